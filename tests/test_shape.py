@@ -1,0 +1,62 @@
+"""The shape that keeps the code readable: sizes, names, and who may write what."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted(
+    path
+    for package in ("router", "node", "registry", "migrations")
+    for path in (ROOT / package).rglob("*.py")
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def _functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    tree = ast.parse(path.read_text())
+    return [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def test_no_source_file_is_longer_than_400_lines() -> None:
+    assert [f"{p.relative_to(ROOT)}" for p in SOURCES if len(_lines(p)) > 400] == []
+
+
+def test_no_test_file_is_longer_than_600_lines() -> None:
+    assert [f"{p.relative_to(ROOT)}" for p in TESTS if len(_lines(p)) > 600] == []
+
+
+def test_no_function_is_longer_than_50_lines() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{function.name}"
+        for path in SOURCES
+        for function in _functions(path)
+        if (function.end_lineno or 0) - function.lineno + 1 > 50
+    ]
+    assert long == []
+
+
+def test_no_file_is_a_drawer_for_anything() -> None:
+    assert [p for p in SOURCES + TESTS if p.stem in FORBIDDEN_NAMES] == []
+
+
+def test_every_package_init_is_empty() -> None:
+    assert [p for p in SOURCES if p.name == "__init__.py" and p.read_text().strip()] == []
+
+
+@pytest.mark.parametrize(
+    ("needle", "allowed"),
+    [
+        ('b"data: ', {"node/stream.py", "node/faults.py", "router/sse.py"}),
+        ("os.environ", {"node/settings.py", "router/settings.py"}),
+    ],
+)
+def test_one_file_alone_does_it(needle: str, allowed: set[str]) -> None:
+    users = {str(p.relative_to(ROOT)) for p in SOURCES if needle in p.read_text()}
+    assert users <= allowed
