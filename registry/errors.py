@@ -1,0 +1,82 @@
+"""What can go wrong in the registry; each message is a sentence a person can act on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class RegistryError(Exception):
+    """The registry could not do what was asked; the router's log holds the cause."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+
+
+class UnsupportedUrl(RegistryError):
+    """mlx-fleet keeps its registry in SQLite; give a file path or sqlite:///path."""
+
+    def __init__(self, given: str) -> None:
+        super().__init__(
+            f"mlx-fleet keeps its registry in SQLite; {given} is not supported: "
+            "give a file path or sqlite:///path."
+        )
+
+
+class NewerRegistry(RegistryError):
+    """The registry was written by a newer mlx-fleet; upgrade mlx-fleet, or restore a backup."""
+
+    def __init__(self, revision: str) -> None:
+        super().__init__(
+            f"The registry is at revision {revision!r}, which this mlx-fleet does not know: "
+            "a newer version wrote it. Upgrade mlx-fleet, or restore a backup."
+        )
+
+
+class ReadOnlyRegistry(RegistryError):
+    """The registry's file or folder cannot be written; check its owner, mode and disk."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"The registry {path} or its folder cannot be written ({reason}); "
+            "check their owner, mode and disk."
+        )
+
+
+class RegistryLocked(RegistryError):
+    """Another process has the registry open; stop it first. The pid is None when unknown."""
+
+    def __init__(self, path: Path, holder_pid: int | None = None) -> None:
+        holder = "another process" if holder_pid is None else f"process {holder_pid}"
+        super().__init__(f"The registry {path} is in use by {holder}; stop it first.")
+
+
+class RegistryClosed(RegistryError):
+    """The registry is closed or closing, so it takes no more work; open it again."""
+
+
+class RegistryFailed(RegistryError):
+    """The registry's database failed; check the file and the disk, or restore a backup."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"The registry {path} failed ({reason}); "
+            "check the file and the disk, or restore a backup."
+        )
+
+
+class Conflict(RegistryError):
+    """The name is already taken; choose another. `what` says of which kind it is."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"The {what} {name!r} is already taken; choose another.")
+        self.what = what
+        self.name = name
+
+
+class NotFound(RegistryError):
+    """Nothing of that name is registered. `what` says which kind was looked for."""
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"There is no {what} {name!r}; check it against the list of what exists.")
+        self.what = what
+        self.name = name

@@ -1,0 +1,48 @@
+"""Models that nodes have reported, and what is known of each."""
+
+from __future__ import annotations
+
+from sqlalchemy import RowMapping, func, select
+from sqlalchemy.dialects.sqlite import insert
+
+from registry.db import ReadSession, WriteSession
+from registry.records import ModelRecord
+from registry.tables import models
+
+
+async def seen(
+    session: WriteSession,
+    name: str,
+    context_tokens: int | None,
+    weight_bytes: int | None,
+    now_s: float,
+) -> ModelRecord:
+    """Note that a node reported the model; a None leaves what was known before."""
+    new = insert(models).values(
+        name=name,
+        context_tokens=context_tokens,
+        weight_bytes=weight_bytes,
+        first_seen_at_s=now_s,
+        last_seen_at_s=now_s,
+    )
+    upsert = new.on_conflict_do_update(
+        index_elements=[models.c.name],
+        set_={
+            "context_tokens": func.coalesce(new.excluded.context_tokens, models.c.context_tokens),
+            "weight_bytes": func.coalesce(new.excluded.weight_bytes, models.c.weight_bytes),
+            "last_seen_at_s": new.excluded.last_seen_at_s,
+        },
+    )
+    row = await session.fetch_one(upsert.returning(models))
+    assert row is not None
+    return _record(row)
+
+
+async def list_all(session: ReadSession) -> list[ModelRecord]:
+    """All models by name."""
+    rows = await session.fetch_all(select(models).order_by(models.c.name))
+    return [_record(row) for row in rows]
+
+
+def _record(row: RowMapping) -> ModelRecord:
+    return ModelRecord(**row)

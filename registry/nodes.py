@@ -1,0 +1,48 @@
+"""Registered nodes; an id, a name and a URL each belong to one node."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from sqlalchemy import RowMapping, delete, insert, or_, select
+
+from registry.db import ReadSession, WriteSession
+from registry.errors import Conflict, NotFound
+from registry.records import NodeRecord
+from registry.tables import nodes
+
+
+async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
+    """Register a node; a taken id, name or url is a Conflict that says which."""
+    # Nobody can write between this look and the insert: the transaction is the only writer.
+    clash = or_(nodes.c.id == record.id, nodes.c.name == record.name, nodes.c.url == record.url)
+    taken = [_record(row) for row in await session.fetch_all(select(nodes).where(clash))]
+    for field in ("name", "url", "id"):
+        if any(getattr(node, field) == getattr(record, field) for node in taken):
+            raise Conflict(f"node {field}", getattr(record, field))
+    await session.execute(insert(nodes).values(asdict(record)))
+    return record
+
+
+async def remove(session: WriteSession, name: str) -> NodeRecord:
+    """Forget a node and its residency rows; its usage stays. Raises NotFound."""
+    record = await get(session, name)
+    await session.execute(delete(nodes).where(nodes.c.id == record.id))
+    return record
+
+
+async def get(session: ReadSession, name: str) -> NodeRecord:
+    """The node of that name. Raises NotFound."""
+    row = await session.fetch_one(select(nodes).where(nodes.c.name == name))
+    if row is None:
+        raise NotFound("node", name)
+    return _record(row)
+
+
+async def list_all(session: ReadSession) -> list[NodeRecord]:
+    """All nodes by name."""
+    return [_record(row) for row in await session.fetch_all(select(nodes).order_by(nodes.c.name))]
+
+
+def _record(row: RowMapping) -> NodeRecord:
+    return NodeRecord(**row)

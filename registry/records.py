@@ -1,0 +1,111 @@
+"""The frozen rows that the registry hands out; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A Mac that the router dials. `kind` is "agent" or "openai"; `credential` is secret text."""
+
+    id: str
+    name: str
+    url: str
+    kind: str
+    credential: str = field(repr=False)
+    created_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A model that some node once reported; None where no node has told yet."""
+
+    name: str
+    context_tokens: int | None
+    weight_bytes: int | None
+    first_seen_at_s: float
+    last_seen_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AliasRecord:
+    """A name that clients may use for the model `target`."""
+
+    name: str
+    target: str
+    created_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResidencyRecord:
+    """A model on a node, in the state the node last reported, since `since_s`."""
+
+    node_id: str
+    model: str
+    state: str
+    weight_bytes: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """An API key: its visible prefix and its hex SHA-256, never the key itself."""
+
+    id: str
+    name: str
+    prefix: str
+    digest: str
+    scopes: tuple[str, ...]
+    created_at_s: float
+    expires_at_s: float | None
+    revoked_at_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """One finished request as its node told it; (node_id, request_id) is unique.
+
+    `instance_id` and `seq` name the event; None where the node could not tell.
+    """
+
+    request_id: str
+    node_id: str
+    instance_id: str
+    seq: int
+    key_id: str
+    model: str
+    reason: str
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    completion_tokens: int | None
+    reasoning_tokens: int | None
+    queue_s: float | None
+    ttft_s: float | None
+    prefill_s: float | None
+    decode_s: float | None
+    finished_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """Sums over one key and one model; a token count that a node never told counts as 0."""
+
+    key_id: str
+    model: str
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """Who did what to what; ids grow in the order of writing."""
+
+    id: int
+    at_s: float
+    actor: str
+    verb: str
+    subject: str
+    detail: str

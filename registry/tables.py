@@ -1,0 +1,130 @@
+"""The registry's tables, in types that SQLite and PostgreSQL share.
+
+A change here needs a new file in `migrations/versions`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+)
+
+# Every constraint has a name, since a batch migration can only drop what it can name.
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+meta = Table(
+    "meta",
+    metadata,
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+nodes = Table(
+    "nodes",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("url", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("credential", Text, nullable=False),
+    Column("created_at_s", Double, nullable=False),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("context_tokens", BigInteger),
+    Column("weight_bytes", BigInteger),
+    Column("first_seen_at_s", Double, nullable=False),
+    Column("last_seen_at_s", Double, nullable=False),
+)
+
+aliases = Table(
+    "aliases",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("target", Text, nullable=False),
+    Column("created_at_s", Double, nullable=False),
+)
+
+residency = Table(
+    "residency",
+    metadata,
+    Column("node_id", Text, ForeignKey("nodes.id", ondelete="CASCADE"), primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+    Column("weight_bytes", BigInteger, nullable=False),
+    Column("since_s", Double, nullable=False),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("prefix", Text, nullable=False),
+    Column("digest", Text, nullable=False, unique=True),
+    Column("scopes", JSON, nullable=False),
+    Column("created_at_s", Double, nullable=False),
+    Column("expires_at_s", Double),
+    Column("revoked_at_s", Double),
+)
+
+# A revoked key gives its name free, so that a rotated key can keep it.
+Index(
+    "uq_keys_active_name",
+    keys.c.name,
+    unique=True,
+    sqlite_where=keys.c.revoked_at_s.is_(None),
+    postgresql_where=keys.c.revoked_at_s.is_(None),
+)
+
+# No foreign keys: usage outlives the node and the key it names.
+usage = Table(
+    "usage",
+    metadata,
+    Column("node_id", Text, primary_key=True),
+    Column("request_id", Text, primary_key=True),
+    Column("instance_id", Text, nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("prompt_tokens", BigInteger),
+    Column("cached_tokens", BigInteger),
+    Column("completion_tokens", BigInteger),
+    Column("reasoning_tokens", BigInteger),
+    Column("queue_s", Double),
+    Column("ttft_s", Double),
+    Column("prefill_s", Double),
+    Column("decode_s", Double),
+    Column("finished_at_s", Double, nullable=False, index=True),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("at_s", Double, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("verb", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+)

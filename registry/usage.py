@@ -1,0 +1,50 @@
+"""Usage: one row for each finished request, however often its node tells of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from operator import attrgetter
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.sqlite import insert
+
+from registry.db import ReadSession, WriteSession
+from registry.records import UsageRecord, UsageTotal
+from registry.tables import usage
+
+_NAMES = [field.name for field in fields(UsageRecord)]
+_values = attrgetter(*_NAMES)
+"""All values of a record; `dataclasses.asdict` copies deeply, a tenth of a busy router's time."""
+
+
+async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int:
+    """Store the rows that are new and return how many were.
+
+    A (node_id, request_id) that is stored already is left as it is: nodes replay events.
+    """
+    if not records:
+        return 0
+    new = insert(usage).on_conflict_do_nothing(index_elements=[usage.c.node_id, usage.c.request_id])
+    return await session.execute(
+        new, [dict(zip(_NAMES, _values(record), strict=True)) for record in records]
+    )
+
+
+async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal]:
+    """Sums by key and model over requests finished at `since_s` or later, or over all."""
+    sums = [
+        func.coalesce(func.sum(column), 0).label(column.name)
+        for column in (usage.c.prompt_tokens, usage.c.cached_tokens, usage.c.completion_tokens)
+    ]
+    query = select(usage.c.key_id, usage.c.model, func.count().label("requests"), *sums)
+    if since_s is not None:
+        query = query.where(usage.c.finished_at_s >= since_s)
+    grouped = query.group_by(usage.c.key_id, usage.c.model).order_by(usage.c.key_id, usage.c.model)
+    return [UsageTotal(**row) for row in await session.fetch_all(grouped)]
+
+
+async def recent(session: ReadSession, limit: int) -> list[UsageRecord]:
+    """The `limit` requests that finished last, latest first."""
+    latest = select(usage).order_by(usage.c.finished_at_s.desc(), usage.c.seq.desc()).limit(limit)
+    return [UsageRecord(**row) for row in await session.fetch_all(latest)]

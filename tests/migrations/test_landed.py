@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import ast
+import hashlib
+from pathlib import Path
+
+import migrations
+
+VERSIONS = Path(migrations.__file__).parent / "versions"
+
+# A landed migration never changes, since databases in the field have run it as it was.
+LANDED = {
+    "0001_initial.py": "2e007a9b2f2144474bb78bec7ca43bad568726293ab1e43b44a221d6e0dc76f3",
+}
+
+
+def test_landed_migrations_are_unchanged_and_every_one_is_pinned() -> None:
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VERSIONS.glob("*.py")
+    }
+    assert found == LANDED
+
+
+def test_migrations_import_nothing_of_ours() -> None:
+    for path in VERSIONS.parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            roots = {name.partition(".")[0] for name in names}
+            assert roots <= {"__future__", "alembic", "sqlalchemy"}, path

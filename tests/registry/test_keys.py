@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from registry import keys
+from registry.db import Registry
+from registry.errors import Conflict, NotFound, RegistryFailed
+from registry.records import KeyRecord
+
+KEY = KeyRecord("k1", "ci", "mf-ab", "a" * 64, ("inference", "models"), 1.0, None, None)
+NEXT = replace(KEY, id="k2", digest="b" * 64, created_at_s=2.0, expires_at_s=9.5)
+
+
+async def test_a_key_comes_back_as_it_was_stored(registry: Registry) -> None:
+    assert await registry.write(lambda s: keys.add(s, KEY)) == KEY
+    async with registry.read() as session:
+        assert await keys.get(session, "ci") == KEY
+
+
+async def test_a_name_is_taken_until_its_key_is_revoked(registry: Registry) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    with pytest.raises(Conflict) as conflict:
+        await registry.write(lambda s: keys.add(s, NEXT))
+    assert (conflict.value.what, conflict.value.name) == ("key name", "ci")
+    await registry.write(lambda s: keys.revoke(s, "ci", 3.0))
+    await registry.write(lambda s: keys.add(s, NEXT))
+    async with registry.read() as session:
+        assert await keys.get(session, "ci") == NEXT
+        assert await keys.list_all(session) == [replace(KEY, revoked_at_s=3.0), NEXT]
+
+
+@pytest.mark.parametrize("which", ["k1", "ci"])
+async def test_a_key_is_revoked_by_id_or_by_name(registry: Registry, which: str) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    revoked = await registry.write(lambda s: keys.revoke(s, which, 3.0))
+    assert revoked == replace(KEY, revoked_at_s=3.0)
+    async with registry.read() as session:
+        with pytest.raises(NotFound):
+            await keys.get(session, "ci")
+
+
+async def test_an_id_goes_before_another_keys_name(registry: Registry) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    await registry.write(lambda s: keys.add(s, replace(NEXT, name="k1")))
+    assert (await registry.write(lambda s: keys.revoke(s, "k1", 3.0))).id == "k1"
+
+
+async def test_a_second_revocation_keeps_the_first_time(registry: Registry) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    await registry.write(lambda s: keys.revoke(s, "k1", 3.0))
+    assert (await registry.write(lambda s: keys.revoke(s, "k1", 4.0))).revoked_at_s == 3.0
+
+
+async def test_an_unknown_key_is_not_found(registry: Registry) -> None:
+    with pytest.raises(NotFound, match="no key 'ci'"):
+        await registry.write(lambda s: keys.revoke(s, "ci", 1.0))
+
+
+async def test_two_keys_never_share_a_digest(registry: Registry) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    same = replace(NEXT, name="other", digest=KEY.digest)
+    with pytest.raises(RegistryFailed, match=r"keys\.digest"):
+        await registry.write(lambda s: keys.add(s, same))

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from registry import nodes, residency, usage
+from registry.db import Registry
+from registry.errors import Conflict, NotFound
+from registry.records import NodeRecord, ResidencyRecord, UsageRecord
+
+MINI = NodeRecord("n1", "mini", "https://mini:1", "agent", '{"secret": "s"}', 5.5)
+STUDIO = NodeRecord("n2", "studio", "https://studio:1", "openai", "{}", 6.0)
+
+
+async def test_added_nodes_are_found_by_name_and_listed_by_name(registry: Registry) -> None:
+    assert await registry.write(lambda s: nodes.add(s, STUDIO)) == STUDIO
+    assert await registry.write(lambda s: nodes.add(s, MINI)) == MINI
+    async with registry.read() as session:
+        assert await nodes.get(session, "mini") == MINI
+        assert await nodes.list_all(session) == [MINI, STUDIO]
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "clash"),
+    [
+        ("name", "mini", replace(STUDIO, name="mini")),
+        ("url", "https://mini:1", replace(STUDIO, url="https://mini:1")),
+        ("id", "n1", replace(STUDIO, id="n1")),
+    ],
+)
+async def test_a_taken_name_url_or_id_is_a_conflict_that_says_which(
+    registry: Registry, what: str, name: str, clash: NodeRecord
+) -> None:
+    await registry.write(lambda s: nodes.add(s, MINI))
+    with pytest.raises(Conflict) as conflict:
+        await registry.write(lambda s: nodes.add(s, clash))
+    assert (conflict.value.what, conflict.value.name) == (f"node {what}", name)
+    async with registry.read() as session:
+        assert await nodes.list_all(session) == [MINI]
+
+
+async def test_removing_a_node_takes_its_residency_and_leaves_its_usage(
+    registry: Registry,
+) -> None:
+    rows = [ResidencyRecord("n1", "qwen", "ready", 1, 1.0)]
+    nothing = (None, None, None, None)
+    told = UsageRecord("r1", "n1", "i", 1, "k", "m", "stop", *nothing, *nothing, 9.0)
+    for node in (MINI, STUDIO):
+        await registry.write(partial(nodes.add, record=node))
+    await registry.write(lambda s: residency.replace_node(s, "n1", rows))
+    kept = [ResidencyRecord("n2", "qwen", "ready", 1, 1.0)]
+    await registry.write(lambda s: residency.replace_node(s, "n2", kept))
+    await registry.write(lambda s: usage.add_many(s, [told]))
+    assert await registry.write(lambda s: nodes.remove(s, "mini")) == MINI
+    async with registry.read() as session:
+        assert await nodes.list_all(session) == [STUDIO]
+        assert await residency.list_all(session) == kept
+        assert await usage.recent(session, 9) == [told]
+
+
+async def test_an_unknown_name_is_not_found(registry: Registry) -> None:
+    with pytest.raises(NotFound, match="no node 'mini'"):
+        await registry.write(lambda s: nodes.remove(s, "mini"))
+    async with registry.read() as session:
+        with pytest.raises(NotFound):
+            await nodes.get(session, "mini")

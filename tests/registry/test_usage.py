@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from registry import usage
+from registry.db import Registry
+from registry.records import UsageRecord, UsageTotal
+
+ROW = UsageRecord(
+    request_id="r1",
+    node_id="n1",
+    instance_id="i1",
+    seq=1,
+    key_id="k1",
+    model="qwen",
+    reason="stop",
+    prompt_tokens=100,
+    cached_tokens=40,
+    completion_tokens=7,
+    reasoning_tokens=3,
+    queue_s=0.25,
+    ttft_s=0.5,
+    prefill_s=0.125,
+    decode_s=1.5,
+    finished_at_s=10.0,
+)
+
+
+async def test_a_row_comes_back_as_it_was_stored(registry: Registry) -> None:
+    untold = replace(
+        ROW, request_id="r2", prompt_tokens=None, queue_s=None, seq=2, finished_at_s=11.0
+    )
+    assert await registry.write(lambda s: usage.add_many(s, [ROW, untold])) == 2
+    async with registry.read() as session:
+        assert await usage.recent(session, 9) == [untold, ROW]
+        assert await usage.recent(session, 1) == [untold]
+
+
+async def test_a_replayed_event_is_counted_once_and_changes_nothing(registry: Registry) -> None:
+    await registry.write(lambda s: usage.add_many(s, [ROW]))
+    again = replace(ROW, instance_id="i2", seq=9, completion_tokens=99)
+    elsewhere = replace(ROW, node_id="n2", finished_at_s=9.0)
+    batch = [again, elsewhere, elsewhere]
+    assert await registry.write(lambda s: usage.add_many(s, batch)) == 1
+    async with registry.read() as session:
+        assert await usage.recent(session, 9) == [ROW, elsewhere]
+
+
+async def test_no_records_are_no_rows(registry: Registry) -> None:
+    assert await registry.write(lambda s: usage.add_many(s, [])) == 0
+
+
+async def test_totals_sum_by_key_and_model(registry: Registry) -> None:
+    rows = [
+        ROW,
+        replace(ROW, request_id="r2", prompt_tokens=None, cached_tokens=None, finished_at_s=20.0),
+        replace(ROW, request_id="r3", model="llama", finished_at_s=30.0),
+        replace(ROW, request_id="r4", key_id="k0", completion_tokens=None),
+    ]
+    await registry.write(lambda s: usage.add_many(s, rows))
+    async with registry.read() as session:
+        assert await usage.totals(session, None) == [
+            UsageTotal("k0", "qwen", 1, 100, 40, 0),
+            UsageTotal("k1", "llama", 1, 100, 40, 7),
+            UsageTotal("k1", "qwen", 2, 100, 40, 14),
+        ]
+        assert await usage.totals(session, 20.0) == [
+            UsageTotal("k1", "llama", 1, 100, 40, 7),
+            UsageTotal("k1", "qwen", 1, 0, 0, 7),
+        ]
