@@ -1,0 +1,397 @@
+"""The node agent: runs requests, keeps their accounts, and tells routers what happens.
+
+Every request that got as far as a known model ends in exactly one `Finished`, whoever ended it;
+only one that is refused with 400 has none.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown
+from node.link import RowRefused, RowStream
+from node.memory import Budget
+from node.openai import TextRequest
+from node.prompt import Renderers, generate_request, render
+from node.protocol.messages import (
+    HEARTBEAT_S,
+    PROTOCOL_VERSION,
+    CancelMarked,
+    Event,
+    Finished,
+    FinishReason,
+    NodeStatus,
+    StatusEvent,
+)
+from node.store import ModelEntry, ModelStore
+from node.supervisor import EngineHandle, EngineKind, Lease, Supervisor
+from node.types import Delta, GenerateRequest, Marked, RowUsage
+
+KEPT_FINISHED = 10_000
+SUBSCRIBER_LIMIT = 20_000
+"""Events that may wait for one subscriber before it is dropped."""
+REFRESH_S = 5.0
+ORIGIN_LIMIT = 200
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NOTHING = RowUsage(0, 0, 0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this agent is, for routers."""
+
+    node_id: str
+    version: str
+    chip: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request on its way through the agent."""
+
+    request: TextRequest
+    request_id: str
+    origin: str
+    arrived_s: float
+    """Monotonic."""
+
+
+class EventHub:
+    """The last finished requests, and the subscribers to everything that happens."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Finished] = deque(maxlen=KEPT_FINISHED)
+        self._seq = 0
+        self._subscribers: set[_Subscriber] = set()
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._subscribers)
+
+    def finish(self, finished: Finished) -> None:
+        """Keeps and publishes the record, under the next number."""
+        self._seq += 1
+        numbered = msgspec.structs.replace(finished, seq=self._seq)
+        self._kept.append(numbered)
+        self.publish(numbered)
+
+    def publish(self, event: Event) -> None:
+        for subscriber in tuple(self._subscribers):
+            subscriber.on_event(event)
+            if subscriber.closed:
+                self._subscribers.discard(subscriber)
+
+    def close(self) -> None:
+        """Ends all subscriptions."""
+        for subscriber in self._subscribers:
+            subscriber.close()
+        self._subscribers.clear()
+
+    async def subscribe(self, first: Event, after: int) -> AsyncIterator[list[Event]]:
+        """`first` and the kept records after number `after`, then everything new, all that waits
+        at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events wait."""
+        subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
+        self._subscribers.add(subscriber)
+        try:
+            while events := await subscriber.take():
+                yield events
+        finally:
+            self._subscribers.discard(subscriber)
+
+
+class _Subscriber:
+    def __init__(self, events: list[Event]) -> None:
+        self.closed = False
+        self._events = events
+        self._some = asyncio.Event()
+        self._some.set()
+
+    def on_event(self, event: Event) -> None:
+        if len(self._events) >= SUBSCRIBER_LIMIT:
+            self._events.clear()
+            self.close()
+            return
+        self._events.append(event)
+        self._some.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._some.set()
+
+    async def take(self) -> list[Event]:
+        """All events that wait, or none at the end."""
+        await self._some.wait()
+        events, self._events = self._events, []
+        if not self.closed:
+            self._some.clear()
+        return events
+
+
+@dataclass(slots=True, eq=False)
+class _Account:
+    """What is known of a request before its row's last delta."""
+
+    job: Job
+    row: RowStream | None = None
+
+
+class Agent:
+    """One node: its models, its requests, its events."""
+
+    def __init__(
+        self, identity: Identity, store: ModelStore, budget: Budget, kind: EngineKind
+    ) -> None:
+        self.identity = identity
+        self.instance_id = secrets.token_hex(8)
+        self._kind = kind
+        self._hub = EventHub()
+        self._renderers = Renderers()
+        self._accounts: dict[str, _Account] = {}
+        self._beat: asyncio.Task[None] | None = None
+        self._ending = False
+        self._supervisor = Supervisor(
+            store, budget, kind, on_change=self._on_change, on_marked=self._on_marked
+        )
+
+    # --- lifecycle ---------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._supervisor.refresh()
+        self._beat = asyncio.create_task(self._heartbeat())
+
+    def end_events(self) -> None:
+        """Ends all event streams, so that a server that waits for its connections can stop."""
+        self._ending = True
+        self._hub.close()
+
+    async def close(self, grace_s: float) -> None:
+        """Stops every engine; one that is not gone after `grace_s` is killed."""
+        if self._beat is not None:
+            self._beat.cancel()
+            await asyncio.wait({self._beat})
+        await self._supervisor.close(grace_s)
+        self.end_events()
+
+    async def _heartbeat(self) -> None:
+        refresh_at_s = time.monotonic() + REFRESH_S
+        while True:
+            # Half of the promised time, so that a late timer does not break the promise.
+            await asyncio.sleep(HEARTBEAT_S / 2)
+            if self._hub.is_watched:
+                self._on_change()
+            if time.monotonic() >= refresh_at_s:
+                try:
+                    await self._supervisor.refresh()
+                except OSError as exc:
+                    logger.warning("The models on disk cannot be read: %s", exc)
+                refresh_at_s = time.monotonic() + REFRESH_S
+
+    # --- state -------------------------------------------------------------------------------
+
+    def status(self) -> NodeStatus:
+        budget = self._supervisor.budget
+        return NodeStatus(
+            protocol=PROTOCOL_VERSION,
+            node_id=self.identity.node_id,
+            instance_id=self.instance_id,
+            version=self.identity.version,
+            engine=self._kind.engine,
+            chip=self.identity.chip,
+            memory_budget_bytes=budget.total_bytes,
+            memory_leased_bytes=budget.leased_bytes,
+            models=self._supervisor.status(),
+        )
+
+    def unready_reason(self) -> str | None:
+        """Why no request can be served, as a sentence; None if one can."""
+        if self._ending or self._beat is None:
+            return "The agent is starting or shutting down."
+        return None if self._supervisor.names() else "There is no model on this node."
+
+    def subscribe(self, instance: str, after: int) -> AsyncIterator[list[Event]]:
+        """The node's status, the finished requests after number `after` of that instance (all
+        kept ones if this is another instance), then every event as it happens."""
+        known = after if instance == self.instance_id else 0
+        return self._hub.subscribe(StatusEvent(self.status()), known)
+
+    async def model_names(self) -> list[str]:
+        await self._supervisor.refresh()
+        return sorted(self._supervisor.names())
+
+    async def find(self, name: str) -> ModelEntry:
+        """Raises `UnknownModel`."""
+        return await self._supervisor.find(name)
+
+    async def load(self, name: str) -> None:
+        """Loads the model and waits. Raises `UnknownModel`, `DoesNotFit` or `LoadFailure`."""
+        entry = await self._supervisor.find(name)
+        self._renderers.begin(entry.folder)
+        with self._supervisor.serving(entry) as lease:
+            await lease.ready()
+            await self._renderers.get(entry.folder)
+
+    async def unload(self, name: str) -> None:
+        """Stops the model's engine and waits. Raises `UnknownModel` or `ModelBusy`."""
+        await self._supervisor.unload(await self._supervisor.find(name))
+
+    # --- requests ----------------------------------------------------------------------------
+
+    def job(self, request: TextRequest, wished_id: str, origin: str) -> Job:
+        """The request under the id that the caller wished for, if it can be had."""
+        request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
+        if request_id in self._accounts:
+            request_id = f"{request_id[:51]}-{secrets.token_hex(6)}"
+        return Job(request, request_id, origin[:ORIGIN_LIMIT], time.monotonic())
+
+    async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Sequence[Delta], None]:
+        """The request's deltas, all that wait at a time; nothing at all after each `tick_s` of
+        silence, from the start on. Closing it early cancels the request, in whatever phase.
+
+        Raises a `NodeError`: before the first delta, or in place of the last.
+        """
+        account = _Account(job)
+        self._accounts[job.request_id] = account
+        reason: FinishReason | None = FinishReason.ERROR
+        try:
+            entry = await self._supervisor.find(job.request.model)
+            async with contextlib.aclosing(self._deltas(account, entry, tick_s)) as batches:
+                async for deltas in batches:
+                    yield deltas
+        except NodeError as exc:
+            reason = FinishReason.ERROR if exc.status >= 500 else None
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            reason = FinishReason.CANCELLED
+            raise
+        finally:
+            if account.row is None:
+                self._finish(account, _NOTHING, reason)
+
+    async def _deltas(
+        self, account: _Account, entry: ModelEntry, tick_s: float
+    ) -> AsyncGenerator[Sequence[Delta], None]:
+        with self._supervisor.serving(entry) as lease:
+            start = asyncio.create_task(self._start(account, lease, entry))
+            try:
+                while not start.done():
+                    await asyncio.wait({start}, timeout=tick_s)
+                    if not start.done():
+                        yield ()
+                handle, row = start.result()
+                finish = None
+                while finish is None:
+                    deltas = await row.next(tick_s)
+                    yield deltas
+                    if deltas:
+                        finish = deltas[-1].finish
+                _raise_unless_complete(deltas[-1])
+            finally:
+                _cancel(start)
+
+    async def _start(
+        self, account: _Account, lease: Lease, entry: ModelEntry
+    ) -> tuple[EngineHandle, RowStream]:
+        """From the request to a row that the engine has accepted."""
+        request = account.job.request
+        self._renderers.begin(entry.folder)
+        handle = await lease.ready()
+        tokens = await render(await self._renderers.get(entry.folder), request)
+        generate = generate_request(request, account.job.request_id, tokens, handle.info)
+        row = account.row = handle.link.submit(
+            generate, lambda row, last: self._on_row_end(account, row, last)
+        )
+        try:
+            await row.answered()
+        except asyncio.CancelledError:
+            handle.link.cancel(row.uid)
+            raise
+        except RowRefused as exc:
+            raise _refusal(exc, generate, request, handle) from None
+        return handle, row
+
+    # --- events ------------------------------------------------------------------------------
+
+    def _on_change(self) -> None:
+        if self._hub.is_watched:
+            self._hub.publish(StatusEvent(self.status()))
+
+    def _on_marked(self, marked: Marked) -> None:
+        self._hub.publish(CancelMarked(marked.uid, marked.monotonic_s))
+
+    def _on_row_end(self, account: _Account, row: RowStream, last: Delta | None) -> None:
+        reason: FinishReason | None = FinishReason.ERROR
+        usage = None
+        if last is not None:
+            reason, usage = last.finish, last.usage
+        elif isinstance(row.failure, RowRefused):
+            reason = None
+        if usage is None:
+            prompt_tokens = row.accepted.prompt_tokens if row.accepted else 0
+            cached_tokens = row.accepted.cached_tokens if row.accepted else 0
+            usage = RowUsage(prompt_tokens, cached_tokens, row.token_count, 0.0, 0.0, 0.0)
+        self._finish(account, usage, reason)
+
+    def _finish(self, account: _Account, usage: RowUsage, reason: FinishReason | None) -> None:
+        """Closes the account, and publishes it unless `reason` is None."""
+        job, row = account.job, account.row
+        self._accounts.pop(job.request_id, None)
+        if reason is None:
+            return
+        first_s = row.first_content_s if row is not None else None
+        self._hub.finish(
+            Finished(
+                seq=0,
+                request_id=job.request_id,
+                origin=job.origin,
+                model=job.request.model,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+                reasoning_tokens=0,
+                queue_s=usage.queue_s,
+                ttft_s=None if first_s is None else first_s - job.arrived_s,
+                prefill_s=usage.prefill_s,
+                decode_s=usage.decode_s,
+                reason=reason,
+                finished_unix_s=time.time(),
+            )
+        )
+
+
+def _refusal(
+    exc: RowRefused, generate: GenerateRequest, request: TextRequest, handle: EngineHandle
+) -> BadRequest:
+    """The engine's refusal in the caller's terms."""
+    needed_tokens = len(generate.tokens) + (generate.max_tokens or 1)
+    if needed_tokens > handle.info.context_tokens:
+        return ContextTooLong(exc.message, param=request.prompt_field)
+    is_prompt = exc.param in ("messages", "prompt")
+    return BadRequest(exc.message, param=request.prompt_field if is_prompt else exc.param)
+
+
+def _raise_unless_complete(last: Delta) -> None:
+    if last.finish is FinishReason.ERROR:
+        raise EngineFault(last.error)
+    if last.finish is FinishReason.CANCELLED:
+        raise ShuttingDown("The engine ended the request because it stops.")
+
+
+def _cancel(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:
+    """Takes the request back, however far its start got."""
+    if not start.done():
+        start.cancel()
+    elif not start.cancelled() and start.exception() is None:
+        handle, row = start.result()
+        if not row.ended:
+            handle.link.cancel(row.uid)

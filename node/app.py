@@ -1,0 +1,190 @@
+"""Wires one node agent: settings in, ASGI application out. Nothing else makes these parts."""
+
+import contextlib
+import importlib.metadata
+import ipaddress
+import os
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from node import faults
+from node.agent import Agent, Identity
+from node.api import Api, send_error
+from node.control import add_error_handlers, control_router, health_router
+from node.engine.base import LoadError
+from node.engine.scripted import Script, encode_script, read_script, scripted_entries
+from node.errors import ForeignHost, StartError
+from node.hardware import read_machine
+from node.memory import Budget
+from node.settings import HOLD_HEAD_S, Settings
+from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
+from node.supervisor import EngineKind
+
+STOP_GRACE_S = 5.0
+"""How long an engine may take to end at shutdown before it is killed."""
+
+
+class NodeApp:
+    """The whole agent as one ASGI application. On a loopback bind it serves loopback `Host` headers
+    only: a web page whose name resolves to 127.0.0.1 must not reach the agent from a browser."""
+
+    def __init__(self, agent: Agent, routes: ASGIApp, *, local_only: bool) -> None:
+        self.agent = agent
+        self._routes = routes
+        self._local_only = local_only
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._local_only and not _is_for_loopback(scope):
+            await send_error(send, ForeignHost())
+        else:
+            await self._routes(scope, receive, send)
+
+
+class _Routes:
+    """`/v1/*` raw, everything else through FastAPI."""
+
+    def __init__(self, api: ASGIApp, rest: ASGIApp) -> None:
+        self._api = api
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
+        await (self._api if is_api else self._rest)(scope, receive, send)
+
+
+def _is_for_loopback(scope: Scope) -> bool:
+    hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+    return all(is_loopback(_without_port(host)) for host in hosts)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the name or address can only mean this machine."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeApp:
+    """The agent of `settings`. Raises `StartError`."""
+    agent = build_agent(settings)
+    token, _ = load_token(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await agent.start()
+        try:
+            yield
+        finally:
+            await agent.close(STOP_GRACE_S)
+
+    rest = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    rest.include_router(health_router(agent))
+    rest.include_router(control_router(agent, token))
+    add_error_handlers(rest)
+    routes: ASGIApp = _Routes(Api(agent, token, hold_head_s=hold_head_s), rest)
+    if settings.engine == "scripted":
+        routes = faults.wrap(routes, settings)
+    return NodeApp(agent, routes, local_only=is_loopback(settings.host))
+
+
+def build_agent(settings: Settings) -> Agent:
+    """Raises `StartError`."""
+    machine = read_machine()
+    budget_bytes = settings.memory_budget_bytes
+    script_json = ""
+    if settings.engine == "scripted":
+        script = _script(settings)
+        script_json = encode_script(script)
+        store: ModelStore = ScriptedStore(scripted_entries(script))
+    else:
+        store = ModelStore(settings.models_folder, _served(settings))
+    return Agent(
+        Identity(node_id=load_node_id(settings), version=_version(), chip=machine.chip),
+        store,
+        Budget(machine.default_budget_bytes if budget_bytes is None else budget_bytes),
+        EngineKind(settings.engine, settings.max_rows, script_json),
+    )
+
+
+def _script(settings: Settings) -> Script:
+    try:
+        return read_script(settings.script)
+    except LoadError as exc:
+        raise StartError(str(exc)) from None
+
+
+def _served(settings: Settings) -> tuple[ServedFolder, ...]:
+    """The model folders outside the store. A wrong one stops the start, not the first request."""
+    names: tuple[str | None, ...] = settings.served_model_names or (None,) * len(settings.models)
+    if len(names) != len(settings.models):
+        raise StartError(
+            f"There are {len(settings.models)} models to serve, but {len(names)} names for them: "
+            "give one name for each model, or none."
+        )
+    served = tuple(map(ServedFolder, settings.models, names))
+    for folder in served:
+        try:
+            read_entry(folder.path, folder.name)
+        except NotAModel as exc:
+            raise StartError(exc.message) from None
+    return served
+
+
+class ScriptedStore(ModelStore):
+    """The models that a script names, in place of a disk."""
+
+    def __init__(self, entries: Sequence[ModelEntry]) -> None:
+        super().__init__(Path())
+        self._entries = tuple(entries)
+
+    def list(self) -> tuple[ModelEntry, ...]:
+        return self._entries
+
+
+def load_token(settings: Settings) -> tuple[str, bool]:
+    """The token of `settings.token_file`, made at the first call; whether it is new. Raises
+    `StartError` if the file cannot be read or written, or is empty."""
+    return _kept(settings.token_file, 16)
+
+
+def load_node_id(settings: Settings) -> str:
+    """The node's id, made at the first start. Raises `StartError`."""
+    return _kept(settings.home / "node-id", 8)[0]
+
+
+def _kept(file: Path, random_bytes: int) -> tuple[str, bool]:
+    """The text of a file that only its owner reads; at first random hex digits."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            text = secrets.token_hex(random_bytes)
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write(text + "\n")
+            return text, True
+        text = file.read_text().strip()
+    except OSError as exc:
+        raise StartError(f"{file} cannot be used: {exc.strerror}.") from None
+    if not text:
+        raise StartError(f"{file} is empty; delete it to have a new one made.")
+    return text, False
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("mlx-fleet")
+    except importlib.metadata.PackageNotFoundError:
+        return "0"

@@ -1,0 +1,189 @@
+"""The `node-agent` command. Exit codes: 0 done, 1 failed, 2 cannot start or wrong use.
+
+Whatever fails is one line on standard error.
+"""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from node.errors import NodeError, StartError
+
+app = typer.Typer(
+    name="node-agent",
+    help="The node agent of mlx-fleet: serves language models on this Mac.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Home = Annotated[
+    Path | None, typer.Option(help="Folder of the agent: token, node id, models.", metavar="FOLDER")
+]
+Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = importlib.metadata.version("mlx-fleet")
+        except importlib.metadata.PackageNotFoundError:
+            version = "(not installed)"
+        typer.echo(f"node-agent {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def serve(
+    home: Home = None,
+    host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
+    engine: Annotated[str | None, typer.Option(help="text or scripted.")] = None,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Memory for models, such as 12GB.", metavar="SIZE")
+    ] = None,
+    max_rows: Annotated[
+        int | None, typer.Option(help="Requests decoded together, per model.")
+    ] = None,
+    allow_plain_http: Annotated[
+        bool, typer.Option("--allow-plain-http", help="Bind beyond loopback without TLS.")
+    ] = False,
+    script: Annotated[Path | None, typer.Option(help="The scripted engine's script.")] = None,
+    exit_on_stdin_eof: Annotated[
+        bool, typer.Option("--exit-on-stdin-eof", help="End when standard input closes.")
+    ] = False,
+    model: Annotated[
+        list[Path] | None, typer.Option(help="A model folder to serve too; repeatable.")
+    ] = None,
+    served_model_name: Annotated[
+        list[str] | None, typer.Option(help="A name for each --model.")
+    ] = None,
+) -> None:
+    """Serve the models of this machine."""
+    from node.commands.configuration import read_bytes, read_settings
+    from node.commands.serve import serve as run
+
+    options = {
+        "home": home,
+        "host": host,
+        "port": port,
+        "engine": engine,
+        "memory_budget_bytes": None if memory_budget is None else read_bytes(memory_budget),
+        "max_rows": max_rows,
+        "allow_plain_http": allow_plain_http or None,
+        "script": script,
+        "exit_on_stdin_eof": exit_on_stdin_eof or None,
+        "models": tuple(model or ()),
+        "served_model_names": tuple(served_model_name or ()),
+    }
+    run(read_settings(options))
+
+
+@app.command()
+def pull(
+    repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
+    name: Annotated[str | None, typer.Option(help="The model's name here.")] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="HF_TOKEN", help="The hub's token.", show_envvar=True)
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit.")] = None,
+    home: Home = None,
+) -> None:
+    """Pull a model from the Hugging Face hub."""
+    from node.commands.pull import pull_model
+    from node.downloads import PullRequest
+
+    pull_model(home, PullRequest(repo_id, name, token, revision))
+
+
+@app.command("import")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE.gguf")],
+    name: Annotated[str, typer.Option(help="The model's name here.")],
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, bfloat16 or float16; default: what is fastest here."),
+    ] = None,
+    keep_quantized: Annotated[
+        bool, typer.Option("--keep-quantized", help="Keep 4-bit and 8-bit blocks.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Import a GGUF file as a model."""
+    from node.commands.convert import Import, import_model
+
+    if dtype not in (None, "float32", "bfloat16", "float16"):
+        raise StartError(f"dtype must be float32, bfloat16 or float16, not {dtype!r}.")
+    import_model(home, Import(file, name, dtype, keep_quantized))
+
+
+@app.command()
+def models(home: Home = None, as_json: Json = False) -> None:
+    """List the models on disk."""
+    from node.commands.models import list_models
+
+    list_models(home, as_json=as_json)
+
+
+@app.command()
+def rm(
+    name: Annotated[str, typer.Argument()],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    home: Home = None,
+) -> None:
+    """Delete a model from disk."""
+    from node.commands.models import remove_model
+
+    remove_model(home, name, yes=yes)
+
+
+@app.command()
+def doctor(home: Home = None, as_json: Json = False) -> None:
+    """Check what the agent needs from this machine."""
+    from node.commands.doctor import run_doctor
+
+    if not run_doctor(home, as_json=as_json):
+        raise typer.Exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command and exits."""
+    sys.exit(_run(arguments))
+
+
+def _run(arguments: list[str] | None) -> int:
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except StartError as error:
+        return _failed(error.message, 2)
+    except NodeError as error:
+        return _failed(error.message, 1)
+    except typer.TyperException as error:
+        return _failed(error.format_message(), 2)
+    except (typer.Abort, KeyboardInterrupt):
+        return _failed("Stopped.", 1)
+    except OSError as error:
+        return _failed(f"{error}.", 1)
+    return code if isinstance(code, int) else 0
+
+
+def _failed(sentence: str, code: int) -> int:
+    print(f"node-agent: {' '.join(sentence.split())}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""`node-agent import`: a GGUF file becomes a model of the store."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import Progress
+
+from node.commands.configuration import open_store
+from node.errors import NodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What to import and how."""
+
+    source: Path
+    name: str
+    dtype: str | None = None
+    keep_quantized: bool = False
+
+    def command(self, folder: Path) -> list[str]:
+        """The importer's process, apart so that its memory returns."""
+        command = [sys.executable, "-m", "node.engine.gguf", "--name", self.name]
+        if self.dtype is not None:
+            command += ["--dtype", self.dtype]
+        if self.keep_quantized:
+            command.append("--keep-quantized")
+        return [*command, "--", str(self.source), str(folder)]
+
+
+class ImportFailed(NodeError):
+    """The importer ended before it was done."""
+
+
+def import_model(home: Path | None, job: Import) -> None:
+    """Imports a GGUF file under a name. Raises `ImportFailed` with the importer's sentence."""
+    folder = open_store(home).folder_for(job.name)
+    with (
+        subprocess.Popen(job.command(folder), stdout=subprocess.PIPE, text=True) as process,
+        Progress(transient=True) as bars,
+    ):
+        bar = bars.add_task(job.name, total=1.0)
+        failure: str | None = None
+        for message in _messages(process.stdout or ()):
+            fraction, error = message.get("fraction"), message.get("error")
+            if isinstance(fraction, float):
+                bars.update(bar, completed=fraction)
+            if isinstance(error, str):
+                failure = error
+    if failure is not None or process.returncode != 0:
+        raise ImportFailed(failure)
+    print(f"{job.name} is at {folder}")
+
+
+def _messages(lines: Iterable[str]) -> Iterable[dict[str, object]]:
+    for line in lines:
+        message = json.loads(line)
+        if isinstance(message, dict):
+            yield message

@@ -1,0 +1,209 @@
+"""`node-agent doctor`: what the agent needs from this machine, and what to do where it lacks.
+
+The macOS checks have been tested with recorded answers only, not on a Mac.
+"""
+
+import functools
+import platform
+import re
+import shutil
+import socket
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from node.commands.configuration import read_settings
+from node.engine.blas import load_fast_blas
+from node.hardware import Machine, Runner, is_mac, read_machine, run_command
+from node.settings import Settings
+from node.store import ModelStore
+
+CHILD_TIMEOUT_S = 60.0
+LOW_DISK_BYTES = 20 * 10**9
+SMALL_BUDGET_BYTES = 4 * 1024**3
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: how bad it is, what was found, and what to do about it."""
+
+    name: str
+    level: Level
+    sentence: str
+    advice: str = ""
+
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+def run_doctor(home: Path | None, *, as_json: bool) -> bool:
+    """Prints all checks; whether none failed."""
+    settings = read_settings({"home": home})
+    run = functools.partial(run_command, timeout_s=CHILD_TIMEOUT_S)
+    checks = list(examine(settings, run, mac=is_mac()))
+    if as_json:
+        print(msgspec.json.encode(checks).decode())
+    else:
+        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for check in checks:
+            text = f"{check.sentence} {check.advice}".strip()
+            table.add_row(f"[{_STYLES[check.level]}]{check.level}[/]", check.name, text)
+        Console().print(table)
+    return all(check.level is not Level.FAIL for check in checks)
+
+
+def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
+    """All checks, in the order in which they are shown."""
+    machine = read_machine(run, mac=mac)
+    yield check_python()
+    yield check_mlx(run)
+    yield check_memory(settings, machine, psutil.virtual_memory().available)
+    yield check_disk(settings, lambda path: shutil.disk_usage(path).free)
+    yield check_port(settings)
+    yield check_token(settings)
+    yield check_models(settings)
+    if mac:
+        yield check_wired_limit(machine)
+        yield check_sleep(run)
+        yield check_local_network(settings)
+    else:
+        yield check_compiler(shutil.which)
+        yield check_blas(load_fast_blas)
+
+
+def check_python() -> Check:
+    return Check("python", Level.OK, f"Python {platform.python_version()} runs the agent.")
+
+
+def check_mlx(run: Runner) -> Check:
+    # In a child: only an engine process may hold MLX, and a broken one can end its process.
+    code = "import mlx.core as mx, mlx_lm; print(mx.__version__, mx.default_device())"
+    answer = run([sys.executable, "-c", code])
+    if answer is None:
+        advice = "Install it with `pip install 'mlx-fleet[node]'`."
+        return Check("mlx", Level.FAIL, "MLX or mlx-lm cannot be imported.", advice)
+    return Check("mlx", Level.OK, f"MLX {answer} and mlx-lm can be imported.")
+
+
+def check_memory(settings: Settings, machine: Machine, available_bytes: int) -> Check:
+    budget_bytes = settings.memory_budget_bytes or machine.default_budget_bytes
+    gib = 1024**3
+    sentence = (
+        f"{machine.chip} with {machine.memory_bytes / gib:.0f} GiB, "
+        f"{available_bytes / gib:.0f} GiB of them available; models may take "
+        f"{budget_bytes / gib:.0f} GiB."
+    )
+    if budget_bytes > machine.memory_bytes:
+        advice = "The budget is larger than the memory: lower --memory-budget."
+        return Check("memory", Level.FAIL, sentence, advice)
+    if budget_bytes < SMALL_BUDGET_BYTES:
+        return Check("memory", Level.WARN, sentence, "That is enough for small models only.")
+    if budget_bytes > available_bytes:
+        advice = "Close other programs, or lower --memory-budget, or the machine will swap."
+        return Check("memory", Level.WARN, sentence, advice)
+    return Check("memory", Level.OK, sentence)
+
+
+def check_disk(settings: Settings, free: Callable[[Path], int]) -> Check:
+    folder = settings.models_folder
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free_bytes = free(existing)
+    sentence = f"{free_bytes / 1e9:.0f} GB are free for models in {folder}."
+    if free_bytes < LOW_DISK_BYTES:
+        return Check("disk", Level.WARN, sentence, "A model takes 1 to 100 GB; make room.")
+    return Check("disk", Level.OK, sentence)
+
+
+def check_port(settings: Settings) -> Check:
+    where = f"{settings.host}:{settings.port}"
+    try:
+        with socket.create_server((settings.host, settings.port)):
+            return Check("port", Level.OK, f"{where} is free.")
+    except OSError as error:
+        advice = "That is as it should be if the agent runs; else choose another --port."
+        return Check("port", Level.WARN, f"{where} cannot be bound: {error.strerror}.", advice)
+
+
+def check_token(settings: Settings) -> Check:
+    file = settings.token_file
+    try:
+        mode = stat.S_IMODE(file.stat().st_mode)
+    except OSError:
+        return Check("token", Level.OK, "There is no token yet; the first start makes one.")
+    if mode & 0o077:
+        advice = f"Run `chmod 600 {file}`."
+        return Check("token", Level.FAIL, f"Other users can read {file} ({mode:o}).", advice)
+    return Check("token", Level.OK, f"Only you can read {file}.")
+
+
+def check_models(settings: Settings) -> Check:
+    entries = ModelStore(settings.models_folder).list()
+    if not entries:
+        advice = "Get one with `node-agent pull OWNER/NAME` or `node-agent import FILE.gguf`."
+        return Check("models", Level.WARN, "There is no model on disk.", advice)
+    total_bytes = sum(entry.weight_bytes for entry in entries)
+    sentence = f"{len(entries)} on disk, with {total_bytes / 1e9:.1f} GB of weights."
+    return Check("models", Level.OK, sentence)
+
+
+def check_compiler(which: Callable[[str], str | None]) -> Check:
+    if which("g++") is None:
+        sentence = "There is no g++, so MLX runs its graphs uncompiled."
+        return Check("compiler", Level.WARN, sentence, "Run `apt-get install g++`.")
+    return Check("compiler", Level.OK, "g++ is there for mx.compile.")
+
+
+def check_blas(find: Callable[[], str | None]) -> Check:
+    found = find()
+    if found is None:
+        sentence = "There is no OpenBLAS, so prefill on the CPU is about five times slower."
+        advice = "Run `apt-get install libopenblas0-pthread`."
+        return Check("openblas", Level.WARN, sentence, advice)
+    return Check("openblas", Level.OK, f"OpenBLAS is at {found}.")
+
+
+def check_wired_limit(machine: Machine) -> Check:
+    name = "wired limit"
+    if machine.wired_limit_bytes is None:
+        sentence = "macOS decides how much memory the GPU may wire, about three quarters."
+        return Check(name, Level.OK, sentence)
+    share = machine.wired_limit_bytes / machine.memory_bytes
+    sentence = f"iogpu.wired_limit_mb lets the GPU wire {share:.0%} of the memory."
+    if share > 0.9:
+        return Check(name, Level.WARN, sentence, "Leave macOS a tenth, or it may freeze.")
+    return Check(name, Level.OK, sentence)
+
+
+def check_sleep(run: Runner) -> Check:
+    answer = run(["pmset", "-g"])
+    found = re.search(r"^\s*sleep\s+(\d+)", answer or "", re.MULTILINE)
+    if found is None:
+        return Check("sleep", Level.WARN, "pmset does not tell whether this Mac sleeps.")
+    minutes = int(found[1])
+    if minutes:
+        sentence = f"This Mac sleeps after {minutes} minutes, and is then gone from the fleet."
+        return Check("sleep", Level.WARN, sentence, "Run `sudo pmset -c sleep 0`.")
+    return Check("sleep", Level.OK, "This Mac does not sleep.")
+
+
+def check_local_network(settings: Settings) -> Check:
+    sentence = "macOS asks once whether a program may use the local network."
+    advice = (
+        "If a router cannot reach this Mac, look in System Settings, Privacy & Security, "
+        "Local Network, for the terminal that starts node-agent."
+    )
+    return Check("local network", Level.OK, sentence, advice)

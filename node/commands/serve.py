@@ -1,0 +1,143 @@
+"""`node-agent serve`: settings to a listening server, and a bounded way down."""
+
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+import uvicorn
+
+from node.app import NodeApp, build_app, is_loopback, load_token
+from node.errors import StartError
+from node.settings import Settings
+
+GRACE_S = 10
+"""How long running answers may take to end at shutdown."""
+BACKLOG = 2048
+
+
+def serve(settings: Settings) -> None:
+    """Serves until a signal, or the end of standard input where the settings say so. Raises
+    `StartError`."""
+    check_bind(settings)
+    with bind(settings.host, settings.port) as listener:
+        url = url_of(settings.host, listener)
+        # Before anything else can fail, since the next start does not show it again.
+        token, is_new = load_token(settings)
+        if is_new:
+            announce_token(url_of(reachable_host(settings.host), listener), token)
+        app = build_app(settings)
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        server = AgentServer(app, url)
+        if settings.exit_on_stdin_eof:
+            watch_end(sys.stdin.fileno(), server.stop)
+        # uvicorn shuts down at these signals and raises them once more when it is done.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        server.run(sockets=[listener])
+
+
+def check_bind(settings: Settings) -> None:
+    """Raises `StartError` for an address that others can reach over plain HTTP, unless the
+    settings allow it."""
+    if is_loopback(settings.host) or settings.allow_plain_http:
+        return
+    raise StartError(
+        f"{settings.host} is not a loopback address, and over plain HTTP everybody on the way can "
+        "read the token; bind 127.0.0.1, or add --allow-plain-http in a network that you trust."
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 takes a free one. Raises `StartError`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise StartError(f"{host} is not an address of this machine: {error.strerror}.") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # A restart must not wait for the connections of the last run to time out.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise StartError(
+                f"Port {port} of {host} is in use; stop what uses it or choose another --port."
+            ) from None
+        raise StartError(f"{host}:{port} cannot be bound: {error.strerror}.") from None
+    return listener
+
+
+def url_of(host: str, listener: socket.socket) -> str:
+    """The address that the listener can be reached at, as far as this machine knows."""
+    port = listener.getsockname()[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def reachable_host(host: str) -> str:
+    """A name for the machine where the host means all its addresses, else the host itself."""
+    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+
+
+def announce_token(url: str, token: str) -> None:
+    """Prints what a router needs, at the first start only."""
+    print("This is the agent's first start. To add it to a router, run there:")
+    print(f"  router add-node {url} --token {token}", flush=True)
+
+
+def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
+    """Calls `stop` when the file that is read from ends, from a thread of its own."""
+
+    def read() -> None:
+        # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's exit.
+        while os.read(descriptor, 4096):
+            pass
+        stop()
+
+    thread = threading.Thread(target=read, name="stdin", daemon=True)
+    thread.start()
+    return thread
+
+
+class AgentServer(uvicorn.Server):
+    """uvicorn with a line that says when it listens, and a shutdown that ends event streams."""
+
+    def __init__(self, app: NodeApp, url: str) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._agent = app.agent
+        self._url = url
+
+    def stop(self) -> None:
+        """Begins the shutdown; from any thread."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(f"node-agent listening on {self._url}", flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Event streams have no end of their own, and uvicorn waits for open answers.
+        self._agent.end_events()
+        await super().shutdown(sockets)

@@ -1,0 +1,146 @@
+"""What routers and people ask of an agent besides answers: health, state, events, residency."""
+
+import hmac
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import StreamingResponse
+from starlette.exceptions import HTTPException
+
+from node.agent import Agent
+from node.errors import (
+    BadRequest,
+    MethodNotAllowed,
+    NodeError,
+    Unauthorized,
+    UnknownPath,
+    WrongProtocol,
+)
+from node.protocol.messages import (
+    HEADER_PROTOCOL,
+    PATH_EVENTS,
+    PATH_LOAD,
+    PATH_STATUS,
+    PATH_UNLOAD,
+    PROTOCOL_VERSION,
+    ControlError,
+    Event,
+    ModelCommand,
+    encode_event,
+    encode_status,
+)
+
+MAX_COMMAND_BYTES = 64 * 1024
+
+_decode_command = msgspec.json.Decoder(ModelCommand).decode
+
+
+class ControlGate:
+    """Lets those through who have the token and speak our protocol."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+
+    async def __call__(self, request: Request) -> None:
+        """Raises `Unauthorized` or `WrongProtocol`."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        token = given.strip() if scheme.lower() == "bearer" else ""
+        token = token or request.headers.get("x-api-key", "")
+        if not hmac.compare_digest(token.encode(), self._token):
+            raise Unauthorized
+        spoken = request.headers.get(HEADER_PROTOCOL)
+        if spoken != str(PROTOCOL_VERSION):
+            theirs = f"version {spoken[:20]}" if spoken else "no version"
+            raise WrongProtocol(
+                f"This agent speaks version {PROTOCOL_VERSION} of the node protocol, but the "
+                f"request's {HEADER_PROTOCOL} header names {theirs}. Install the same version of "
+                "mlx-fleet on both sides."
+            )
+
+
+def health_router(agent: Agent) -> APIRouter:
+    """Open to everyone: whether the process lives, and whether it can serve."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> Response:
+        return _json(b'{"status":"ok"}')
+
+    @router.get("/ready")
+    async def ready() -> Response:
+        reason = agent.unready_reason()
+        if reason is None:
+            return _json(b'{"status":"ready"}')
+        return _json(msgspec.json.encode({"status": "not ready", "reason": reason}), 503)
+
+    return router
+
+
+def control_router(agent: Agent, token: str) -> APIRouter:
+    """`/fleet/*`, for those with the token."""
+    router = APIRouter(dependencies=[Depends(ControlGate(token))])
+
+    @router.get(PATH_STATUS)
+    async def status() -> Response:
+        return _json(encode_status(agent.status()))
+
+    @router.get(PATH_EVENTS)
+    async def events(instance: str = "", after: int = 0) -> Response:
+        lines = _lines(agent.subscribe(instance, after))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
+
+    @router.post(PATH_LOAD)
+    async def load(command: Annotated[ModelCommand, Depends(_command)]) -> Response:
+        await agent.load(command.model)
+        return _json(encode_status(agent.status()))
+
+    @router.post(PATH_UNLOAD)
+    async def unload(command: Annotated[ModelCommand, Depends(_command)]) -> Response:
+        await agent.unload(command.model)
+        return _json(encode_status(agent.status()))
+
+    return router
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    """Answers every refusal with a `ControlError`."""
+
+    @app.exception_handler(NodeError)
+    async def on_node_error(_request: Request, error: NodeError) -> Response:
+        response = _json(msgspec.json.encode(ControlError(error.message)), error.status)
+        if error.retry_after_s is not None:
+            response.headers["retry-after"] = str(error.retry_after_s)
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def on_bad_query(request: Request, _error: RequestValidationError) -> Response:
+        return await on_node_error(request, BadRequest("The query of the request is not valid."))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_error(request: Request, error: HTTPException) -> Response:
+        kind = MethodNotAllowed if error.status_code == 405 else UnknownPath
+        return await on_node_error(request, kind())
+
+
+async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
+    async for events in batches:
+        yield b"".join(encode_event(event) + b"\n" for event in events)
+
+
+async def _command(request: Request) -> ModelCommand:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_COMMAND_BYTES:
+            raise BadRequest("The body of a control request is too long.")
+    try:
+        return _decode_command(body)
+    except msgspec.MsgspecError as exc:
+        raise BadRequest(f"The body is not a model command: {exc}.") from None
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, media_type="application/json")

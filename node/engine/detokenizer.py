@@ -1,0 +1,128 @@
+"""Output text, token by token, without torn characters.
+
+`Vocabulary` belongs to a model and opens one `Detokenizer` per row. The pieces of a row together
+are what decoding prompt and output at once adds to the prompt's text, special tokens skipped: a
+leading space stays.
+"""
+
+import codecs
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from tokenizers import Tokenizer
+
+_PROMPT_TAIL = 4
+"""Prompt tokens that a window begins with, so that its decoder is past the start of the text."""
+_SEARCHED_TAIL = 64
+_LONGEST_TEAR = 4
+"""Tokens of one byte each that a torn UTF-8 character can span."""
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Detokenizer(Protocol):
+    """The text of one row."""
+
+    def step(self, token: int) -> str:
+        """The text that the token completes; empty while a character is torn."""
+
+    def flush(self) -> str:
+        """What is left at the end; a torn character becomes a replacement character."""
+
+
+class Vocabulary:
+    """Opens the detokenizers of one tokenizer. Ids it does not know yield no text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        spec = json.loads(tokenizer.to_str())
+        self._special = frozenset(entry["id"] for entry in spec["added_tokens"] if entry["special"])
+        decoder = spec["decoder"] or {}
+        self._pieces: list[bytes] | None = None
+        if decoder.get("type") == "ByteLevel":
+            self._pieces = _byte_pieces(tokenizer, self._special)
+
+    def open(self, prompt: Sequence[int]) -> Detokenizer:
+        """A detokenizer for what follows the prompt."""
+        if self._pieces is not None:
+            return _ByteLevel(self._pieces)
+        text_tokens = [token for token in prompt[-_SEARCHED_TAIL:] if token not in self._special]
+        return _Window(self._tokenizer, self._special, text_tokens[-_PROMPT_TAIL:])
+
+
+class _ByteLevel:
+    """A byte-level vocabulary is a table of bytes: each token is looked at once."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def step(self, token: int) -> str:
+        return self._decoder.decode(self._pieces[token]) if token < len(self._pieces) else ""
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)
+
+
+class _Window:
+    """Any other decoder: decodes the last piece with the tokens that came since, and compares."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, special: frozenset[int], prompt_tail: list[int]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._special = special
+        self._before = prompt_tail
+        self._pending: list[int] = []
+
+    def step(self, token: int) -> str:
+        if token in self._special:
+            return ""
+        self._pending.append(token)
+        text = self._added()
+        torn = text.endswith(_REPLACEMENT) and len(self._pending) < _LONGEST_TEAR
+        if torn or not text:
+            return ""
+        self._before, self._pending = self._pending, []
+        return text
+
+    def flush(self) -> str:
+        text = self._added()
+        self._pending = []
+        return text
+
+    def _added(self) -> str:
+        """The text that the pending tokens add."""
+        before = self._decode(self._before)
+        whole = self._decode(self._before + self._pending)
+        if whole.startswith(before):
+            return whole[len(before) :]
+        # A decoder that fuses bytes may take back a character once an invalid byte follows.
+        return self._decode(self._pending)
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def _byte_pieces(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:
+    """Bytes of each id; empty for special tokens and for ids that are not in the vocabulary."""
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    alphabet = _byte_alphabet()
+    for token, number in vocabulary.items():
+        if number in special:
+            continue
+        if all(character in alphabet for character in token):
+            pieces[number] = bytes(alphabet[character] for character in token)
+        else:
+            pieces[number] = token.encode()
+    return pieces
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Character of the byte-level alphabet -> byte: visible Latin-1 characters stand for
+    themselves, every other byte for the next free character from U+0100 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [byte for byte in range(0x100) if byte not in visible]
+    shifted = {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
+    return {chr(byte): byte for byte in visible} | shifted

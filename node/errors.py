@@ -1,0 +1,150 @@
+"""Errors of the node agent. A class's docstring is its default message."""
+
+
+class NodeError(Exception):
+    """The node agent cannot do that."""
+
+    status = 500
+    code = "internal_error"
+    kind = "server_error"
+    param: str | None = None
+    retry_after_s: int | None = None
+
+    def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip())
+        if param is not None:
+            self.param = param
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class BadRequest(NodeError):
+    """The request is not valid."""
+
+    status = 400
+    code = "invalid_value"
+    kind = "invalid_request_error"
+
+
+class Unsupported(BadRequest):
+    """This version of mlx-fleet does not support the field yet."""
+
+    code = "unsupported_value"
+
+
+class ContextTooLong(BadRequest):
+    """The prompt is longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(NodeError):
+    """The token is missing or wrong. The agent printed it at its first start and keeps it in the
+    file `token` of its folder."""
+
+    status = 401
+    code = "invalid_api_key"
+    kind = "authentication_error"
+
+
+class UnknownPath(NodeError):
+    """There is nothing at this path."""
+
+    status = 404
+    code = "not_found"
+    kind = "invalid_request_error"
+
+
+class MethodNotAllowed(NodeError):
+    """This path takes another method."""
+
+    status = 405
+    code = "method_not_allowed"
+    kind = "invalid_request_error"
+
+
+class ForeignHost(NodeError):
+    """This agent listens on loopback and answers to localhost only; bind it to another address to
+    reach it by another name."""
+
+    status = 421
+    code = "foreign_host"
+    kind = "invalid_request_error"
+
+
+class UnknownModel(NodeError):
+    """The model is not on this node."""
+
+    status = 404
+    code = "model_not_found"
+    kind = "invalid_request_error"
+    param = "model"
+
+
+class BodyTooLarge(NodeError):
+    """The request body is larger than 32 MiB."""
+
+    status = 413
+    code = "body_too_large"
+    kind = "invalid_request_error"
+
+
+class WrongProtocol(NodeError):
+    """The router speaks another version of the node protocol."""
+
+    status = 426
+    code = "wrong_protocol"
+    kind = "invalid_request_error"
+
+
+class ModelBusy(NodeError):
+    """The model still serves requests."""
+
+    status = 409
+    code = "model_busy"
+    kind = "invalid_request_error"
+
+
+class DoesNotFit(NodeError):
+    """The model does not fit in the memory that is left."""
+
+    status = 503
+    code = "insufficient_memory"
+    retry_after_s = 30
+
+
+class LoadFailure(NodeError):
+    """The model could not be loaded."""
+
+    status = 503
+    code = "load_failed"
+    retry_after_s = 30
+
+
+class EngineDied(NodeError):
+    """The engine process ended while it served the request; the next request starts it again."""
+
+    status = 503
+    code = "engine_died"
+    retry_after_s = 1
+
+
+class EngineFault(NodeError):
+    """The engine failed on this step; the request was ended."""
+
+    status = 500
+    code = "engine_error"
+
+
+class ShuttingDown(NodeError):
+    """The node agent is shutting down."""
+
+    status = 503
+    code = "shutting_down"
+    retry_after_s = 5
+
+
+class StartError(NodeError):
+    """The node agent cannot start."""

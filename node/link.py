@@ -1,0 +1,283 @@
+"""The agent's end of the socketpair to one engine process.
+
+The link starts the process, sends it commands, and hands each row's deltas to that row's stream.
+It never stops reading: a client that does not read costs no more memory than its own answer, which
+`max_tokens` bounds. An engine process exits when its end of the pair closes, so it never outlives
+the agent.
+"""
+
+import asyncio
+import contextlib
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
+
+import msgspec
+
+from node.errors import BadRequest, EngineDied, LoadFailure
+from node.framing import FrameSplitter, decode_report, encode_frame
+from node.types import (
+    Accepted,
+    Cancel,
+    Command,
+    Delta,
+    EngineSpec,
+    Frame,
+    GenerateRequest,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Marked,
+    Refused,
+    Report,
+    Shutdown,
+    Submit,
+)
+
+
+class RowRefused(BadRequest):
+    """The engine does not take the request."""
+
+
+class RowStream:
+    """One row as its consumer sees it: accepted or refused, then deltas until the last."""
+
+    def __init__(self, uid: str, on_end: "RowEnd") -> None:
+        self.uid = uid
+        self.accepted: Accepted | None = None
+        self.token_count = 0
+        self.first_content_s: float | None = None
+        """Monotonic time of the first text."""
+        self.ended = False
+        self.failure: RowRefused | EngineDied | None = None
+        self._on_end = on_end
+        self._deltas: list[Delta] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def answered(self) -> Accepted:
+        """Waits for the engine's answer. Raises `RowRefused`, or `EngineDied`."""
+        while self.accepted is None and self.failure is None:
+            await self._wait(None)
+        if self.failure is not None:
+            raise self.failure
+        assert self.accepted is not None
+        return self.accepted
+
+    async def next(self, timeout_s: float | None = None) -> list[Delta]:
+        """All deltas that wait, in order; none after `timeout_s` of silence. Raises `EngineDied`
+        once the deltas that came before are taken."""
+        if not self._deltas and self.failure is None:
+            await self._wait(timeout_s)
+        deltas, self._deltas = self._deltas, []
+        if not deltas and self.failure is not None:
+            raise self.failure
+        return deltas
+
+    def on_accepted(self, accepted: Accepted) -> None:
+        self.accepted = accepted
+        self._wake()
+
+    def on_delta(self, delta: Delta) -> None:
+        self._deltas.append(delta)
+        self.token_count = delta.token_count
+        if delta.parts and self.first_content_s is None:
+            self.first_content_s = time.monotonic()
+        if delta.finish is not None:
+            self._end(delta)
+        self._wake()
+
+    def on_failure(self, failure: RowRefused | EngineDied) -> None:
+        self.failure = failure
+        self._end(None)
+        self._wake()
+
+    def _end(self, last: Delta | None) -> None:
+        self.ended = True
+        self._on_end(self, last)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+
+RowEnd = Callable[[RowStream, Delta | None], None]
+"""Called once for each row, with its last delta; None if it was refused or the engine died."""
+
+
+class EngineLink:
+    """One engine process. All methods belong to the event loop that made it."""
+
+    def __init__(
+        self,
+        *,
+        on_progress: Callable[[float], None] = lambda fraction: None,
+        on_marked: Callable[[Marked], None] = lambda marked: None,
+        on_died: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.info: Loaded | None = None
+        self.alive = False
+        self._on_progress = on_progress
+        self._on_marked = on_marked
+        self._on_died = on_died
+        self._rows: dict[str, RowStream] = {}
+        self._loaded: asyncio.Future[Loaded] | None = None
+        self._process: Process | None = None
+        self._transport: asyncio.Transport | None = None
+        self._reaper: asyncio.Task[int] | None = None
+        self._stopping = False
+
+    @property
+    def open_rows(self) -> int:
+        """Requests that the engine has and has not finished."""
+        return len(self._rows)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def start(self, spec: EngineSpec) -> Loaded:
+        """Starts the process and waits until it serves. Raises `LoadFailure` with the reason."""
+        loop = asyncio.get_running_loop()
+        self._loaded = loop.create_future()
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-m", "node.worker"),
+                    *(str(theirs.fileno()), msgspec.json.encode(spec).decode()),
+                    stdin=DEVNULL,
+                    pass_fds=(theirs.fileno(),),
+                    # A Ctrl-C in the terminal is the agent's to handle, which stops its engines.
+                    start_new_session=True,
+                )
+        except BaseException:
+            ours.close()
+            raise
+        self._reaper = asyncio.create_task(self._process.wait())
+        ours.settimeout(0)
+        self.alive = True
+        self._transport, _ = await loop.create_connection(lambda: _Receiver(self), sock=ours)
+        try:
+            self.info = await self._loaded
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        return self.info
+
+    def submit(self, request: GenerateRequest, on_end: RowEnd) -> RowStream:
+        """Sends a row to the engine. Raises `EngineDied` if there is none any more."""
+        if not self.alive:
+            raise EngineDied
+        row = RowStream(request.uid, on_end)
+        self._rows[request.uid] = row
+        self._send(Submit(request))
+        return row
+
+    def cancel(self, uid: str) -> None:
+        """Asks the engine to drop a row; its last delta still comes. Nothing for an ended row."""
+        if uid in self._rows:
+            self._send(Cancel(uid))
+
+    async def stop(self, grace_s: float) -> int | None:
+        """Ends the process: asks it, and kills it after `grace_s`. Rows still open fail. The exit
+        code, None if there was no process. Needed after a death too, which it cleans up."""
+        self._stopping = True
+        if self._process is None or self._reaper is None:
+            return None
+        if grace_s > 0:
+            self._send(Shutdown())
+            await asyncio.wait({self._reaper}, timeout=grace_s)
+        if not self._reaper.done():
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        code = await self._reaper
+        if self._transport is not None:
+            self._transport.close()
+        self.on_lost()
+        return code
+
+    def on_report(self, report: Report) -> None:
+        match report:
+            case Accepted():
+                if row := self._rows.get(report.uid):
+                    row.on_accepted(report)
+            case Refused():
+                if row := self._rows.pop(report.uid, None):
+                    row.on_failure(RowRefused(report.reason, param=report.param))
+            case Marked():
+                self._on_marked(report)
+            case _:
+                self._on_load_report(report)
+
+    def on_frame(self, frame: Frame) -> None:
+        rows = self._rows
+        for delta in frame.deltas:
+            row = rows.get(delta.uid)
+            if row is None:
+                continue
+            if delta.finish is not None:
+                del rows[delta.uid]
+            row.on_delta(delta)
+
+    def on_lost(self) -> None:
+        """The engine's end of the pair is closed: every open row fails now."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._fail_load("The engine process ended while it loaded the model.")
+        rows, self._rows = self._rows, {}
+        for row in rows.values():
+            row.on_failure(EngineDied())
+        if not self._stopping and self.info is not None:
+            self._on_died()
+
+    def _on_load_report(self, report: Report) -> None:
+        match report:
+            case Loading():
+                self._on_progress(report.fraction)
+            case LoadFailed():
+                self._fail_load(report.reason)
+            case Loaded():
+                if self._loaded is not None and not self._loaded.done():
+                    self._loaded.set_result(report)
+
+    def _fail_load(self, reason: str) -> None:
+        if self._loaded is not None and not self._loaded.done():
+            self._loaded.set_exception(LoadFailure(reason))
+
+    def _send(self, command: Command) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode_frame(command))
+
+
+class _Receiver(asyncio.Protocol):
+    """Splits what arrives into reports."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._splitter = FrameSplitter()
+
+    def data_received(self, data: bytes) -> None:
+        link = self._link
+        for body in self._splitter.feed(data):
+            report = decode_report(body)
+            if type(report) is Frame:
+                link.on_frame(report)
+            else:
+                link.on_report(report)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._link.on_lost()

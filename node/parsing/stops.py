@@ -1,0 +1,48 @@
+"""Finds stop strings in text that arrives in pieces."""
+
+
+class StopMatcher:
+    """Lets text through up to the first stop string, however the text is cut into pieces.
+
+    First is the stop string that ends first; of those that end together, the one that begins first.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._longest = max(map(len, self._stops), default=0)
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """(text to emit, whether a stop string has been found).
+
+        Holds back the longest suffix that could begin a stop string. After a find the matcher is
+        spent.
+        """
+        if not self._stops:
+            return text, False
+        text = self._held + text
+        hit = self._first(text)
+        if hit is not None:
+            self._held = ""
+            return text[: hit[1]], True
+        cut = len(text) - self._suffix(text)
+        self._held = text[cut:]
+        return text[:cut], False
+
+    def flush(self) -> str:
+        """The text held back; it began a stop string that never came."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first(self, text: str) -> tuple[int, int] | None:
+        """(end, start) of the first stop string."""
+        starts = ((stop, text.find(stop)) for stop in self._stops)
+        return min(((at + len(stop), at) for stop, at in starts if at >= 0), default=None)
+
+    def _suffix(self, text: str) -> int:
+        """Length of the longest suffix that begins a stop string and does not complete it."""
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            suffix = text[-length:]
+            if any(stop.startswith(suffix) for stop in self._stops):
+                return length
+        return 0

@@ -1,0 +1,135 @@
+"""Everything that a router and a node agent say to each other.
+
+The agent answers `GET /fleet/status` with a `NodeStatus`, and streams `Event`s as one JSON
+object a line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
+`Finished` records newer than `after` of the same instance follow, so a router that was away loses
+none that the agent still keeps. Every request carries `HEADER_PROTOCOL`; an agent refuses another
+version with 426 and says which one it speaks.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+HEADER_PROTOCOL = "x-fleet-protocol"
+HEADER_REQUEST_ID = "x-request-id"
+HEADER_REQUESTED_MODEL = "x-fleet-requested-model"
+"""The name the caller asked for; the agent writes it in its answers in place of its own."""
+HEADER_ORIGIN = "x-fleet-origin"
+"""`<router id>/<key id>`: opaque to the agent, which repeats it in `Finished.origin`."""
+
+PATH_STATUS = "/fleet/status"
+PATH_EVENTS = "/fleet/events"
+PATH_LOAD = "/fleet/load"
+PATH_UNLOAD = "/fleet/unload"
+
+HEARTBEAT_S = 2.0
+"""Longest silence of a healthy event stream."""
+
+
+class ModelState(StrEnum):
+    """Residency of one model on one node (the states of pulling and absence come with pulls)."""
+
+    ON_DISK = "on_disk"
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One model as its node sees it."""
+
+    name: str
+    state: ModelState
+    weight_bytes: int
+    context_tokens: int | None = None
+    active_requests: int = 0
+    """Requests that the engine has accepted and not finished, running or waiting."""
+    max_rows: int = 1
+    """How many requests the engine decodes at once."""
+    since_unix_s: float = 0.0
+    reason: str | None = None
+    """A sentence, where the state is `failed`."""
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """A node agent's whole state at one moment."""
+
+    protocol: int
+    node_id: str
+    """Stable over restarts."""
+    instance_id: str
+    """New at every start of the agent."""
+    version: str
+    engine: str
+    chip: str
+    memory_budget_bytes: int
+    memory_leased_bytes: int
+    models: tuple[ModelStatus, ...]
+
+
+class FinishReason(StrEnum):
+    """How a request ended, as accounted (the client's `finish_reason` is stop or length)."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class StatusEvent(msgspec.Struct, frozen=True, tag="status"):
+    """Sent first, at each change of residency, and at least every `HEARTBEAT_S`."""
+
+    status: NodeStatus
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The accounts of one request, aborted ones too. `seq` grows by one within an instance."""
+
+    seq: int
+    request_id: str
+    origin: str
+    model: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    reasoning_tokens: int
+    queue_s: float
+    """From acceptance by the engine until its prefill began."""
+    ttft_s: float | None
+    """From the request's arrival at the agent to its first content; None if none came."""
+    prefill_s: float
+    decode_s: float
+    reason: FinishReason
+    finished_unix_s: float
+
+
+class CancelMarked(msgspec.Struct, frozen=True, tag="cancel_marked"):
+    """The engine process has marked the request as cancelled, at its own monotonic clock."""
+
+    request_id: str
+    marked_monotonic_s: float
+
+
+Event = StatusEvent | Finished | CancelMarked
+
+
+class ModelCommand(msgspec.Struct, frozen=True):
+    """Body of `PATH_LOAD` and `PATH_UNLOAD`."""
+
+    model: str
+
+
+class ControlError(msgspec.Struct, frozen=True):
+    """Body of a refused control request."""
+
+    message: str
+
+
+encode_event = msgspec.json.Encoder().encode
+decode_event = msgspec.json.Decoder(Event).decode
+encode_status = msgspec.json.Encoder().encode
+decode_status = msgspec.json.Decoder(NodeStatus).decode

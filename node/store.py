@@ -1,0 +1,248 @@
+"""The models on this Mac's disk: which there are, what they are called, how large they are.
+
+Pure disk: no model code, no network. A model is a folder with `config.json` and safetensors. The
+store owns one folder; folders elsewhere are served read-only from where they are. A model's name
+is data and never a path: the store alone turns a name into a folder.
+"""
+
+import difflib
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node.errors import BadRequest, NodeError, UnknownModel
+
+PARTIAL_MARKER = ".partial"
+"""A file in a folder that is being written, and the suffix of a folder that will be renamed."""
+NAME_FILE = "mlx-fleet.json"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+class NotAModel(NodeError):
+    """The folder holds no model."""
+
+    status = 400
+    code = "not_a_model"
+    kind = "invalid_request_error"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model on disk, as far as its files tell without loading it."""
+
+    name: str
+    folder: Path
+    """Real path."""
+    weight_bytes: int
+    """Sizes of the safetensors files, which is what the weights take in memory."""
+    context_tokens: int | None
+    kv_bytes_per_token: int
+    """Upper estimate, all layers counted as full attention; 0 where the config does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedFolder:
+    """A model folder outside the store, served from where it is under `name` or its own name."""
+
+    path: Path
+    name: str | None = None
+
+
+class NameFile(msgspec.Struct, frozen=True):
+    """What the store keeps in a model's folder: the name as shown, and where it came from."""
+
+    name: str
+    source: str = ""
+
+
+def check_name(name: str) -> str:
+    """`name` itself. Raises `BadRequest` unless it is `NAME` or `OWNER/NAME` of letters, digits,
+    dots, underscores and single hyphens, so that it can be a folder's name."""
+    if not _NAME.fullmatch(name) or "--" in name or ".." in name:
+        raise BadRequest(
+            f"{name!r} cannot be a model's name: use NAME or OWNER/NAME of letters, digits, "
+            "dots, underscores and single hyphens.",
+            param="model",
+        )
+    if name.endswith(PARTIAL_MARKER):
+        raise BadRequest(f"A model's name cannot end in {PARTIAL_MARKER}.", param="model")
+    return name
+
+
+def write_name(folder: Path, name: str, source: str) -> None:
+    """Keeps the model's name and source in its folder."""
+    body = msgspec.json.encode(NameFile(name=name, source=source))
+    (folder / NAME_FILE).write_bytes(body + b"\n")
+
+
+def read_entry(folder: Path, name: str | None = None) -> ModelEntry:
+    """What `folder` holds. Raises `NotAModel` with a sentence if it is no complete model."""
+    real = folder.expanduser().resolve()
+    if not real.is_dir():
+        raise NotAModel(f"There is no folder {folder}.")
+    if (real / PARTIAL_MARKER).exists():
+        raise NotAModel(f"{folder} is not complete: its download or import has not finished.")
+    config = _read_json(real / "config.json")
+    text = config.get("text_config")
+    text_config = text if isinstance(text, dict) else config
+    return ModelEntry(
+        name=name or _shown_name(folder, real),
+        folder=real,
+        weight_bytes=_weight_bytes(real),
+        context_tokens=_first_count(_CONTEXT_KEYS, text_config, config),
+        kv_bytes_per_token=_kv_bytes_per_token(text_config, config),
+    )
+
+
+class ModelStore:
+    """The models of one node: those in its own folder, and those served from elsewhere."""
+
+    def __init__(self, folder: Path, served: tuple[ServedFolder, ...] = ()) -> None:
+        self.folder = folder
+        self._served = served
+
+    def list(self) -> tuple[ModelEntry, ...]:
+        """All complete models, by name. A served folder wins over one of the same name."""
+        found: dict[str, ModelEntry] = {}
+        for _, entry in self._own():
+            found.setdefault(entry.name, entry)
+        for served in self._served:
+            try:
+                entry = read_entry(served.path, served.name)
+            except NotAModel:
+                continue
+            found[entry.name] = entry
+        return tuple(found[name] for name in sorted(found))
+
+    def find(self, name: str) -> ModelEntry | None:
+        """The model of that name, or None."""
+        return next((entry for entry in self.list() if entry.name == name), None)
+
+    def near(self, name: str) -> tuple[str, ...]:
+        """Up to three names that resemble `name`, the nearest first."""
+        by_key: dict[str, str] = {}
+        for entry in self.list():
+            by_key.setdefault(entry.name.rpartition("/")[2].lower(), entry.name)
+            by_key[entry.name.lower()] = entry.name
+        keys = difflib.get_close_matches(name.lower(), by_key, n=6, cutoff=0.5)
+        return tuple(dict.fromkeys(by_key[key] for key in keys))[:3]
+
+    def folder_for(self, name: str) -> Path:
+        """Where a model of that name goes; nothing is made. Raises `BadRequest` for a bad name."""
+        return self.folder / check_name(name).replace("/", "--")
+
+    def remove(self, name: str) -> int:
+        """Deletes a model of the store's own folder, finished or not; the bytes freed. A link in
+        the folder is deleted, never what it points to. Raises `UnknownModel`, or `BadRequest` if
+        the model is served from elsewhere."""
+        for path, entry in self._own():
+            if entry.name != name:
+                continue
+            if path.is_symlink():
+                path.unlink()
+                return 0
+            # A folder that is half deleted must not be taken for a model.
+            (path / PARTIAL_MARKER).touch()
+            shutil.rmtree(path)
+            return entry.weight_bytes
+        unfinished = self.folder_for(name)
+        if (unfinished / PARTIAL_MARKER).exists() and not unfinished.is_symlink():
+            shutil.rmtree(unfinished)
+            return 0
+        entry_elsewhere = self.find(name)
+        if entry_elsewhere is not None:
+            raise BadRequest(
+                f"{name} is served from {entry_elsewhere.folder}, outside the agent's own folder; "
+                "delete it there.",
+                param="model",
+            )
+        raise UnknownModel(f"There is no model {name!r} on this node.")
+
+    def _own(self) -> tuple[tuple[Path, ModelEntry], ...]:
+        try:
+            paths = sorted(self.folder.iterdir())
+        except FileNotFoundError:
+            return ()
+        found = []
+        for path in paths:
+            if path.name.startswith(".") or path.name.endswith(PARTIAL_MARKER):
+                continue
+            try:
+                found.append((path, read_entry(path)))
+            except NotAModel:
+                continue
+        return tuple(found)
+
+
+def _shown_name(folder: Path, real: Path) -> str:
+    try:
+        return check_name(msgspec.json.decode((real / NAME_FILE).read_bytes(), type=NameFile).name)
+    except (OSError, msgspec.MsgspecError, BadRequest):
+        return (folder.name or real.name).replace("--", "/", 1)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except OSError:
+        raise NotAModel(f"{path.parent} has no readable {path.name}.") from None
+    except msgspec.MsgspecError:
+        raise NotAModel(f"{path} is not valid JSON.") from None
+    if not isinstance(value, dict):
+        raise NotAModel(f"{path} is not a JSON object.")
+    return value
+
+
+def _weight_bytes(folder: Path) -> int:
+    index = folder / "model.safetensors.index.json"
+    if index.exists():
+        weight_map = _read_json(index).get("weight_map")
+        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+        # A file name in an index is a name in this folder, whatever the index says.
+        files = [folder / Path(str(name)).name for name in sorted(names, key=str)]
+    else:
+        files = sorted(folder.glob("*.safetensors"))
+    missing = next((file.name for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise NotAModel(f"{folder} lacks {missing}.")
+    if not files:
+        raise NotAModel(f"{folder} has no safetensors weights.")
+    return sum(file.stat().st_size for file in files)
+
+
+def _count(config: Mapping[str, Any], key: str) -> int | None:
+    """A positive whole number; of a list with one for each layer, the largest."""
+    value = config.get(key)
+    if isinstance(value, list):
+        value = max((item for item in value if isinstance(item, int)), default=None)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if is_count else None
+
+
+def _first_count(keys: tuple[str, ...], *configs: Mapping[str, Any]) -> int | None:
+    counts = (_count(config, key) for config in configs for key in keys)
+    return next((count for count in counts if count is not None), None)
+
+
+def _kv_bytes_per_token(text: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    layers = _first_count(("num_hidden_layers", "n_layer"), text)
+    heads = _first_count(("num_attention_heads", "n_head"), text)
+    if layers is None or heads is None:
+        return 0
+    kv_heads = _count(text, "num_key_value_heads") or heads
+    dtype = text.get("torch_dtype") or text.get("dtype") or config.get("torch_dtype")
+    value_bytes = 4 if (dtype or config.get("dtype")) == "float32" else 2
+    if _count(text, "kv_lora_rank") is not None:
+        # Latent attention, counted as if its keys and values were kept unpacked.
+        key_dim = (_count(text, "qk_nope_head_dim") or 0) + (_count(text, "qk_rope_head_dim") or 0)
+        return layers * heads * (key_dim + (_count(text, "v_head_dim") or 0)) * value_bytes
+    hidden = _first_count(("hidden_size", "n_embd"), text) or 0
+    head_dim = _count(text, "head_dim") or hidden // heads
+    return layers * kv_heads * head_dim * 2 * value_bytes

@@ -1,0 +1,30 @@
+"""Models for the tests that run real MLX."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from node.engine.blas import load_fast_blas
+from tests.mlx.tiny import make_tiny
+
+# Before any test module imports MLX.
+load_fast_blas()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random model."""
+    return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Folder of SmolLM2-135M-Instruct in float32; locally optional, in CI not."""
+    folder = os.environ.get("MLX_FLEET_SMOLLM2")
+    if folder and Path(folder).is_dir():
+        return Path(folder)
+    message = "MLX_FLEET_SMOLLM2 names no folder of SmolLM2-135M-Instruct in float32"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)

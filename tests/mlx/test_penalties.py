@@ -1,0 +1,67 @@
+"""Penalties against their definitions in numpy."""
+
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from node.engine.penalties import Penalties, needs_penalties
+from node.types import SamplingParams
+
+pytestmark = pytest.mark.mlx
+
+VOCAB_SIZE = 20
+PROMPT = (3, 4, 4, 5)
+OUTPUT = (7, 4, 7, 9)
+
+
+def reference(
+    params: SamplingParams, logits: np.ndarray[Any, Any], output: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    out = logits.copy()
+    for token in {*PROMPT, *output}:
+        factor = params.repetition_penalty
+        out[token] = out[token] / factor if out[token] > 0 else out[token] * factor
+    for token in set(output):
+        out[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
+    for token, addend in params.logit_bias:
+        out[token] += addend
+    return out
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(repetition_penalty=1.3),
+        SamplingParams(presence_penalty=0.7),
+        SamplingParams(frequency_penalty=-0.4),
+        SamplingParams(logit_bias=((3, -100.0), (19, 2.5))),
+        SamplingParams(
+            repetition_penalty=0.8,
+            presence_penalty=1.0,
+            frequency_penalty=0.5,
+            logit_bias=((7, 1.0),),
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_equals_the_definition_at_every_step(params: SamplingParams, dtype: mx.Dtype) -> None:
+    assert needs_penalties(params)
+    random = np.random.default_rng(0)
+    penalties = Penalties(params, PROMPT, VOCAB_SIZE)
+    for length in range(len(OUTPUT) + 1):
+        logits = mx.array(random.normal(size=(1, VOCAB_SIZE)).astype(np.float32)).astype(dtype)
+        seen = mx.array(PROMPT + OUTPUT[:length], dtype=mx.int32)
+        out = penalties(seen, logits)
+        assert (out.shape, out.dtype) == (logits.shape, dtype)
+        raw = np.array(logits.astype(mx.float32))[0]
+        wanted = reference(params, raw, OUTPUT[:length])
+        tolerance = 1e-5 if dtype == mx.float32 else 0.02
+        got = np.array(out.astype(mx.float32))[0]
+        np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance)
+
+
+def test_a_row_without_penalties_needs_no_processor() -> None:
+    assert not needs_penalties(SamplingParams(temperature=0.3, top_p=0.5, seed=1))

@@ -1,0 +1,218 @@
+"""How a row begins and ends: validation, end tokens, limits, stop strings, cancels, faults."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from node.engine.model import LoadedModel
+from node.protocol.messages import FinishReason
+from node.types import Delta, GenerateRequest, Refused, SamplingParams
+from tests.mlx.driver import GREEDY, Driver
+from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE, make_tiny
+
+pytestmark = pytest.mark.mlx
+
+PROMPT = "Why do cats purr?"
+END = 2
+
+
+class Chain:
+    """A network whose next token follows from the newest one by a table."""
+
+    def __init__(self, network: Any, tokens: tuple[int, ...]) -> None:
+        assert len(set(tokens)) == len(tokens)
+        self.layers = network.layers
+        self._network = network
+        self._next = mx.array([0] * VOCAB_SIZE)
+        for token, following in zip(tokens, (*tokens[1:], END), strict=True):
+            self._next[token] = following
+        mx.eval(self._next)
+
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        logits = self._network(inputs, cache=cache)
+        chosen = self._next[inputs][..., None] == mx.arange(logits.shape[-1])
+        chained: mx.array = mx.where(chosen, 10.0, 0.0) + logits * 0.0
+        return chained
+
+
+class Failing:
+    """A network that raises in the calls that a test asks for."""
+
+    def __init__(self, network: Any) -> None:
+        self.layers = network.layers
+        self._network = network
+        self.armed = False
+
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        if self.armed:
+            self.armed = False
+            raise RuntimeError("the device fell over")
+        logits: mx.array = self._network(inputs, cache=cache)
+        return logits
+
+
+def saying(folder: Path, text: str) -> Driver:
+    """An engine that answers the prompt "Q" with `text`, and then ends."""
+
+    def change(model: LoadedModel) -> LoadedModel:
+        return replace(model, network=Chain(model.network, tokens))
+
+    with Driver(folder) as plain:
+        tokens = plain.ids("Q" + text)
+    return Driver(folder, change=change)
+
+
+def test_an_end_token_ends_the_row_and_is_no_text(tiny: Path) -> None:
+    with saying(tiny, " ship left") as engine:
+        row = engine.alone("Q", max_tokens=None)
+        assert (row.text, row.finish) == (" ship left", FinishReason.STOP)
+        assert row.token_count == len(engine.ids(" ship left"))
+        assert row.usage is not None
+        assert row.usage.completion_tokens == row.token_count
+        assert row.usage.prompt_tokens == 1
+
+
+def test_characters_torn_over_tokens_come_out_whole(tiny: Path) -> None:
+    text = " né😀"
+    with saying(tiny, text) as engine:
+        row = engine.alone("Q", max_tokens=None)
+        assert row.text == text
+        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in row.pieces)
+        cut = engine.alone("Q", max_tokens=len(engine.ids(text)) - 1)
+        assert cut.text == " né\N{REPLACEMENT CHARACTER}"
+
+
+def test_max_tokens_ends_the_row(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        whole = engine.alone(PROMPT, max_tokens=9)
+        assert (whole.token_count, whole.finish) == (9, FinishReason.LENGTH)
+        first = engine.alone(PROMPT, max_tokens=1)
+        assert (first.token_count, first.finish) == (1, FinishReason.LENGTH)
+        assert whole.text.startswith(first.text)
+
+
+def test_the_context_ends_the_row(tmp_path: Path) -> None:
+    with Driver(make_tiny(tmp_path / "short", max_position_embeddings=64)) as engine:
+        tokens = (engine.ids(PROMPT) * 64)[:61]
+        for limit in (None, 100):
+            row = engine.alone(tokens, max_tokens=limit)
+            assert (row.token_count, row.finish) == (3, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+@pytest.mark.parametrize("start", [0, 1, 6])
+def test_a_stop_string_ends_the_row_before_its_text(tiny: Path, start: int, length: int) -> None:
+    text = " ship left the quay"
+    stop = text[start : start + length]
+    with saying(tiny, text) as engine:
+        row = engine.alone("Q", stops=("never", stop))
+        assert row.text == text[: text.index(stop)]
+        assert row.finish is FinishReason.STOP
+        assert row.usage is not None
+        # The next row must find the batch in order.
+        assert engine.alone("Q", max_tokens=None).text == text
+
+
+def test_the_start_of_a_stop_string_that_never_comes_is_text(tiny: Path) -> None:
+    with saying(tiny, " ship left") as engine:
+        assert engine.alone("Q", stops=("left!",)).text == " ship left"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "limit", "sampling", "param"),
+    [
+        ((), 4, GREEDY, "messages"),
+        ((5,) * CONTEXT_TOKENS, 4, GREEDY, "messages"),
+        ((5, VOCAB_SIZE), 4, GREEDY, "messages"),
+        ((5,), 0, GREEDY, "max_tokens"),
+        ((5,), 4, SamplingParams(logit_bias=((VOCAB_SIZE, 1.0),)), "logit_bias"),
+        ((5,), 4, SamplingParams(logit_bias=((-1, 1.0),)), "logit_bias"),
+    ],
+)
+def test_refuses_with_a_sentence_what_it_cannot_run(
+    tiny: Path, tokens: tuple[int, ...], limit: int, sampling: SamplingParams, param: str
+) -> None:
+    with Driver(tiny) as engine:
+        reply = engine.submit("a", tokens, sampling, max_tokens=limit)
+        assert isinstance(reply, Refused)
+        assert reply.param == param
+        assert reply.reason.endswith(".")
+        assert engine.engine.wait_s() is None
+
+
+def test_refuses_an_id_that_is_running(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        engine.submit("a", PROMPT)
+        assert isinstance(engine.submit("a", PROMPT), Refused)
+        engine.step()
+        request = GenerateRequest("a", engine.ids(PROMPT), 4)
+        assert isinstance(engine.call(lambda: engine.engine.submit(request)), Refused)
+
+
+def last(delta: Delta | None) -> Delta:
+    assert delta is not None and delta.usage is not None
+    assert delta.finish is FinishReason.CANCELLED
+    return delta
+
+
+def test_cancels_a_row_that_waits(tiny: Path) -> None:
+    with Driver(tiny, max_rows=1) as engine:
+        engine.submit("a", PROMPT)
+        engine.step()
+        engine.submit("b", PROMPT)
+        delta = last(engine.cancel("b"))
+        assert delta.token_count == 0
+        rows = engine.run()
+        assert rows["a"].finish is FinishReason.LENGTH
+        assert rows["b"].text == ""
+
+
+def test_cancels_a_row_in_its_prefill(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        alone = engine.alone(PROMPT).text
+        engine.submit("long", engine.ids(PROMPT * 400)[:2000])
+        engine.step()
+        engine.submit("a", PROMPT)
+        engine.step()
+        usage = last(engine.cancel("long")).usage
+        assert usage is not None and usage.prefill_s > 0 and usage.decode_s == 0
+        assert engine.run()["a"].text == alone
+
+
+def test_cancels_a_row_that_decodes(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        alone = engine.alone(PROMPT).text
+        engine.submit("b", "A", max_tokens=None)
+        engine.submit("a", PROMPT)
+        engine.steps_until("b", 4)
+        delta = last(engine.cancel("b"))
+        assert delta.usage is not None
+        assert delta.usage.completion_tokens == delta.token_count >= 4
+        assert engine.cancel("b") is None
+        assert engine.run()["a"].text == alone
+
+
+def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
+    failing: list[Failing] = []
+
+    def change(model: LoadedModel) -> LoadedModel:
+        failing.append(Failing(model.network))
+        return replace(model, network=failing[0])
+
+    with Driver(tiny, max_rows=2, change=change) as engine:
+        alone = engine.alone(PROMPT).text
+        for uid in ("a", "b", "waits"):
+            engine.submit(uid, PROMPT)
+        engine.steps_until("a", 3)
+        failing[0].armed = True
+        with pytest.raises(RuntimeError, match="fell over"):
+            engine.step()
+        engine.read(engine.call(lambda: engine.engine.reset("The engine failed on this step.")))
+        rows = engine.run()
+        for row in (rows["a"], rows["b"]):
+            assert row.finish is FinishReason.ERROR
+            assert row.error == "The engine failed on this step."
+        assert (rows["waits"].text, rows["waits"].finish) == (alone, FinishReason.LENGTH)

@@ -1,0 +1,52 @@
+"""Settings from options, environment and defaults."""
+
+from pathlib import Path
+
+import pytest
+
+from node.commands.configuration import read_bytes, read_settings
+from node.errors import StartError
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("12GB", 12 * 10**9),
+        ("12 gib", 12 * 1024**3),
+        ("1.5G", 1_500_000_000),
+        ("512MiB", 512 * 1024**2),
+        ("1000", 1000),
+    ],
+)
+def test_reads_sizes(text: str, number: int) -> None:
+    assert read_bytes(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "12XB", "1e9"])
+def test_refuses_what_is_no_size(text: str) -> None:
+    with pytest.raises(StartError, match="is not a size"):
+        read_bytes(text)
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None:
+    environ = {
+        "MLX_FLEET_HOME": "/fleet",
+        "MLX_FLEET_NODE_PORT": "9000",
+        "MLX_FLEET_NODE_MAX_ROWS": "3",
+        "MLX_FLEET_NODE_MODELS": "/a:/b",
+        "MLX_FLEET_NODE_SERVED_MODEL_NAMES": "x, y",
+    }
+    settings = read_settings({"port": 9001, "host": None, "models": ()}, environ)
+    assert settings.home == Path("/fleet/node")
+    assert (settings.port, settings.max_rows, settings.host) == (9001, 3, "127.0.0.1")
+    assert settings.models == (Path("/a"), Path("/b"))
+    assert settings.served_model_names == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"engine": "x"}, {"port": 65_536}, {"max_rows": 0}, {"script": Path("x")}],
+)
+def test_a_bad_value_stops_the_start(options: dict[str, object]) -> None:
+    with pytest.raises(StartError, match=next(iter(options))):
+        read_settings(options, {})

@@ -1,0 +1,49 @@
+"""`node-agent import` around its importer."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.commands.convert import Import, ImportFailed, import_model
+
+
+def test_gives_the_importer_what_was_asked() -> None:
+    job = Import(Path("a.gguf"), "org/tiny", "float16", keep_quantized=True)
+    assert job.command(Path("/m/org--tiny")) == [
+        *(sys.executable, "-m", "node.engine.gguf", "--name", "org/tiny"),
+        *("--dtype", "float16", "--keep-quantized", "--", "a.gguf", "/m/org--tiny"),
+    ]
+
+
+def importer(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    real = subprocess.Popen
+
+    def start(_command: list[str], **options: Any) -> subprocess.Popen[str]:
+        return real([sys.executable, "-c", code], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+
+
+def test_repeats_the_importers_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    importer(monkeypatch, """print('{"fraction": 0.5}'); print('{"error": "Bad."}'); exit(1)""")
+    with pytest.raises(ImportFailed, match="Bad"):
+        import_model(tmp_path, Import(Path("a.gguf"), "tiny"))
+
+
+def test_an_importer_that_is_killed_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importer(monkeypatch, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(ImportFailed, match="ended before it was done"):
+        import_model(tmp_path, Import(Path("a.gguf"), "tiny"))
+
+
+def test_tells_where_the_model_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    importer(monkeypatch, """print('{"fraction": 1.0}'); print('{"done": "x"}')""")
+    import_model(tmp_path, Import(Path("a.gguf"), "tiny"))
+    assert "tiny is at" in capsys.readouterr().out

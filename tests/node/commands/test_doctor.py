@@ -1,0 +1,113 @@
+"""What the doctor finds, and what it advises."""
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from node.commands import doctor
+from node.commands.doctor import Level, examine, run_doctor
+from node.hardware import Machine
+from node.settings import Settings
+
+GIB = 1024**3
+
+
+def answers(known: dict[str, str]) -> "Answers":
+    return Answers(known)
+
+
+class Answers:
+    """Answers commands by their first word that is known."""
+
+    def __init__(self, known: dict[str, str]) -> None:
+        self._known = known
+
+    def __call__(self, command: Sequence[str]) -> str | None:
+        return next((self._known[word] for word in command if word in self._known), None)
+
+
+def test_examines_a_mac(tmp_path: Path) -> None:
+    known = {
+        "hw.memsize": str(64 * GIB),
+        "machdep.cpu.brand_string": "Apple M4 Max",
+        "iogpu.wired_limit_mb": "62000",
+        "pmset": "System-wide power settings:\nCurrently in use:\n sleep                10\n",
+    }
+    checks = {
+        check.name: check for check in examine(Settings(home=tmp_path), answers(known), mac=True)
+    }
+    assert "Apple M4 Max with 64 GiB" in checks["memory"].sentence
+    assert checks["sleep"].level is Level.WARN
+    assert "10 minutes" in checks["sleep"].sentence
+    assert checks["wired limit"].level is Level.WARN
+    assert checks["local network"].advice
+    assert checks["mlx"].level is Level.FAIL
+    assert "compiler" not in checks
+
+
+def test_examines_a_linux_machine(tmp_path: Path) -> None:
+    checks = list(examine(Settings(home=tmp_path), answers({"-c": "0.32 cpu"}), mac=False))
+    names = [check.name for check in checks]
+    assert names[:4] == ["python", "mlx", "memory", "disk"]
+    assert {"compiler", "openblas"} <= set(names)
+    assert all(check.advice for check in checks if check.level is not Level.OK)
+
+
+def test_a_mac_that_does_not_sleep_is_fine() -> None:
+    assert doctor.check_sleep(answers({"pmset": " sleep  0 (sleep prevented)"})).level is Level.OK
+    assert doctor.check_sleep(answers({})).level is Level.WARN
+    assert doctor.check_wired_limit(Machine("x", GIB)).level is Level.OK
+    assert doctor.check_wired_limit(Machine("x", 10 * GIB, 8 * GIB)).level is Level.OK
+
+
+def test_compares_the_budget_with_the_memory(tmp_path: Path) -> None:
+    machine = Machine("x", 16 * GIB)
+
+    def level(budget_gib: int | None, available_gib: int = 16) -> Level:
+        budget = None if budget_gib is None else budget_gib * GIB
+        settings = Settings(home=tmp_path, memory_budget_bytes=budget)
+        return doctor.check_memory(settings, machine, available_gib * GIB).level
+
+    assert level(None) is Level.OK
+    assert level(17) is Level.FAIL
+    assert level(2) is Level.WARN
+    assert level(8, available_gib=4) is Level.WARN
+
+
+def test_a_token_that_others_can_read_is_a_failure(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    assert doctor.check_token(settings).level is Level.OK
+    settings.token_file.write_text("x")
+    settings.token_file.chmod(0o644)
+    found = doctor.check_token(settings)
+    assert found.level is Level.FAIL
+    assert "chmod 600" in found.advice
+    settings.token_file.chmod(0o600)
+    assert doctor.check_token(settings).level is Level.OK
+
+
+def test_finds_a_taken_port_a_full_disk_and_missing_tools(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert doctor.check_port(Settings(home=tmp_path, port=port)).level is Level.WARN
+    settings = Settings(home=tmp_path)
+    assert doctor.check_disk(settings, lambda _: 10**9).level is Level.WARN
+    assert doctor.check_disk(settings, lambda _: 10**12).level is Level.OK
+    assert doctor.check_compiler(lambda _: None).level is Level.WARN
+    assert doctor.check_blas(lambda: None).level is Level.WARN
+    assert doctor.check_blas(lambda: "/lib/blas").level is Level.OK
+
+
+def test_prints_lines_or_json_and_tells_whether_all_is_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    well = run_doctor(tmp_path, as_json=True)
+    checks = json.loads(capsys.readouterr().out)
+    assert well == all(check["level"] != "fail" for check in checks)
+    (tmp_path / "token").write_text("x")
+    (tmp_path / "token").chmod(0o666)
+    assert not run_doctor(tmp_path, as_json=False)
+    assert "chmod 600" in capsys.readouterr().out.replace("\n", " ")

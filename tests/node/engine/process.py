@@ -1,0 +1,102 @@
+"""A real engine process on the other end of a socketpair."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from node.framing import FrameSplitter, decode_report, encode_frame
+from node.types import (
+    Command,
+    Delta,
+    EngineSpec,
+    Frame,
+    Report,
+    Shutdown,
+)
+
+_TIMEOUT_S = 60
+R = TypeVar("R", bound=Report)
+
+
+class EngineProcess:
+    """The agent's side of one engine process. Every wait ends after a minute at most."""
+
+    def __init__(self, spec: EngineSpec, **environment: str) -> None:
+        self._link, theirs = socket.socketpair()
+        self._link.settimeout(_TIMEOUT_S)
+        with theirs:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "node.worker", str(theirs.fileno())),
+                    msgspec.json.encode(spec).decode(),
+                ],
+                pass_fds=[theirs.fileno()],
+                env={**os.environ, **environment},
+                stderr=subprocess.PIPE,
+            )
+        self._reports = self._read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._link.close()
+        self.process.kill()
+        self.process.communicate(timeout=_TIMEOUT_S)
+
+    def send(self, *commands: Command) -> None:
+        self._link.sendall(b"".join(map(encode_frame, commands)))
+
+    def next(self, kind: type[R]) -> R:
+        """The next report of that kind; others are skipped."""
+        for report in self._reports:
+            if isinstance(report, kind):
+                return report
+        raise AssertionError(f"the process ended without {kind.__name__}")
+
+    def rows(self, count: int) -> dict[str, tuple[str, Delta]]:
+        """Reads until so many rows have ended: their texts and their last deltas."""
+        texts: dict[str, str] = {}
+        ended: dict[str, tuple[str, Delta]] = {}
+        while len(ended) < count:
+            for delta in self.next(Frame).deltas:
+                said = "".join(part.text for part in delta.parts)
+                texts[delta.uid] = texts.get(delta.uid, "") + said
+                if delta.finish is not None:
+                    ended[delta.uid] = (texts[delta.uid], delta)
+        return ended
+
+    def hang_up(self) -> float:
+        """Closes the agent's end; seconds until the process is gone."""
+        started_s = time.monotonic()
+        self._link.close()
+        self.process.wait(_TIMEOUT_S)
+        return time.monotonic() - started_s
+
+    def shut_down(self) -> tuple[int, str]:
+        """Asks the process to end: its exit status and what it wrote to stderr."""
+        self.send(Shutdown())
+        return self.end()
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the process to end by itself."""
+        _, errors = self.process.communicate(timeout=_TIMEOUT_S)
+        return self.process.returncode, errors.decode()
+
+    def _read(self) -> Iterator[Report]:
+        splitter = FrameSplitter()
+        while data := self._link.recv(1 << 16):
+            for body in splitter.feed(data):
+                yield decode_report(body)

@@ -1,0 +1,142 @@
+"""A whole node agent with the scripted engine on a real socket, in the test's own event loop."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import msgspec
+import uvicorn
+
+from node.app import NodeApp, build_app, load_token
+from node.engine.scripted import Script
+from node.protocol.messages import HEADER_PROTOCOL, Event, NodeStatus, decode_event, decode_status
+from node.settings import Settings
+
+WAIT_S = 10.0
+
+_E = TypeVar("_E")
+
+
+class _Server(uvicorn.Server):
+    """Tells when it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+class Events:
+    """What the agent's event stream brings."""
+
+    def __init__(self, lines: AsyncIterator[str]) -> None:
+        self._lines = lines
+        self.seen: list[Event] = []
+
+    async def next(self, kind: type[_E], accept: Callable[[_E], bool] = lambda event: True) -> _E:
+        """The next event of that kind that is acceptable."""
+        async with asyncio.timeout(WAIT_S):
+            async for line in self._lines:
+                event = decode_event(line)
+                self.seen.append(event)
+                if isinstance(event, kind) and accept(event):
+                    return event
+        raise AssertionError("The event stream ended.")
+
+
+class RunningAgent:
+    """One agent, and clients to it."""
+
+    def __init__(self, app: NodeApp, token: str, port: int) -> None:
+        self.app = app
+        self.token = token
+        self.port = port
+        self.headers = {"authorization": f"Bearer {token}", HEADER_PROTOCOL: "1"}
+        self.client = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=WAIT_S
+        )
+
+    async def chat(self, content: str = "hello", **fields: Any) -> httpx.Response:
+        return await self.client.post("/v1/chat/completions", json=chat_body(content, **fields))
+
+    @contextlib.asynccontextmanager
+    async def events(self, instance: str = "", after: int = 0) -> AsyncIterator[Events]:
+        query: dict[str, str | int] = {"instance": instance, "after": after}
+        async with self.client.stream("GET", "/fleet/events", params=query) as response:
+            assert response.status_code == 200
+            yield Events(response.aiter_lines())
+
+    async def status(self) -> NodeStatus:
+        return decode_status((await self.client.get("/fleet/status")).content)
+
+    async def until_active(self, count: int = 1) -> None:
+        """Waits until the engine has so many requests."""
+        async with asyncio.timeout(WAIT_S):
+            while (await self.status()).models[0].active_requests != count:
+                pass
+
+    async def send_raw(
+        self, body: bytes, *, path: str = "/v1/chat/completions", head: str = ""
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A request over a bare connection; `head` replaces the content-length line."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        length = head or f"content-length: {len(body)}"
+        writer.write(
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {self.token}\r\n"
+            f"{length}\r\n\r\n".encode()
+        )
+        writer.write(body)
+        await writer.drain()
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def running(
+    home: Path, script: Script | None = None, *, hold_head_s: float = 5.0, **fields: Any
+) -> AsyncIterator[RunningAgent]:
+    """An agent whose engines follow `script`; `fields` are further settings."""
+    home.mkdir(exist_ok=True)
+    file = home / "script.json"
+    file.write_bytes(msgspec.json.encode(script or Script()))
+    settings = Settings(home=home, engine="scripted", script=file, **fields)
+    token, _ = load_token(settings)
+    app = build_app(settings, hold_head_s=hold_head_s)
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on"))
+    task = asyncio.create_task(server.serve([listener]))
+    agent = RunningAgent(app, token, listener.getsockname()[1])
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await server.listening.wait()
+        yield agent
+    finally:
+        app.agent.end_events()
+        await agent.client.aclose()
+        server.should_exit = True
+        async with asyncio.timeout(WAIT_S):
+            await task
+
+
+def chat_body(content: str = "hello", **fields: Any) -> dict[str, Any]:
+    return {"model": "scripted", "messages": [{"role": "user", "content": content}], **fields}
+
+
+def data_of(text: str) -> list[Any]:
+    """The JSON of each `data:` line; `[DONE]` as it is."""
+    payloads = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    return [item if item == "[DONE]" else json.loads(item) for item in payloads]
+
+
+async def closed(writer: asyncio.StreamWriter) -> None:
+    """Closes the connection as a client that leaves."""
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()

@@ -1,0 +1,226 @@
+"""Accounts and events: every request that got to a model ends in one record, in order."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from node import agent as agent_module
+from node.agent import Agent, EventHub, Identity, Job
+from node.app import ScriptedStore
+from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
+from node.errors import BadRequest, EngineDied, LoadFailure, NodeError, UnknownModel
+from node.memory import GIB, Budget
+from node.openai import parse_chat
+from node.protocol.messages import (
+    HEARTBEAT_S,
+    CancelMarked,
+    Event,
+    Finished,
+    FinishReason,
+    ModelState,
+    NodeStatus,
+    StatusEvent,
+)
+from node.supervisor import EngineKind
+from node.types import Delta
+from tests.node.serving import chat_body
+
+WAIT_S = 10.0
+STATUS = StatusEvent(NodeStatus(1, "n", "i", "0", "scripted", "chip", 0, 0, ()))
+
+
+def finished(request_id: str) -> Finished:
+    return Finished(0, request_id, "", "m", 0, 0, 0, 0, 0.0, None, 0.0, 0.0, FinishReason.STOP, 0.0)
+
+
+@contextlib.asynccontextmanager
+async def running(script: Script | None = None) -> AsyncIterator[Agent]:
+    script = script or Script()
+    store = ScriptedStore(scripted_entries(script))
+    kind = EngineKind("scripted", 4, encode_script(script))
+    agent = Agent(Identity("node", "1", "chip"), store, Budget(64 * GIB), kind)
+    await agent.start()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            yield agent
+    finally:
+        await agent.close(0.0)
+
+
+def job(agent: Agent, wished_id: str = "", **fields: Any) -> Job:
+    body = {**chat_body(), **fields}
+    return agent.job(parse_chat(json.dumps(body).encode()), wished_id, "origin")
+
+
+async def run(agent: Agent, job: Job) -> list[Delta]:
+    return [delta async for deltas in agent.run(job, 5.0) for delta in deltas]
+
+
+async def until_finished(events: AsyncIterator[list[Event]]) -> list[Event]:
+    """All events up to the first `Finished`, without the statuses."""
+    seen: list[Event] = []
+    while not any(isinstance(event, Finished) for event in seen):
+        seen += [event for event in await anext(events) if not isinstance(event, StatusEvent)]
+    return seen
+
+
+async def test_a_subscription_begins_with_the_status_and_what_was_missed() -> None:
+    hub = EventHub()
+    for name in "abc":
+        hub.finish(finished(name))
+    events = hub.subscribe(STATUS, after=1)
+    first = await anext(events)
+    assert first[0] == STATUS
+    assert [event.seq for event in first[1:] if isinstance(event, Finished)] == [2, 3]
+    hub.finish(finished("d"))
+    hub.publish(CancelMarked("e", 1.0))
+    second = await anext(events)
+    assert [type(event) for event in second] == [Finished, CancelMarked]
+    hub.close()
+    assert [batch async for batch in events] == []
+    assert not hub.is_watched
+
+
+async def test_only_so_many_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module, "KEPT_FINISHED", 3)
+    hub = EventHub()
+    for number in range(10):
+        hub.finish(finished(str(number)))
+    first = await anext(hub.subscribe(STATUS, after=0))
+    assert [event.seq for event in first if isinstance(event, Finished)] == [8, 9, 10]
+
+
+async def test_a_slow_subscriber_is_dropped_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_module, "SUBSCRIBER_LIMIT", 5)
+    hub = EventHub()
+    slow, quick = hub.subscribe(STATUS, after=0), hub.subscribe(STATUS, after=0)
+    await anext(slow)
+    await anext(quick)
+    for number in range(9):
+        hub.finish(finished(str(number)))
+        assert len(await anext(quick)) == 1
+    with pytest.raises(StopAsyncIteration):
+        await anext(slow)
+    assert hub.is_watched
+
+
+async def test_a_reconnect_to_another_instance_gets_everything_kept() -> None:
+    async with running() as agent:
+        await run(agent, job(agent, max_tokens=1))
+        await run(agent, job(agent, max_tokens=1))
+        for instance, after, expected in (
+            ("other", 99, [1, 2]),
+            ("", 1, [1, 2]),
+            (agent.instance_id, 1, [2]),
+            (agent.instance_id, 2, []),
+        ):
+            first = await anext(agent.subscribe(instance, after))
+            assert isinstance(first[0], StatusEvent)
+            assert first[0].status.instance_id == agent.instance_id
+            assert [event.seq for event in first if isinstance(event, Finished)] == expected
+
+
+async def test_a_finished_request_has_its_accounts() -> None:
+    async with running() as agent:
+        deltas = await run(agent, job(agent, "mine", max_tokens=3))
+        (record,) = [
+            event for event in await anext(agent.subscribe("", 0)) if isinstance(event, Finished)
+        ]
+        assert deltas[-1].token_count == 3
+        assert (record.request_id, record.origin, record.model) == ("mine", "origin", "scripted")
+        assert (record.prompt_tokens, record.completion_tokens) == (2, 3)
+        assert record.reason is FinishReason.LENGTH
+        assert record.ttft_s is not None
+
+
+@pytest.mark.parametrize(
+    ("script", "fields", "error", "reason"),
+    [
+        (Script(load_failure="No."), {}, LoadFailure, FinishReason.ERROR),
+        (Script(crash_after_tokens=1), {}, EngineDied, FinishReason.ERROR),
+        (Script(step_failure_after_tokens=1), {}, NodeError, FinishReason.ERROR),
+        (Script(models=(ScriptedModel(context_tokens=1),)), {}, BadRequest, None),
+        (Script(), {"logit_bias": {"300": 1}}, BadRequest, None),
+        (Script(), {"model": "nothing"}, UnknownModel, None),
+    ],
+)
+async def test_a_failed_request_is_accounted_unless_it_was_refused(
+    script: Script,
+    fields: dict[str, Any],
+    error: type[NodeError],
+    reason: FinishReason | None,
+) -> None:
+    async with running(script) as agent:
+        with pytest.raises(error):
+            await run(agent, job(agent, **fields))
+        first = await anext(agent.subscribe("", 0))
+        reasons = [event.reason for event in first if isinstance(event, Finished)]
+        assert reasons == ([] if reason is None else [reason])
+
+
+async def test_closing_a_run_cancels_its_row() -> None:
+    async with running(Script(stall_after_tokens=1)) as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        batches = agent.run(job(agent, "mine"), 5.0)
+        assert (await anext(batches))[0].token_count == 1
+        await batches.aclose()
+        marked, record = await until_finished(events)
+        assert isinstance(marked, CancelMarked) and marked.request_id == "mine"
+        assert isinstance(record, Finished)
+        assert (record.reason, record.completion_tokens) == (FinishReason.CANCELLED, 1)
+
+
+async def test_silence_is_an_empty_batch_from_the_load_on() -> None:
+    async with running(Script(load_delay_s=0.2, wedge=True)) as agent:
+        batches = agent.run(job(agent), 0.02)
+        for _ in range(30):
+            assert await anext(batches) in ((), [])
+        await batches.aclose()
+
+
+async def test_ids_are_taken_over_if_they_are_sane_and_free() -> None:
+    async with running(Script(stall_after_tokens=1)) as agent:
+        assert job(agent, "a.b_c-1").request_id == "a.b_c-1"
+        for bad in ("", "a b", "x" * 65, "a\nb", "é"):
+            assert job(agent, bad).request_id != bad
+        batches = agent.run(job(agent, "x" * 64), 5.0)
+        await anext(batches)
+        other = job(agent, "x" * 64).request_id
+        assert other != "x" * 64 and len(other) <= 64
+        await batches.aclose()
+
+
+async def test_changes_of_residency_are_told_at_once_and_silence_is_short() -> None:
+    async with running() as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        await agent.load("scripted")
+        await agent.unload("scripted")
+        states = [
+            event.status.models[0].state
+            for event in await anext(events)
+            if isinstance(event, StatusEvent)
+        ]
+        assert [state for state in states if state is not ModelState.ON_DISK] == [
+            ModelState.LOADING,
+            ModelState.READY,
+            ModelState.DRAINING,
+        ]
+        assert states[-1] is ModelState.ON_DISK
+        async with asyncio.timeout(HEARTBEAT_S):
+            assert isinstance((await anext(events))[0], StatusEvent)
+
+
+async def test_an_agent_is_ready_while_it_runs_and_has_a_model() -> None:
+    async with running() as agent:
+        assert agent.unready_reason() is None
+        assert await agent.model_names() == ["scripted"]
+        agent.end_events()
+        assert agent.unready_reason() is not None

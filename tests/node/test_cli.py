@@ -1,0 +1,111 @@
+"""The `node-agent` command: one line for what fails, and the exit codes."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from node.cli import main
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """(exit code, standard output, standard error)."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code, captured.out, captured.err
+
+
+def make_model(home: Path, name: str) -> Path:
+    folder = home / "models" / name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"max_position_embeddings": 2048}')
+    (folder / "model.safetensors").write_bytes(bytes(10))
+    return folder
+
+
+def test_lists_models_as_json_and_as_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = ("--home", str(tmp_path))
+    code, out, _ = run(capsys, "models", *home)
+    assert (code, "pull" in out) == (0, True)
+    make_model(tmp_path, "org--tiny")
+    _, out, _ = run(capsys, "models", "--json", *home)
+    (shown,) = json.loads(out)
+    assert (shown["name"], shown["weight_bytes"]) == ("org/tiny", 10)
+    _, out, _ = run(capsys, "models", *home)
+    assert "org/tiny" in out
+    assert "2,048" in out
+
+
+def test_removes_a_model_after_a_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_model(tmp_path, "tiny")
+    home = ("--home", str(tmp_path))
+    code, _, err = run(capsys, "rm", "tinny", "--home", str(tmp_path))
+    assert (code, err) == (
+        1,
+        "node-agent: There is no model 'tinny' on this node. Did you mean tiny?\n",
+    )
+    code, out, _ = run(capsys, "rm", "tiny", "--yes", *home)
+    assert code == 0
+    assert "Removed tiny" in out
+    assert not folder.exists()
+
+
+def test_a_question_without_an_answer_removes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_model(tmp_path, "tiny")
+
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, _, err = run(capsys, "rm", "tiny", "--home", str(tmp_path))
+    assert code == 1
+    assert err.splitlines()[-1] == "node-agent: Stopped."
+    assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["serve", "--engine", "cuda"], 2, "engine must be one of"),
+        (["serve", "--memory-budget", "much"], 2, "is not a size"),
+        (["serve", "--host", "0.0.0.0"], 2, "--allow-plain-http"),
+        (["serve", "--model", "/nowhere"], 2, "/nowhere"),
+        (["serve", "--script", "x.json"], 2, "--engine scripted"),
+        (["serve", "--port", "70000"], 2, "port"),
+        (["serve", "--no-such-option"], 2, "--no-such-option"),
+        (["pull", "a/b", "--name", "../c"], 1, "cannot be a model's name"),
+        (["import", "x.gguf", "--name", "x", "--dtype", "int3"], 2, "dtype must be"),
+        (["import", "/none.gguf", "--name", "x"], 1, "cannot be read"),
+        (["rm"], 2, "name"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_whatever_fails_is_one_line_and_an_exit_code(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("MLX_FLEET_HOME", str(tmp_path))
+    ended, _, err = run(capfd, *arguments)
+    assert ended == code
+    assert words in err
+    assert err.startswith("node-agent: ")
+    assert err.count("\n") == 1
+
+
+def test_shows_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--version")
+    assert (code, out.startswith("node-agent ")) == (0, True)
+    code, out, _ = run(capsys, "serve", "--help")
+    assert code == 0
+    options = "home host port engine memory-budget max-rows allow-plain-http script model"
+    for option in [*options.split(), "exit-on-stdin-eof", "served-model-name"]:
+        assert f"--{option}" in out

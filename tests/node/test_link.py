@@ -1,0 +1,234 @@
+"""The link to a real engine process that follows a script."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.engine.scripted import Script, encode_script
+from node.errors import EngineDied, LoadFailure
+from node.link import EngineLink, RowRefused, RowStream
+from node.protocol.messages import FinishReason
+from node.types import Delta, EngineSpec, GenerateRequest, Marked
+
+WAIT_S = 10.0
+
+
+def spec(script: Script) -> EngineSpec:
+    return EngineSpec("scripted", "scripted", "", 4, 0, script_json=encode_script(script))
+
+
+def request(uid: str = "u", *, max_tokens: int | None = 5) -> GenerateRequest:
+    return GenerateRequest(uid, (1, 2, 3), max_tokens)
+
+
+class Ends:
+    """The last deltas of rows, as the link tells them."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[tuple[RowStream, Delta | None]] = asyncio.Queue()
+
+    def __call__(self, row: RowStream, last: Delta | None) -> None:
+        self.queue.put_nowait((row, last))
+
+
+@contextlib.asynccontextmanager
+async def linked(script: Script | None = None, **callbacks: Any) -> AsyncIterator[EngineLink]:
+    link = EngineLink(**callbacks)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await link.start(spec(script or Script()))
+            yield link
+    finally:
+        await link.stop(0.0)
+
+
+async def rest(row: RowStream) -> list[Delta]:
+    """All deltas until the last."""
+    deltas: list[Delta] = []
+    while not deltas or deltas[-1].finish is None:
+        deltas += await row.next()
+    return deltas
+
+
+async def test_a_row_is_accepted_and_ends_with_its_accounts() -> None:
+    ends = Ends()
+    async with linked() as link:
+        assert link.info is not None and link.info.max_rows == 4
+        row = link.submit(request(), ends)
+        assert link.open_rows == 1
+        accepted = await row.answered()
+        assert accepted.prompt_tokens == 3
+        deltas = await rest(row)
+        assert [delta.token_count for delta in deltas] == [1, 2, 3, 4, 5]
+        assert deltas[-1].finish is FinishReason.LENGTH
+        assert deltas[-1].usage is not None
+        assert await ends.queue.get() == (row, deltas[-1])
+        assert link.open_rows == 0
+        assert row.first_content_s is not None
+
+
+async def test_deltas_that_wait_come_together() -> None:
+    ends = Ends()
+    async with linked() as link:
+        row = link.submit(request(max_tokens=50), ends)
+        await ends.queue.get()
+        assert len(await row.next()) == 50
+
+
+async def test_silence_is_told_as_nothing() -> None:
+    async with linked(Script(first_token_delay_s=30)) as link:
+        row = link.submit(request(), Ends())
+        await row.answered()
+        assert await row.next(0.01) == []
+
+
+async def test_a_refused_row_raises_and_has_no_last_delta() -> None:
+    ends = Ends()
+    async with linked() as link:
+        row = link.submit(GenerateRequest("u", (), 1), ends)
+        with pytest.raises(RowRefused, match="empty"):
+            await row.answered()
+        assert await ends.queue.get() == (row, None)
+        assert link.open_rows == 0
+
+
+async def test_a_cancelled_row_is_marked_and_ends() -> None:
+    marks: asyncio.Queue[Marked] = asyncio.Queue()
+    async with linked(Script(wedge=True), on_marked=marks.put_nowait) as link:
+        row = link.submit(request(), Ends())
+        await row.answered()
+        link.cancel("u")
+        link.cancel("nobody")
+        assert (await marks.get()).uid == "u"
+        assert (await rest(row))[-1].finish is FinishReason.CANCELLED
+
+
+async def test_a_killed_engine_fails_every_open_row() -> None:
+    died = asyncio.Event()
+    ends = Ends()
+    async with linked(Script(wedge=True), on_died=died.set) as link:
+        rows = [link.submit(request(uid), ends) for uid in "ab"]
+        for row in rows:
+            await row.answered()
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGKILL)
+        async with asyncio.timeout(1):
+            await died.wait()
+            for row in rows:
+                with pytest.raises(EngineDied):
+                    await row.next()
+                assert await ends.queue.get() == (row, None)
+        with pytest.raises(EngineDied):
+            link.submit(request(), ends)
+
+
+async def test_deltas_before_a_death_are_not_lost() -> None:
+    died = asyncio.Event()
+    async with linked(Script(crash_after_tokens=3), on_died=died.set) as link:
+        row = link.submit(request(), Ends())
+        await died.wait()
+        assert [delta.token_count for delta in await row.next()] == [1, 2, 3]
+        with pytest.raises(EngineDied):
+            await row.next()
+
+
+async def test_progress_of_a_load_is_told() -> None:
+    fractions: list[float] = []
+    async with linked(Script(load_delay_s=0.1), on_progress=fractions.append):
+        assert fractions[-1] == 1.0
+        assert fractions == sorted(fractions)
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (Script(load_failure="The weights are torn."), "The weights are torn."),
+        (Script(load_out_of_memory=True), "out of memory"),
+    ],
+)
+async def test_a_load_that_fails_raises_its_reason(script: Script, reason: str) -> None:
+    link = EngineLink()
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(LoadFailure, match=reason):
+            await link.start(spec(script))
+    assert not link.alive
+
+
+async def test_an_engine_that_dies_while_it_loads_is_a_failed_load() -> None:
+    link = EngineLink(on_progress=lambda fraction: os.kill(link.pid or 0, signal.SIGKILL))
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(LoadFailure, match="ended while it loaded"):
+            await link.start(spec(Script(load_delay_s=30)))
+
+
+async def test_a_cancelled_start_leaves_no_process() -> None:
+    loading = asyncio.Event()
+    link = EngineLink(on_progress=lambda fraction: loading.set())
+    start = asyncio.create_task(link.start(spec(Script(load_delay_s=30))))
+    async with asyncio.timeout(WAIT_S):
+        await loading.wait()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+    assert link.pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(link.pid, 0)
+
+
+async def test_a_stop_fails_open_rows_and_is_not_a_death() -> None:
+    died = asyncio.Event()
+    async with linked(Script(wedge=True), on_died=died.set) as link:
+        row = link.submit(request(), Ends())
+        await row.answered()
+        await link.stop(5.0)
+        with pytest.raises(EngineDied):
+            await row.next()
+        await link.stop(5.0)
+    assert not died.is_set()
+
+
+async def test_an_engine_that_ignores_the_request_to_end_is_killed() -> None:
+    async with linked() as link:
+        assert link.pid is not None
+        os.kill(link.pid, signal.SIGSTOP)
+        await link.stop(0.1)
+        with pytest.raises(ProcessLookupError):
+            os.kill(link.pid, 0)
+
+
+async def test_an_engine_does_not_outlive_its_agent(tmp_path: Path) -> None:
+    program = """
+import asyncio, os
+from node.link import EngineLink
+from node.types import EngineSpec
+async def main():
+    link = EngineLink()
+    await link.start(EngineSpec('scripted', 'scripted', '', 4, 0))
+    print(link.pid, flush=True)
+    os._exit(1)
+asyncio.run(main())
+"""
+    file = tmp_path / "agent.py"
+    file.write_text(program)
+    agent = await asyncio.create_subprocess_exec(
+        sys.executable, str(file), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await agent.communicate()
+    pid = int(output)
+    async with asyncio.timeout(1):
+        while is_alive(pid):
+            await asyncio.to_thread(os.sched_yield)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False

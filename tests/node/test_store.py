@@ -1,0 +1,189 @@
+"""The models on disk: names, sizes, and what may be deleted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.errors import BadRequest, UnknownModel
+from node.store import (
+    ModelStore,
+    NotAModel,
+    ServedFolder,
+    check_name,
+    read_entry,
+    write_name,
+)
+
+LLAMA: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 64,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+
+
+def make_model(folder: Path, config: dict[str, Any] | None = None, size: int = 100) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(LLAMA if config is None else config))
+    (folder / "model.safetensors").write_bytes(bytes(size))
+    return folder
+
+
+def test_lists_models_by_the_name_in_their_name_file(tmp_path: Path) -> None:
+    store = ModelStore(tmp_path)
+    folder = make_model(store.folder_for("org/Tiny-1B"), size=70)
+    write_name(folder, "org/Tiny-1B", "hub:org/Tiny-1B")
+    (entry,) = store.list()
+    assert (entry.name, entry.folder, entry.weight_bytes) == ("org/Tiny-1B", folder.resolve(), 70)
+    assert folder.name == "org--Tiny-1B"
+
+
+def test_a_folder_without_a_name_file_is_named_after_itself(tmp_path: Path) -> None:
+    make_model(tmp_path / "org--tiny")
+    assert [entry.name for entry in ModelStore(tmp_path).list()] == ["org/tiny"]
+
+
+def test_a_store_without_a_folder_is_empty(tmp_path: Path) -> None:
+    assert ModelStore(tmp_path / "none").list() == ()
+
+
+def test_half_written_folders_are_not_listed(tmp_path: Path) -> None:
+    make_model(tmp_path / "a.partial")
+    (make_model(tmp_path / "b") / ".partial").touch()
+    (make_model(tmp_path / "c") / "config.json").unlink()
+    (make_model(tmp_path / "d") / "model.safetensors").unlink()
+    index = {"weight_map": {"w": "model-1.safetensors", "v": "model-2.safetensors"}}
+    sharded = make_model(tmp_path / "e")
+    (sharded / "model.safetensors.index.json").write_text(json.dumps(index))
+    (sharded / "model-1.safetensors").write_bytes(bytes(3))
+    assert ModelStore(tmp_path).list() == ()
+    (sharded / "model-2.safetensors").write_bytes(bytes(4))
+    assert [entry.weight_bytes for entry in ModelStore(tmp_path).list()] == [7]
+
+
+@pytest.mark.parametrize(
+    ("config", "context_tokens", "kv_bytes"),
+    [
+        (LLAMA, 4096, 4 * 2 * 8 * 2 * 2),
+        (LLAMA | {"torch_dtype": "float32"}, 4096, 4 * 2 * 8 * 2 * 4),
+        (LLAMA | {"head_dim": 32}, 4096, 4 * 2 * 32 * 2 * 2),
+        ({"text_config": LLAMA, "dtype": "bfloat16"}, 4096, 4 * 2 * 8 * 2 * 2),
+        (LLAMA | {"num_key_value_heads": [1, 4, 2, 1]}, 4096, 4 * 4 * 8 * 2 * 2),
+        ({"model_type": "mamba"}, None, 0),
+        ({"max_position_embeddings": "many", "num_hidden_layers": True}, None, 0),
+        (
+            LLAMA
+            | {
+                "kv_lora_rank": 16,
+                "qk_nope_head_dim": 8,
+                "qk_rope_head_dim": 4,
+                "v_head_dim": 6,
+            },
+            4096,
+            4 * 8 * (8 + 4 + 6) * 2,
+        ),
+    ],
+)
+def test_reads_context_and_kv_size_from_the_config(
+    tmp_path: Path, config: dict[str, Any], context_tokens: int | None, kv_bytes: int
+) -> None:
+    entry = read_entry(make_model(tmp_path / "m", config))
+    assert (entry.context_tokens, entry.kv_bytes_per_token) == (context_tokens, kv_bytes)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "\xff"])
+def test_a_broken_config_is_named_in_one_sentence(tmp_path: Path, text: str) -> None:
+    folder = make_model(tmp_path / "m")
+    (folder / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(NotAModel, match=r"config\.json"):
+        read_entry(folder)
+
+
+def test_a_served_folder_takes_its_given_name_and_wins(tmp_path: Path) -> None:
+    make_model(tmp_path / "store" / "tiny", size=1)
+    elsewhere = make_model(tmp_path / "elsewhere", size=2)
+    store = ModelStore(tmp_path / "store", (ServedFolder(elsewhere, "tiny"),))
+    assert [(entry.name, entry.weight_bytes) for entry in store.list()] == [("tiny", 2)]
+
+
+def test_names_near_models(tmp_path: Path) -> None:
+    for name in ("org/SmolLM2-135M", "org/Qwen3-8B", "phi"):
+        write_name(make_model(tmp_path / name.replace("/", "--")), name, "")
+    store = ModelStore(tmp_path)
+    assert store.near("smollm2-135")[0] == "org/SmolLM2-135M"
+    assert store.near("zzzz") == ()
+    assert store.find("phi") is not None
+    assert store.find("ph") is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "a/b/c",
+        "../x",
+        "a/../b",
+        "/etc",
+        ".hidden",
+        "a--b",
+        "a b",
+        "a\nb",
+        "ü",
+        "a\0",
+        "x.partial",
+    ],
+)
+def test_a_name_that_is_no_plain_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BadRequest):
+        ModelStore(tmp_path).folder_for(name)
+
+
+def test_a_hub_name_is_a_good_name() -> None:
+    assert check_name("mlx-community/Qwen2.5-0.5B_x") == "mlx-community/Qwen2.5-0.5B_x"
+
+
+def test_removes_a_model_of_its_own(tmp_path: Path) -> None:
+    make_model(tmp_path / "tiny", size=9)
+    store = ModelStore(tmp_path)
+    assert store.remove("tiny") == 9
+    assert not (tmp_path / "tiny").exists()
+    with pytest.raises(UnknownModel, match="tiny"):
+        store.remove("tiny")
+
+
+def test_removes_an_unfinished_pull(tmp_path: Path) -> None:
+    (make_model(tmp_path / "tiny") / ".partial").touch()
+    ModelStore(tmp_path).remove("tiny")
+    assert not (tmp_path / "tiny").exists()
+
+
+def test_removes_a_link_and_not_what_it_points_to(tmp_path: Path) -> None:
+    outside = make_model(tmp_path / "outside")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "tiny").symlink_to(outside)
+    store = ModelStore(tmp_path / "store")
+    assert store.list()[0].folder == outside.resolve()
+    store.remove("tiny")
+    assert store.list() == ()
+    assert (outside / "model.safetensors").exists()
+
+
+def test_refuses_to_remove_a_served_folder(tmp_path: Path) -> None:
+    outside = make_model(tmp_path / "outside")
+    store = ModelStore(tmp_path / "store", (ServedFolder(outside, "tiny"),))
+    with pytest.raises(BadRequest, match="outside the agent's own folder"):
+        store.remove("tiny")
+    assert (outside / "model.safetensors").exists()
+
+
+def test_an_index_cannot_name_files_outside_the_folder(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "m", size=5)
+    (tmp_path / "secret.safetensors").write_bytes(bytes(50))
+    index = {"weight_map": {"w": "../secret.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(NotAModel, match=r"lacks secret\.safetensors"):
+        read_entry(folder)

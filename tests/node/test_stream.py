@@ -1,0 +1,139 @@
+"""Deltas in, bytes out: one send a wake-up, and nothing before the first content."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from starlette.types import Message
+
+from node.errors import EngineDied, EngineFault
+from node.openai import Answer, parse_chat
+from node.protocol.messages import FinishReason
+from node.stream import EventStream, collect
+from node.types import Delta, Part, PartKind, RowUsage
+from tests.node.serving import chat_body, data_of
+
+USAGE = RowUsage(1, 0, 2, 0, 0, 0)
+
+
+def delta(*texts: str, finish: FinishReason | None = None) -> Delta:
+    parts = tuple(Part(PartKind.CONTENT, text) for text in texts)
+    return Delta("u", parts, 1, finish, None if finish is None else USAGE)
+
+
+async def batches(*items: Sequence[Delta] | Exception) -> AsyncIterator[Sequence[Delta]]:
+    for item in items:
+        if isinstance(item, Exception):
+            raise item
+        yield item
+
+
+def answer(**fields: Any) -> Answer:
+    request = parse_chat(json.dumps(chat_body(stream=True, **fields)).encode())
+    return Answer(request, "id", "m", 0)
+
+
+class Wire:
+    """What a server would have been given to send."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    async def send(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message["body"] for message in self.messages[1:]]
+
+
+async def stream(
+    *items: Sequence[Delta] | Exception, silence_s: float = 60.0, **fields: Any
+) -> Wire:
+    wire = Wire()
+    writer = EventStream(answer(**fields), wire.send, [(b"x-a", b"b")])
+    await writer.run(batches(*items), silence_s)
+    return wire
+
+
+async def test_all_that_waits_goes_out_in_one_send() -> None:
+    ending = delta("c", finish=FinishReason.STOP)
+    wire = await stream([delta("a", "b"), ending], stream_options={"include_usage": True})
+    assert wire.messages[0]["status"] == 200
+    assert (b"x-a", b"b") in wire.messages[0]["headers"]
+    assert (b"content-type", b"text/event-stream") in wire.messages[0]["headers"]
+    assert len(wire.bodies) == 1
+    assert not wire.messages[1]["more_body"]
+    chunks = data_of(wire.bodies[0].decode())
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks[:4]]
+    assert deltas == [
+        {"role": "assistant", "content": "a"},
+        {"content": "b"},
+        {"content": "c"},
+        {},
+    ]
+    assert chunks[4]["usage"]["completion_tokens"] == 2
+    assert chunks[5] == "[DONE]"
+
+
+async def test_the_head_waits_for_the_first_content() -> None:
+    wire = await stream([delta()], [delta("a")], [delta(finish=FinishReason.LENGTH)])
+    assert [message["type"] for message in wire.messages] == [
+        "http.response.start",
+        "http.response.body",
+        "http.response.body",
+    ]
+    assert [message["more_body"] for message in wire.messages[1:]] == [True, False]
+
+
+async def test_an_answer_without_text_still_has_its_role() -> None:
+    wire = await stream([delta(finish=FinishReason.STOP)])
+    chunks = data_of(wire.bodies[0].decode())
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[1]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_silence_becomes_comments_and_the_role_waits_for_content() -> None:
+    ending = delta("a", finish=FinishReason.STOP)
+    wire = await stream([], [], [ending], silence_s=0.0)
+    assert wire.bodies[:2] == [b": keep-alive\n\n"] * 2
+    assert data_of(wire.bodies[2].decode())[0]["choices"][0]["delta"]["role"] == "assistant"
+
+
+async def test_tokens_without_text_are_silence() -> None:
+    ending = delta(finish=FinishReason.STOP)
+    assert len((await stream([delta()], [delta()], [ending], silence_s=0.0)).bodies) == 3
+    assert len((await stream([delta()], [], [ending], silence_s=60.0)).bodies) == 1
+
+
+async def test_a_failure_before_the_head_is_left_to_the_caller() -> None:
+    wire = Wire()
+    with pytest.raises(EngineDied):
+        await EventStream(answer(), wire.send, []).run(batches([delta()], EngineDied()), 60.0)
+    assert wire.messages == []
+
+
+async def test_a_failure_after_the_head_is_one_event_without_done() -> None:
+    wire = await stream([delta("a")], EngineDied())
+    assert len(wire.bodies) == 2
+    assert data_of(wire.bodies[1].decode())[0]["error"]["code"] == "engine_died"
+    assert not wire.messages[-1]["more_body"]
+    assert b"[DONE]" not in b"".join(wire.bodies)
+
+
+async def test_collect_joins_the_same_deltas() -> None:
+    body = await collect(
+        batches([delta("a")], [], [delta("b", "c", finish=FinishReason.LENGTH)]), answer()
+    )
+    whole = json.loads(body)
+    assert whole["choices"][0]["message"]["content"] == "abc"
+    assert whole["choices"][0]["finish_reason"] == "length"
+    assert whole["usage"]["prompt_tokens"] == 1
+
+
+async def test_collect_raises_what_the_row_raises() -> None:
+    with pytest.raises(EngineDied):
+        await collect(batches([delta("a")], EngineDied()), answer())
+    with pytest.raises(EngineFault):
+        await collect(batches([delta("a")]), answer())

@@ -1,0 +1,220 @@
+"""The state machine of each model, with real engine processes that follow a script."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from node import supervisor as supervisor_module
+from node.app import ScriptedStore
+from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
+from node.errors import DoesNotFit, LoadFailure, ModelBusy, ShuttingDown, UnknownModel
+from node.memory import GIB, Budget
+from node.protocol.messages import ModelState
+from node.store import ModelEntry
+from node.supervisor import EngineHandle, EngineKind, Supervisor
+
+WAIT_S = 10.0
+
+
+class World:
+    """A supervisor, and the states that it went through."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
+        self.states: list[ModelState] = []
+        self.changed = asyncio.Event()
+
+    def on_change(self) -> None:
+        self.states += [model.state for model in self.supervisor.status()[:1]]
+        self.changed.set()
+
+    async def until(self, state: ModelState) -> None:
+        while self.supervisor.status()[0].state is not state:
+            self.changed.clear()
+            await self.changed.wait()
+
+    async def entry(self, name: str = "scripted") -> ModelEntry:
+        return await self.supervisor.find(name)
+
+    async def touch(self, name: str = "scripted") -> EngineHandle:
+        """One short request."""
+        with self.supervisor.serving(await self.entry(name)) as lease:
+            return await lease.ready()
+
+
+@contextlib.asynccontextmanager
+async def world(
+    script: Script | None = None,
+    *,
+    budget_bytes: int = 64 * GIB,
+    entries: Sequence[ModelEntry] | None = None,
+) -> AsyncIterator[World]:
+    script = script or Script()
+    store = ScriptedStore(scripted_entries(script) if entries is None else entries)
+    kind = EngineKind("scripted", 4, encode_script(script))
+    supervisor = Supervisor(store, Budget(budget_bytes), kind, on_change=lambda: made.on_change())
+    made = World(supervisor)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await supervisor.refresh()
+            yield made
+    finally:
+        await supervisor.close(0.0)
+
+
+async def test_many_that_wait_share_one_load() -> None:
+    async with world(Script(load_delay_s=0.1)) as it:
+        handles = await asyncio.gather(*(it.touch() for _ in range(20)))
+        assert len({handle.link.pid for handle in handles}) == 1
+        assert it.states == [ModelState.ON_DISK, ModelState.LOADING, ModelState.READY]
+
+
+async def test_one_that_stops_waiting_does_not_cancel_the_load() -> None:
+    async with world(Script(load_delay_s=0.1)) as it:
+        first = asyncio.create_task(it.touch())
+        second = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        first.cancel()
+        await second
+        assert it.states.count(ModelState.LOADING) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+
+async def test_a_load_goes_on_when_nobody_waits() -> None:
+    async with world(Script(load_delay_s=0.1)) as it:
+        only = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        only.cancel()
+        await it.until(ModelState.READY)
+
+
+async def test_an_engine_is_not_stopped_while_it_serves() -> None:
+    async with world() as it:
+        entry = await it.entry()
+        with it.supervisor.serving(entry) as lease:
+            await lease.ready()
+            with pytest.raises(ModelBusy, match="1 requests"):
+                await it.supervisor.unload(entry)
+            drain = asyncio.create_task(it.supervisor.drain(entry))
+            await it.until(ModelState.DRAINING)
+            late = asyncio.create_task(it.touch())
+            await asyncio.wait({drain, late}, timeout=0.05)
+            assert not drain.done() and not late.done()
+        await drain
+        await late
+        assert it.states[-3:] == [ModelState.ON_DISK, ModelState.LOADING, ModelState.READY]
+
+
+async def test_a_model_is_not_unloaded_while_it_loads() -> None:
+    async with world(Script(load_delay_s=0.2)) as it:
+        loading = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        with pytest.raises(ModelBusy, match="being loaded"):
+            await it.supervisor.unload(await it.entry())
+        await loading
+
+
+async def test_an_unload_ends_the_process_and_frees_its_memory() -> None:
+    async with world() as it:
+        handle = await it.touch()
+        assert it.supervisor.budget.leased_bytes > GIB
+        await it.supervisor.unload(await it.entry())
+        assert it.supervisor.budget.leased_bytes == 0
+        assert it.supervisor.status()[0].state is ModelState.ON_DISK
+        with pytest.raises(ProcessLookupError):
+            os.kill(handle.link.pid or 0, 0)
+        await it.supervisor.unload(await it.entry())
+
+
+async def test_a_dead_engine_is_started_again_by_the_next_request() -> None:
+    async with world() as it:
+        handle = await it.touch()
+        os.kill(handle.link.pid or 0, signal.SIGKILL)
+        await it.until(ModelState.ON_DISK)
+        assert it.supervisor.budget.leased_bytes == 0
+        again = await it.touch()
+        assert again.link.pid != handle.link.pid
+
+
+async def test_a_death_during_a_drain_ends_it() -> None:
+    async with world() as it:
+        entry = await it.entry()
+        with it.supervisor.serving(entry) as lease:
+            handle = await lease.ready()
+            drain = asyncio.create_task(it.supervisor.drain(entry))
+            await it.until(ModelState.DRAINING)
+            os.kill(handle.link.pid or 0, signal.SIGKILL)
+        await drain
+        assert it.supervisor.status()[0].state is ModelState.ON_DISK
+
+
+async def test_a_failed_load_is_tried_again_after_a_cool_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(Script(load_failure="Torn.")) as it:
+        for _ in range(2):
+            with pytest.raises(LoadFailure, match="Torn") as caught:
+                await it.touch()
+            assert caught.value.retry_after_s in range(1, 6)
+        status = it.supervisor.status()[0]
+        assert (status.state, status.reason) == (ModelState.FAILED, "Torn.")
+        assert it.states.count(ModelState.LOADING) == 1
+        assert it.supervisor.budget.leased_bytes == 0
+        await it.supervisor.unload(await it.entry())
+        assert it.supervisor.status()[0].state is ModelState.ON_DISK
+        monkeypatch.setattr(supervisor_module, "LOAD_COOL_DOWN_S", 0.0)
+        for _ in range(2):
+            with pytest.raises(LoadFailure):
+                await it.touch()
+        assert it.states.count(ModelState.LOADING) == 3
+
+
+async def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
+    script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
+    async with world(script, budget_bytes=2 * GIB) as it:
+        await it.touch("a")
+        with pytest.raises(DoesNotFit, match=r"b needs 1\.5 GiB, but 0\.5 GiB"):
+            await it.touch("b")
+        await it.supervisor.unload(await it.entry("a"))
+        await it.touch("b")
+
+
+async def test_two_names_of_one_folder_share_an_engine(tmp_path: Path) -> None:
+    script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
+    entries = [ModelEntry(name, tmp_path, GIB, 100, 0) for name in "ab"]
+    async with world(script, entries=entries) as it:
+        assert (await it.touch("a")).link is (await it.touch("b")).link
+        assert {model.state for model in it.supervisor.status()} == {ModelState.READY}
+
+
+async def test_an_unknown_name_is_answered_with_near_ones() -> None:
+    async with world() as it:
+        with pytest.raises(UnknownModel, match="Did you mean scripted"):
+            await it.entry("scriptet")
+        with pytest.raises(UnknownModel, match="node.$"):
+            await it.entry("x" * 100_000)
+
+
+async def test_a_close_ends_engines_and_loads() -> None:
+    script = Script(
+        models=(ScriptedModel("a"), ScriptedModel("b")),
+    )
+    async with world(script) as it:
+        handle = await it.touch("a")
+        loading = asyncio.create_task(it.touch("b"))
+        while it.supervisor.status()[1].state is not ModelState.LOADING:
+            await it.changed.wait()
+            it.changed.clear()
+        await it.supervisor.close(5.0)
+        with pytest.raises(ShuttingDown):
+            await loading
+        with pytest.raises(ProcessLookupError):
+            os.kill(handle.link.pid or 0, 0)
+        with pytest.raises(ShuttingDown):
+            await it.touch("b")

@@ -1,0 +1,102 @@
+"""The engine process around a scripted engine."""
+
+import signal
+
+from node.engine.scripted import Script, encode_script
+from node.protocol.messages import FinishReason
+from node.types import (
+    Accepted,
+    Cancel,
+    EngineSpec,
+    GenerateRequest,
+    Loaded,
+    LoadFailed,
+    Loading,
+    Marked,
+    Refused,
+    Submit,
+)
+from tests.node.engine.process import EngineProcess
+
+
+def spec(script: Script, engine: str = "scripted") -> EngineSpec:
+    return EngineSpec(
+        engine=engine,
+        model="scripted",
+        folder="",
+        max_rows=4,
+        lease_bytes=0,
+        script_json=encode_script(script),
+    )
+
+
+def submit(uid: str, max_tokens: int | None = 5) -> Submit:
+    return Submit(GenerateRequest(uid, tokens=(1, 2, 3), max_tokens=max_tokens))
+
+
+def test_loads_serves_and_shuts_down_cleanly() -> None:
+    with EngineProcess(spec(Script(text="one two three", load_delay_s=0.05))) as engine:
+        assert 0 <= engine.next(Loading).fraction <= 1
+        assert engine.next(Loaded).max_rows == 4
+        engine.send(submit("a"), submit("b"))
+        assert engine.next(Accepted) == Accepted("a", 3, 0)
+        rows = engine.rows(2)
+        assert {text for text, _ in rows.values()} == {"one two three"}
+        assert engine.shut_down() == (0, "")
+
+
+def test_refuses_through_the_engine() -> None:
+    with EngineProcess(spec(Script())) as engine:
+        engine.send(Submit(GenerateRequest("a", tokens=(), max_tokens=1)))
+        assert engine.next(Refused).uid == "a"
+
+
+def test_marks_a_cancel_and_ends_the_row() -> None:
+    with EngineProcess(spec(Script(wedge=True))) as engine:
+        engine.send(submit("a"), Cancel("a"), Cancel("unknown"))
+        assert engine.next(Marked).uid == "a"
+        _, last = engine.rows(1)["a"]
+        assert last.finish is FinishReason.CANCELLED
+
+
+def test_a_failed_load_is_a_sentence_and_an_exit_status() -> None:
+    with EngineProcess(spec(Script(load_failure="The script says no."))) as engine:
+        assert engine.next(LoadFailed).reason == "The script says no."
+        assert engine.end() == (1, "")
+
+
+def test_a_load_that_breaks_is_a_sentence_too() -> None:
+    with EngineProcess(spec(Script(load_out_of_memory=True))) as engine:
+        assert engine.next(LoadFailed).reason.startswith("The engine failed to load scripted: ")
+        status, errors = engine.end()
+        assert status == 1 and "MemoryError" in errors
+
+
+def test_an_engine_that_does_not_exist_is_a_failed_load() -> None:
+    with EngineProcess(spec(Script(), engine="steam")) as engine:
+        assert "steam" in engine.next(LoadFailed).reason
+
+
+def test_a_failed_step_ends_its_rows_and_no_more() -> None:
+    with EngineProcess(spec(Script(step_failure_after_tokens=2))) as engine:
+        engine.send(submit("a"))
+        _, last = engine.rows(1)["a"]
+        assert last.finish is FinishReason.ERROR
+        assert last.error is not None and last.error.startswith("The engine failed on this step")
+        engine.send(submit("b", max_tokens=1))
+        assert engine.rows(1)["b"][1].finish is FinishReason.LENGTH
+
+
+def test_ends_with_the_agent_even_while_it_loads() -> None:
+    with EngineProcess(spec(Script(load_delay_s=60))) as engine:
+        engine.next(Loading)
+        assert engine.hang_up() < 1.0
+
+
+def test_ignores_ctrl_c() -> None:
+    with EngineProcess(spec(Script())) as engine:
+        engine.next(Loaded)
+        engine.process.send_signal(signal.SIGINT)
+        engine.send(submit("a"))
+        assert engine.rows(1)["a"][1].finish is FinishReason.LENGTH
+        assert engine.shut_down()[0] == 0
