@@ -1,0 +1,32 @@
+"""Everything under `/admin`, as one table of routes."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from router.api import admin_aliases, admin_keys, admin_models, admin_nodes, admin_reports
+from router.api.admin_gate import gated_route
+from router.core import Core
+
+
+def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
+    """The admin API over the core that `core_of` gives once the app has started."""
+    router = APIRouter(prefix="/admin", route_class=gated_route(core_of))
+    add = router.add_api_route
+    add("/nodes", admin_nodes.list_nodes, methods=["GET"])
+    add("/nodes", admin_nodes.add_node, methods=["POST"], status_code=201)
+    add("/nodes/{name}", admin_nodes.remove_node, methods=["DELETE"])
+    add("/models", admin_models.list_models, methods=["GET"])
+    add("/models/load", admin_models.load_model, methods=["POST"])
+    add("/models/unload", admin_models.unload_model, methods=["POST"])
+    add("/aliases", admin_aliases.list_aliases, methods=["GET"])
+    # A name may hold slashes, as model names on the hub do.
+    add("/aliases/{name:path}", admin_aliases.get_alias, methods=["GET"])
+    add("/aliases/{name:path}", admin_aliases.set_alias, methods=["PUT"])
+    add("/aliases/{name:path}", admin_aliases.remove_alias, methods=["DELETE"])
+    add("/keys", admin_keys.list_keys, methods=["GET"])
+    add("/keys", admin_keys.create_key, methods=["POST"], status_code=201)
+    add("/keys/{id_or_name}", admin_keys.revoke_key, methods=["DELETE"])
+    add("/usage", admin_reports.show_usage, methods=["GET"])
+    add("/audit", admin_reports.show_audit, methods=["GET"])
+    return router

@@ -1,0 +1,87 @@
+"""`/admin/keys`: who may use the fleet."""
+
+import secrets
+import time
+from dataclasses import asdict
+
+from registry import keys
+from registry.db import WriteSession
+from registry.records import KeyRecord
+from router.api.admin_gate import AdminGiven
+from router.api.admin_views import CreateKey, KeyRow, NewKey
+from router.auth import SCOPE_ADMIN, SCOPES, new_key
+from router.errors import BadRequest, Conflict
+
+DAY_S = 86_400
+
+
+async def list_keys(admin: AdminGiven) -> list[KeyRow]:
+    """All keys, revoked ones too; never a digest."""
+    async with admin.core.registry.read() as session:
+        records = await keys.list_all(session)
+    return [_row(record) for record in records]
+
+
+async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
+    _check_scopes(asked.scopes)
+    key, prefix, digest = new_key()
+    now_s = time.time()
+    record = KeyRecord(
+        id=secrets.token_hex(8),
+        name=asked.name,
+        prefix=prefix,
+        digest=digest,
+        scopes=tuple(scope for scope in SCOPES if scope in asked.scopes),
+        created_at_s=now_s,
+        expires_at_s=None
+        if asked.expires_in_days is None
+        else now_s + asked.expires_in_days * DAY_S,
+        revoked_at_s=None,
+    )
+    await admin.change(
+        "key.create",
+        record.name,
+        f"{prefix}… for {', '.join(record.scopes)}",
+        lambda session: keys.add(session, record),
+    )
+    admin.core.keys.add(record)
+    return NewKey(key=key, **_row(record).model_dump())
+
+
+async def revoke_key(admin: AdminGiven, id_or_name: str) -> KeyRow:
+    """From the answer on, no request with the key is let in."""
+    now_s = time.time()
+
+    async def revoke(session: WriteSession) -> KeyRecord:
+        record = await keys.revoke(session, id_or_name, now_s)
+        if not any(_opens_admin(other, now_s) for other in await keys.list_all(session)):
+            raise Conflict(
+                "This is the last key with the scope admin; make another first with "
+                "`router keys create NAME --scope admin`."
+            )
+        return record
+
+    record = await admin.change("key.revoke", id_or_name, "", revoke)
+    admin.core.keys.remove(record.digest)
+    return _row(record)
+
+
+def _check_scopes(scopes: tuple[str, ...]) -> None:
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        wrong = f"; {unknown[0]!r} is none" if unknown else ", and a key has at least one"
+        raise BadRequest(f"The scopes are {' and '.join(SCOPES)}{wrong}.", param="scopes")
+
+
+def _opens_admin(record: KeyRecord, now_s: float) -> bool:
+    return (
+        SCOPE_ADMIN in record.scopes
+        and record.revoked_at_s is None
+        and (record.expires_at_s is None or record.expires_at_s > now_s)
+    )
+
+
+def _row(record: KeyRecord) -> KeyRow:
+    values = asdict(record)
+    del values["digest"]
+    return KeyRow(**values)

@@ -1,0 +1,198 @@
+"""`/admin/models`: what is where, and loading and unloading by hand."""
+
+import difflib
+import time
+from collections import defaultdict
+
+from node.protocol.messages import ModelState, ModelStatus
+from registry import residency
+from registry.records import ResidencyRecord
+from router.api.admin_gate import Admin, AdminGiven
+from router.api.admin_views import ModelOrder, ModelPlace, ModelRow, OrderDone
+from router.core import Core
+from router.errors import (
+    BadRequest,
+    Conflict,
+    NodeRefused,
+    NodeUnreachable,
+    NoNodeReady,
+    NotFound,
+    RouterError,
+    UnknownModel,
+)
+from router.node_client import KIND_AGENT, NodeClient
+from router.types import NodeView
+
+HELD = (ModelState.READY, ModelState.LOADING)
+"""States in which a model takes memory and is not on its way out."""
+
+
+async def list_models(admin: AdminGiven) -> list[ModelRow]:
+    """One row per model that a node has; of a node that has not spoken yet, what it last said."""
+    async with admin.core.registry.read() as session:
+        remembered = await residency.list_all(session)
+    return model_rows(admin.core, remembered)
+
+
+async def load_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
+    core = admin.core
+    model = core.fleet.resolve(order.model)
+    view = chosen_node(core, model, order.node) if order.node else best_node(core, model)
+    started_s = time.monotonic()
+    await _client(core, view).load(model)
+    await admin.note("model.load", model, f"on {view.name}")
+    return OrderDone(model=model, nodes=(view.name,), took_s=time.monotonic() - started_s)
+
+
+async def unload_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
+    core = admin.core
+    model = core.fleet.resolve(order.model)
+    views = [chosen_node(core, model, order.node)] if order.node else _agents(core, model)
+    holders = [view for view in views if _status(view, model).state in HELD]
+    if not holders:
+        where = f"on {order.node}" if order.node else "on any node that can be reached"
+        raise Conflict(f"The model {model!r} is not loaded {where}.", param="model")
+    started_s = time.monotonic()
+    done = await _unload_each(admin, model, holders)
+    return OrderDone(model=model, nodes=tuple(done), took_s=time.monotonic() - started_s)
+
+
+def best_node(core: Core, model: str) -> NodeView:
+    """Where to load: where it is loaded already, else the reachable node with most free memory."""
+    views = _agents(core, model)
+    if not views:
+        raise NoNodeReady(
+            f"No node agent that has the model {model!r} can be reached now; "
+            "`router nodes` shows why.",
+            param="model",
+        )
+    return max(views, key=lambda view: (_status(view, model).state in HELD, free_bytes(view)))
+
+
+def chosen_node(core: Core, model: str, name: str) -> NodeView:
+    """The node that the admin named. Raises unless it can load and unload the model now."""
+    view = core.fleet.by_name(name)
+    if view is None:
+        names = [node.name for node in core.fleet.snapshot]
+        near = difflib.get_close_matches(name, names, n=3)
+        hint = f" Did you mean {', '.join(near)}?" if near else " `router nodes` lists them."
+        raise NotFound(f"There is no node {name!r}.{hint}", param="node")
+    if view.kind != KIND_AGENT:
+        raise BadRequest(
+            f"The node {name!r} is not a node agent; it loads and unloads models by itself.",
+            param="node",
+        )
+    if not view.reachable or view.status is None:
+        raise NodeUnreachable(f"The node {name!r} cannot be reached: {view.error}")
+    if _find(view, model) is None:
+        raise UnknownModel(f"The node {name!r} does not have the model {model!r}.", param="model")
+    return view
+
+
+def free_bytes(view: NodeView) -> int:
+    if view.status is None:
+        return 0
+    return view.status.memory_budget_bytes - view.status.memory_leased_bytes
+
+
+def model_rows(core: Core, remembered: list[ResidencyRecord]) -> list[ModelRow]:
+    places: dict[str, list[ModelPlace]] = defaultdict(list)
+    for view in core.fleet.snapshot:
+        for name, place in _places(view, remembered):
+            places[name].append(place)
+    aliases: dict[str, list[str]] = defaultdict(list)
+    for alias, target in sorted(core.fleet.aliases.items()):
+        aliases[target].append(alias)
+    return [_row(name, aliases[name], places[name]) for name in sorted(places)]
+
+
+def _row(name: str, aliases: list[str], places: list[ModelPlace]) -> ModelRow:
+    contexts = [place.context_tokens for place in places if place.context_tokens is not None]
+    return ModelRow(
+        name=name,
+        aliases=tuple(aliases),
+        weight_bytes=max(place.weight_bytes for place in places),
+        context_tokens=max(contexts, default=None),
+        active_requests=sum(place.active_requests for place in places),
+        nodes=tuple(sorted(places, key=lambda place: place.node)),
+    )
+
+
+def _places(view: NodeView, remembered: list[ResidencyRecord]) -> list[tuple[str, ModelPlace]]:
+    if view.status is None:
+        return [
+            (row.model, _remembered_place(view, row))
+            for row in remembered
+            if row.node_id == view.node_id
+        ]
+    return [(model.name, _place(view, model)) for model in view.status.models]
+
+
+def _place(view: NodeView, model: ModelStatus) -> ModelPlace:
+    return ModelPlace(
+        node=view.name,
+        reachable=view.reachable,
+        state=model.state.value,
+        weight_bytes=model.weight_bytes,
+        context_tokens=model.context_tokens,
+        active_requests=model.active_requests,
+        since_s=model.since_unix_s,
+        reason=model.reason,
+    )
+
+
+def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:
+    return ModelPlace(
+        node=view.name,
+        reachable=view.reachable,
+        state=row.state,
+        weight_bytes=row.weight_bytes,
+        context_tokens=None,
+        active_requests=0,
+        since_s=row.since_s,
+        reason=None,
+    )
+
+
+def _agents(core: Core, model: str) -> list[NodeView]:
+    return [
+        view
+        for view in core.fleet.snapshot
+        if view.kind == KIND_AGENT and view.reachable and _find(view, model) is not None
+    ]
+
+
+def _find(view: NodeView, model: str) -> ModelStatus | None:
+    models = view.status.models if view.status else ()
+    return next((status for status in models if status.name == model), None)
+
+
+def _status(view: NodeView, model: str) -> ModelStatus:
+    status = _find(view, model)
+    assert status is not None
+    return status
+
+
+def _client(core: Core, view: NodeView) -> NodeClient:
+    client = core.watcher.client(view.node_id)
+    if client is None:
+        raise NodeUnreachable(f"The node {view.name!r} has just been removed.")
+    return client
+
+
+async def _unload_each(admin: Admin, model: str, views: list[NodeView]) -> list[str]:
+    """Unloads on every node, and only then tells of those that refused."""
+    done: list[str] = []
+    refused: list[str] = []
+    for view in views:
+        try:
+            await _client(admin.core, view).unload(model)
+        except RouterError as error:
+            refused.append(f"{view.name}: {error.message}")
+            continue
+        await admin.note("model.unload", model, f"on {view.name}")
+        done.append(view.name)
+    if refused:
+        unloaded = f" Unloaded on {', '.join(done)}." if done else ""
+        raise NodeRefused(" ".join(refused) + unloaded)
+    return done

@@ -1,0 +1,130 @@
+"""`/admin/nodes`: which machines the fleet is made of."""
+
+import re
+import secrets
+import time
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from registry import nodes
+from registry.records import NodeRecord
+from router.api.admin_gate import AdminGiven
+from router.api.admin_views import AddNode, NodeModel, NodeRow
+from router.core import Core
+from router.credentials import NodeCredential, check_node_url
+from router.errors import Conflict
+from router.node_client import KIND_OPENAI, NodeClient
+
+_NAME_CHARS = 63
+
+
+async def list_nodes(admin: AdminGiven) -> list[NodeRow]:
+    async with admin.core.registry.read() as session:
+        records = await nodes.list_all(session)
+    return [node_row(admin.core, record) for record in records]
+
+
+async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
+    """Contacts the node before it is stored: what is registered has answered once."""
+    credential = NodeCredential(asked.token.strip(), asked.allow_plain_http)
+    url = check_node_url(asked.url, credential)
+    async with NodeClient(url, credential) as client:
+        node_id = await _contact(client, asked.kind)
+    async with admin.core.registry.read() as session:
+        known = await nodes.list_all(session)
+    _refuse_taken(known, asked.name, url)
+    _refuse_registered(known, node_id)
+    record = NodeRecord(
+        id=node_id,
+        name=asked.name or default_name(url, {node.name for node in known}),
+        url=url,
+        kind=asked.kind,
+        credential=credential.text(),
+        created_at_s=time.time(),
+    )
+    await admin.change(
+        "node.add", record.name, f"{record.kind} {url}", lambda session: nodes.add(session, record)
+    )
+    await admin.core.watcher.watch(record)
+    return node_row(admin.core, record)
+
+
+async def remove_node(admin: AdminGiven, name: str) -> NodeRow:
+    """Sends the node nothing more and forgets it."""
+    record = await admin.change(
+        "node.remove", name, "", lambda session: nodes.remove(session, name)
+    )
+    row = node_row(admin.core, record)
+    await admin.core.watcher.unwatch(record.id)
+    admin.core.dispatcher.forget(record.id)
+    return row
+
+
+def default_name(url: str, taken: Collection[str]) -> str:
+    """A free node name made from the URL's host name."""
+    host = (urlsplit(url).hostname or "").lower()
+    base = re.sub(r"[^a-z0-9._-]+", "-", host).strip("._-")[: _NAME_CHARS - 4] or "node"
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}-{count}"
+    return name
+
+
+def node_row(core: Core, record: NodeRecord) -> NodeRow:
+    view = core.fleet.node(record.id)
+    status = view.status if view else None
+    return NodeRow(
+        id=record.id,
+        name=record.name,
+        url=record.url,
+        kind=record.kind,
+        created_at_s=record.created_at_s,
+        reachable=view is not None and view.reachable,
+        error=view.error if view else "The node is not watched.",
+        heard_ago_s=max(0.0, time.monotonic() - view.heard_s) if view and view.heard_s else None,
+        version=status.version if status else None,
+        engine=status.engine if status else None,
+        chip=status.chip if status else None,
+        memory_budget_bytes=status.memory_budget_bytes if status else None,
+        memory_leased_bytes=status.memory_leased_bytes if status else None,
+        in_flight=core.dispatcher.in_flight(record.id),
+        models=tuple(
+            NodeModel(name=model.name, state=model.state.value)
+            for model in (status.models if status else ())
+        ),
+    )
+
+
+async def _contact(client: NodeClient, kind: str) -> str:
+    """The node's id, from its own mouth where it has one."""
+    if kind == KIND_OPENAI:
+        await client.foreign_models()
+        return secrets.token_hex(8)
+    return (await client.status()).node_id
+
+
+def _refuse_taken(known: list[NodeRecord], name: str | None, url: str) -> None:
+    for node in known:
+        if node.name == name:
+            raise Conflict(
+                f"A node named {name!r} exists already, at {node.url}; choose another name, or "
+                f"forget it with `router remove-node {name}`.",
+                param="name",
+            )
+        if node.url == url:
+            raise Conflict(
+                f"The node {node.name!r} has this address already; "
+                f"`router remove-node {node.name}` forgets it.",
+                param="url",
+            )
+
+
+def _refuse_registered(known: list[NodeRecord], node_id: str) -> None:
+    for node in known:
+        if node.id == node_id:
+            raise Conflict(
+                f"The node agent at this address is registered already, as {node.name!r} at "
+                f"{node.url}; `router remove-node {node.name}` forgets it.",
+                param="url",
+            )

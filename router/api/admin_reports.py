@@ -1,0 +1,30 @@
+"""`/admin/usage` and `/admin/audit`: what was used, and who changed what."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import Query
+
+from registry import audit, keys, usage
+from router.api.admin_gate import AdminGiven
+from router.api.admin_views import AuditRow, UsageRow
+
+
+async def show_usage(
+    admin: AdminGiven, since_s: Annotated[float | None, Query(ge=0)] = None
+) -> list[UsageRow]:
+    """Totals by key and model over the requests that finished at `since_s` or later."""
+    async with admin.core.registry.read() as session:
+        names = {key.id: key.name for key in await keys.list_all(session)}
+        totals = await usage.totals(session, since_s)
+    return [
+        UsageRow(key=names.get(total.key_id, total.key_id), **asdict(total)) for total in totals
+    ]
+
+
+async def show_audit(
+    admin: AdminGiven, limit: Annotated[int, Query(ge=1, le=10_000)] = 50
+) -> list[AuditRow]:
+    """The newest entries, newest first."""
+    async with admin.core.registry.read() as session:
+        return [AuditRow(**asdict(entry)) for entry in await audit.recent(session, limit)]

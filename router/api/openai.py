@@ -1,0 +1,227 @@
+"""`/v1/*` of the router: bytes to ticket, ticket to lease, node bytes back. Raw ASGI, outermost."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from router.auth import SCOPE_INFERENCE, key_from_headers
+from router.core import Core
+from router.errors import (
+    BadRequest,
+    BodyTooLarge,
+    MethodNotAllowed,
+    RouterError,
+    UnknownModel,
+    UnknownPath,
+)
+from router.relay import Relay, Send
+from router.settings import MAX_BODY_BYTES
+from router.types import Caller, Ticket
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+RELAYED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
+_MODELS = "/v1/models"
+
+
+class ClientLeft(Exception):
+    """The caller closed the connection before it had sent its whole body."""
+
+
+class _Routing(msgspec.Struct):
+    """The fields of a body that routing needs; the node parses the rest."""
+
+    model: str
+    stream: bool | None = False
+
+
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode_routing = msgspec.json.Decoder(_Routing).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class OpenAIApi:
+    """The ASGI app for every path under /v1."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._started_unix_s = int(time.time())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._route(scope, receive, send)
+        except RouterError as error:
+            await send_error(send, error)
+        except ClientLeft:
+            return
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        caller = self._core.keys.check(key_from_headers(scope["headers"]), SCOPE_INFERENCE)
+        if path in RELAYED_PATHS:
+            if method != "POST":
+                raise MethodNotAllowed(f"{path} takes POST.")
+            await self._infer(caller, scope, receive, send)
+        elif path == _MODELS or path.startswith(_MODELS + "/"):
+            if method not in ("GET", "HEAD"):
+                raise MethodNotAllowed(f"{path} takes GET.")
+            await send_json(send, self._models(path.removeprefix(_MODELS).lstrip("/")))
+        else:
+            raise UnknownPath(f"There is nothing at {path}.")
+
+    async def _infer(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        core = self._core
+        arrived_s = time.monotonic()
+        body = await read_body(scope, receive)
+        routing = parse_routing(body)
+        model = core.fleet.resolve(routing.model)
+        ticket = Ticket(
+            request_id="req-" + secrets.token_hex(12),
+            caller=caller,
+            path=scope["path"],
+            asked_model=routing.model,
+            model=model,
+            stream=bool(routing.stream),
+            arrived_s=arrived_s,
+            body=body if model == routing.model else splice_model(body, model),
+        )
+        relay = Relay(ticket, send, core.dispatcher, core.settings.hold_head_s)
+        await until_client_leaves(relay.run(), receive)
+
+    def _models(self, name: str) -> dict[str, object]:
+        names = self._core.fleet.names()
+        if name:
+            if name not in names:
+                raise UnknownModel(f"No node of the fleet has the model {name!r}.", param="model")
+            return self._model(name)
+        return {"object": "list", "data": [self._model(each) for each in sorted(names)]}
+
+    def _model(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started_unix_s,
+            "owned_by": "mlx-fleet",
+        }
+
+
+async def until_client_leaves(work: Awaitable[None], receive: Receive) -> None:
+    """Awaits `work`, and cancels it as soon as the client disconnects.
+
+    The caller must have read the whole request body: what `receive` then yields is the disconnect.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    gone = asyncio.get_running_loop().create_task(_disconnect(receive))
+    left = False
+
+    def on_gone(_done: asyncio.Task[None]) -> None:
+        nonlocal left
+        left = True
+        task.cancel()
+
+    gone.add_done_callback(on_gone)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not left:
+            raise
+        task.uncancel()
+    finally:
+        gone.remove_done_callback(on_gone)
+        gone.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """The whole request body. Raises `BodyTooLarge`, `BadRequest`, and `ClientLeft` where the
+    connection ends within it."""
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > MAX_BODY_BYTES:
+            raise BodyTooLarge
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message["type"] == "http.request" and not message.get("more_body", False):
+        return body
+    parts, size = [body], len(body)
+    while message["type"] == "http.request" and message.get("more_body", False):
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY_BYTES:
+            raise BodyTooLarge
+    if message["type"] == "http.disconnect":
+        raise ClientLeft
+    return b"".join(parts)
+
+
+def parse_routing(body: bytes) -> _Routing:
+    """Model and stream flag of a body. Raises `BadRequest` naming the field at fault."""
+    try:
+        return _decode_routing(body)
+    except msgspec.ValidationError as error:
+        raise _bad_field(str(error)) from None
+    except _BROKEN as error:
+        raise _not_json(error) from None
+
+
+def _not_json(error: Exception) -> BadRequest:
+    return BadRequest(f"The body is not valid JSON: {error}.")
+
+
+def _bad_field(text: str) -> BadRequest:
+    if "missing required field `model`" in text:
+        return BadRequest("The field `model` is missing.", param="model")
+    what, found, where = text.partition(" - at `$.")
+    if found:
+        return BadRequest(f"{where.rstrip('`')}: {what}.", param=where.rstrip("`"))
+    return BadRequest(f"The body must be a JSON object ({what}).")
+
+
+def splice_model(body: bytes, model: str) -> bytes:
+    """The body with another top-level `model`; every other value keeps its bytes.
+
+    Raises `BadRequest` for a broken field that routing had skipped.
+    """
+    try:
+        fields = _decode_fields(body)
+    except _BROKEN as error:
+        raise _not_json(error) from None
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
+
+
+async def send_json(send: Send, value: object, status: int = 200) -> None:
+    """A whole JSON answer."""
+    await _send_bytes(send, status, msgspec.json.encode(value), [])
+
+
+async def send_error(send: Send, error: RouterError) -> None:
+    """An error as an HTTP status with OpenAI's envelope."""
+    headers = []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    await _send_bytes(send, error.status, error.body(), headers)
+
+
+async def _send_bytes(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    head = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

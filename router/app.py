@@ -1,0 +1,145 @@
+"""Wires the router: the only place that makes its parts and knows their order."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+
+from registry import aliases, keys, models, nodes
+from registry.db import Registry, WriteSession, router_id
+from registry.migrate import open_migrated
+from registry.records import KeyRecord
+from router.api.admin import admin_routes
+from router.api.openai import OpenAIApi, Scope
+from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
+from router.core import Core
+from router.dispatcher import Dispatcher
+from router.fleet import Fleet
+from router.jobs import Jobs
+from router.ledger import Ledger
+from router.settings import Settings
+from router.watcher import Watcher
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+@asynccontextmanager
+async def open_core(settings: Settings) -> AsyncIterator[Core]:
+    """The running router, without its HTTP side. Startup, serve, shutdown.
+
+    Raises the registry's errors where it cannot be opened.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    registry = await open_migrated(settings.registry)
+    try:
+        await make_first_keys(registry, settings)
+        core = await _load_core(registry, settings)
+        async with registry.read() as session:
+            for record in await nodes.list_all(session):
+                core.watcher.start(record)
+        jobs = Jobs(registry, core.fleet, core.ledger)
+        jobs.start()
+        try:
+            yield core
+        finally:
+            await core.watcher.close()
+            await jobs.close()
+    finally:
+        await registry.close()
+
+
+async def _load_core(registry: Registry, settings: Settings) -> Core:
+    own_id = await router_id(registry)
+    async with registry.read() as session:
+        ring = KeyRing(await keys.list_all(session))
+        known = [model.name for model in await models.list_all(session)]
+        fleet = Fleet(await aliases.list_all(session), known)
+    ledger = Ledger(own_id, log_requests=settings.log_requests)
+    watcher = Watcher(fleet, ledger)
+    return Core(
+        settings=settings,
+        router_id=own_id,
+        registry=registry,
+        keys=ring,
+        fleet=fleet,
+        ledger=ledger,
+        watcher=watcher,
+        dispatcher=Dispatcher(fleet, watcher, ledger),
+    )
+
+
+async def make_first_keys(registry: Registry, settings: Settings) -> None:
+    """At the first start: a key for the command line and a first key for people, in 0600 files."""
+    async with registry.read() as session:
+        if await keys.list_all(session):
+            return
+    wanted = (
+        ("admin", (SCOPE_ADMIN, SCOPE_INFERENCE), settings.admin_key_file),
+        ("first", (SCOPE_INFERENCE,), settings.first_key_file),
+    )
+    for name, scopes, file in wanted:
+        key, prefix, digest = new_key()
+        write_secret(file, key)
+        record = KeyRecord(
+            id=secrets.token_hex(8),
+            name=name,
+            prefix=prefix,
+            digest=digest,
+            scopes=scopes,
+            created_at_s=time.time(),
+            expires_at_s=None,
+            revoked_at_s=None,
+        )
+        await _add_key(registry, record)
+
+
+async def _add_key(registry: Registry, record: KeyRecord) -> None:
+    async def add(session: WriteSession) -> None:
+        await keys.add(session, record)
+
+    await registry.write(add)
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Writes a file that only its owner can read, whole or not at all."""
+    partial = file.with_suffix(".partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text + "\n")
+    partial.replace(file)
+
+
+def build_app(core: Core) -> AsgiApp:
+    """The HTTP side: /v1 outermost and raw, everything else FastAPI."""
+    openai = OpenAIApi(core)
+    rest = FastAPI(title="mlx-fleet router", docs_url=None, redoc_url=None, openapi_url=None)
+    rest.include_router(admin_routes(lambda: core))
+
+    @rest.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @rest.get("/ready")
+    async def ready() -> JSONResponse:
+        up = [view.name for view in core.fleet.snapshot if view.reachable]
+        status = 200 if up else 503
+        return JSONResponse({"ready": bool(up), "nodes": len(up)}, status_code=status)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            await openai(scope, receive, send)
+        else:
+            await rest(scope, receive, send)
+
+    return app

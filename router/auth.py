@@ -1,0 +1,71 @@
+"""API keys, checked from memory: no database on the request path."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Iterable
+
+from registry.records import KeyRecord
+from router.errors import Forbidden, Unauthorized
+from router.types import Caller
+
+SCOPE_ADMIN = "admin"
+SCOPE_INFERENCE = "inference"
+SCOPES = (SCOPE_ADMIN, SCOPE_INFERENCE)
+
+_PREFIX_CHARS = 11
+
+
+def digest(key: str) -> str:
+    """Hex SHA-256 of a key: all that is ever stored of it."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def new_key() -> tuple[str, str, str]:
+    """A fresh key of 128 random bits: (key, visible prefix, digest)."""
+    key = "mlxf-" + secrets.token_hex(16)
+    return key, key[:_PREFIX_CHARS], digest(key)
+
+
+def caller_of(record: KeyRecord) -> Caller:
+    return Caller(record.id, record.name, frozenset(record.scopes), record.expires_at_s)
+
+
+class KeyRing:
+    """All valid keys by digest; the admin API keeps it in step with the registry."""
+
+    def __init__(
+        self, records: Iterable[KeyRecord] = (), clock: Callable[[], float] = time.time
+    ) -> None:
+        self._clock = clock
+        self._callers: dict[str, Caller] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: KeyRecord) -> None:
+        if record.revoked_at_s is None:
+            self._callers[record.digest] = caller_of(record)
+
+    def remove(self, key_digest: str) -> None:
+        self._callers.pop(key_digest, None)
+
+    def check(self, key: str | None, scope: str) -> Caller:
+        """The caller that holds `key`. Raises `Unauthorized` or, without `scope`, `Forbidden`."""
+        caller = self._callers.get(digest(key)) if key else None
+        if caller is None:
+            raise Unauthorized
+        if caller.expires_at_s is not None and caller.expires_at_s <= self._clock():
+            raise Unauthorized("The API key has expired; `router keys create` makes a new one.")
+        if scope not in caller.scopes:
+            raise Forbidden(f"This API key lacks the scope {scope!r}.")
+        return caller
+
+
+def key_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The key of `Authorization: Bearer` or `x-api-key` (header names in lower case)."""
+    for name, value in headers:
+        if name == b"authorization" and value[:7].lower() == b"bearer ":
+            return value[7:].strip().decode("latin-1")
+        if name == b"x-api-key":
+            return value.strip().decode("latin-1")
+    return None

@@ -1,0 +1,375 @@
+"""The `router` command: arguments only. A verb imports its own module, so that `--help` stays
+fast."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from router.errors import RouterError, StartError
+
+if TYPE_CHECKING:
+    from router.commands.client import AdminClient
+
+EXIT_FAILED = 1
+EXIT_CANNOT_START = 2
+
+
+class Verbs(TyperGroup):
+    """Turns every error of ours into one sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RouterError as error:
+            typer.echo(f"{ctx.info_name or 'router'}: {error.message}", err=True)
+            code = EXIT_CANNOT_START if isinstance(error, StartError) else EXIT_FAILED
+            raise typer.Exit(code) from error
+
+
+def _group(text: str, **options: Any) -> typer.Typer:
+    return typer.Typer(
+        help=text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        **options,
+    )
+
+
+app = _group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
+alias_app = _group("Other names for models.")
+keys_app = _group("API keys: who may use the fleet.")
+app.add_typer(alias_app, name="alias")
+app.add_typer(keys_app, name="keys")
+
+Router = Annotated[
+    str | None,
+    typer.Option(
+        "--router",
+        metavar="URL",
+        envvar="MLX_FLEET_ROUTER_URL",
+        help="The router's address; http://127.0.0.1:8800 if none is given.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
+Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
+RegistryUrl = Annotated[
+    str | None, typer.Option(help="SQLite file of the registry, if not in the folder.")
+]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes any free port.")]
+
+
+def main() -> None:
+    app(prog_name="router")
+
+
+def _admin(url: str | None) -> "AdminClient":
+    from router.commands.client import AdminClient, find_place
+
+    return AdminClient(find_place(url))
+
+
+# --- processes ---
+
+
+@app.command()
+def serve(
+    home: Home = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Port = None,
+    registry_url: RegistryUrl = None,
+    allow_plain_http: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-plain-http/--no-allow-plain-http",
+            help="Listen without TLS where other machines can read along.",
+        ),
+    ] = None,
+    log_requests: Annotated[
+        bool | None,
+        typer.Option("--log-requests/--no-log-requests", help="One line for each request."),
+    ] = None,
+    hold_head_s: Annotated[
+        float | None,
+        typer.Option(
+            "--hold-head",
+            min=0.01,
+            max=3599,
+            help="Longest silence of a stream, its head included, in seconds.",
+        ),
+    ] = None,
+    exit_on_stdin_eof: Annotated[
+        bool | None,
+        typer.Option(
+            "--exit-on-stdin-eof/--no-exit-on-stdin-eof",
+            help="End when standard input closes.",
+        ),
+    ] = None,
+) -> None:
+    """Serve the OpenAI endpoint and the admin API. Options win over MLX_FLEET_ROUTER_…"""
+    from router.commands import serve as command
+
+    options = {name: value for name, value in locals().items() if name != "command"}
+    command.run(command.read_settings(options))
+
+
+@app.command()
+def up(
+    home: Home = None,
+    port: Port = None,
+    node_home: Annotated[
+        Path | None,
+        typer.Option(envvar="MLX_FLEET_NODE_HOME", help="The node agent's folder: token, models."),
+    ] = None,
+    node_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, envvar="MLX_FLEET_NODE_PORT", help="0 takes any free port."),
+    ] = 8801,
+    engine: Annotated[
+        str | None, typer.Option(help="The node agent's engine: text or scripted.")
+    ] = None,
+    once: Annotated[
+        str | None, typer.Option(metavar="PROMPT", help="Answer this prompt, then stop everything.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model for --once.")] = None,
+) -> None:
+    """Start a whole fleet on this machine: router, node agent, key. Ctrl-C stops it."""
+    from router.commands import up as command
+    from router.commands.fleet_of_one import Plan
+    from router.commands.serve import read_settings
+    from router.settings import default_home
+
+    settings = read_settings({"home": home, "port": port})
+    plan = Plan(
+        home=settings.home,
+        node_home=node_home or default_home().parent / "node",
+        port=settings.port,
+        node_port=node_port,
+        engine=engine,
+        quiet=once is not None,
+    )
+    command.run(plan, once, model)
+
+
+@app.command()
+def migrate(home: Home = None, registry_url: RegistryUrl = None) -> None:
+    """Bring the registry up to this version of mlx-fleet, with the router stopped."""
+    from router.commands import migrate as command
+    from router.commands.serve import read_settings
+
+    command.run(read_settings({"home": home, "registry_url": registry_url}))
+
+
+# --- nodes and models ---
+
+
+@app.command("add-node")
+def add_node(
+    url: Annotated[str, typer.Argument(help="The node's address: http://HOST:8801")],
+    name: Annotated[str | None, typer.Option(help="If not its host name.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLX_FLEET_NODE_TOKEN",
+            show_envvar=True,
+            help="The token that node-agent printed; - reads it from standard input.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="agent, or openai for another OpenAI-compatible server.")
+    ] = "agent",
+    allow_plain_http: Annotated[
+        bool,
+        typer.Option("--allow-plain-http", help="Plain HTTP to another machine: it shows keys."),
+    ] = False,
+    router: Router = None,
+) -> None:
+    """Add a node to the fleet."""
+    from router.commands import nodes
+
+    asked = {
+        "url": url,
+        "name": name,
+        "token": nodes.read_token(token),
+        "kind": kind,
+        "allow_plain_http": allow_plain_http,
+    }
+    with _admin(router) as client:
+        nodes.add(client, asked)
+
+
+@app.command("remove-node")
+def remove_node(name: str, router: Router = None) -> None:
+    """Forget a node; requests that it serves go on."""
+    from router.commands import nodes
+
+    with _admin(router) as client:
+        nodes.remove(client, name)
+
+
+@app.command()
+def nodes(router: Router = None, as_json: AsJson = False) -> None:
+    """List the nodes and how they are."""
+    from router.commands import nodes as command
+
+    with _admin(router) as client:
+        command.show(client, as_json=as_json)
+
+
+@app.command()
+def models(router: Router = None, as_json: AsJson = False) -> None:
+    """List the models and where they are."""
+    from router.commands import models as command
+
+    with _admin(router) as client:
+        command.show(client, as_json=as_json)
+
+
+@app.command()
+def load(model: str, node: Node = None, router: Router = None) -> None:
+    """Load a model, on the node with most free memory if none is named."""
+    from router.commands import models as command
+
+    with _admin(router) as client:
+        command.load(client, model, node)
+
+
+@app.command()
+def unload(model: str, node: Node = None, router: Router = None) -> None:
+    """Unload a model, on every node if none is named."""
+    from router.commands import models as command
+
+    with _admin(router) as client:
+        command.unload(client, model, node)
+
+
+# --- aliases and keys ---
+
+
+@alias_app.command("set")
+def alias_set(
+    name: str,
+    target: Annotated[str, typer.Argument(help="The model that the name means.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if no node has that model yet.")
+    ] = False,
+    router: Router = None,
+) -> None:
+    """Make an alias, or point it elsewhere."""
+    from router.commands import aliases
+
+    with _admin(router) as client:
+        aliases.set_target(client, name, target, force=force)
+
+
+@alias_app.command("rm")
+def alias_rm(name: str, router: Router = None) -> None:
+    """Remove an alias."""
+    from router.commands import aliases
+
+    with _admin(router) as client:
+        aliases.remove(client, name)
+
+
+@alias_app.command("list")
+def alias_list(router: Router = None, as_json: AsJson = False) -> None:
+    """List the aliases."""
+    from router.commands import aliases
+
+    with _admin(router) as client:
+        aliases.show(client, as_json=as_json)
+
+
+@keys_app.command("create")
+def keys_create(
+    name: str,
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="inference (as if given) or admin.")
+    ] = None,
+    expires_days: Annotated[
+        float | None, typer.Option("--expires-days", metavar="N", help="Never, if not given.")
+    ] = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key; it is printed this once."""
+    from router.commands import keys
+
+    scopes = [part for given in scope or ["inference"] for part in given.split(",")]
+    asked = {"name": name, "scopes": scopes, "expires_in_days": expires_days}
+    with _admin(router) as client:
+        keys.create(client, asked, as_json=as_json)
+
+
+@keys_app.command("list")
+def keys_list(router: Router = None, as_json: AsJson = False) -> None:
+    """List the keys, revoked ones too."""
+    from router.commands import keys
+
+    with _admin(router) as client:
+        keys.show(client, as_json=as_json)
+
+
+@keys_app.command("revoke")
+def keys_revoke(name: str, router: Router = None) -> None:
+    """Revoke a key, by name or id, at once."""
+    from router.commands import keys
+
+    with _admin(router) as client:
+        keys.revoke(client, name)
+
+
+# --- use and reports ---
+
+
+@app.command()
+def chat(
+    model: str,
+    prompt: Annotated[
+        str | None, typer.Argument(help="None: a conversation, or what standard input holds.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    router: Router = None,
+) -> None:
+    """Ask a model, through the router."""
+    from router.commands import chat as command
+    from router.commands.answer import Chat
+    from router.commands.client import find_place
+
+    with Chat(find_place(router)) as talk:
+        command.run(talk, model, prompt, system)
+
+
+@app.command()
+def usage(
+    since: Annotated[
+        str | None, typer.Option(help="Only the last 30m, 24h, 7d, 2w.", metavar="TIME")
+    ] = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show requests and tokens by key and model."""
+    from router.commands import reports
+
+    with _admin(router) as client:
+        reports.show_usage(client, since, as_json=as_json)
+
+
+@app.command()
+def audit(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many entries.")] = 50,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what, newest first."""
+    from router.commands import reports
+
+    with _admin(router) as client:
+        reports.show_audit(client, limit, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""`router chat`: one question, or a conversation."""
+
+import sys
+
+from router.commands import console
+from router.commands.answer import Answer, Chat, Message, for_terminal, summary
+from router.commands.client import CommandFailed
+
+_LEAVE = ("/exit", "/quit")
+
+
+def run(chat: Chat, model: str, prompt: str | None, system: str | None) -> None:
+    """Answers the prompt, or what standard input holds, or line by line what a person types."""
+    history: list[Message] = [{"role": "system", "content": system}] if system else []
+    if prompt is None and not sys.stdin.isatty():
+        prompt = sys.stdin.read().strip()
+        if not prompt:
+            raise CommandFailed("There is no prompt: give one as an argument or on standard input.")
+    if prompt is None:
+        converse(chat, model, history)
+    else:
+        ask(chat, model, [*history, {"role": "user", "content": prompt}])
+
+
+def ask(
+    chat: Chat, model: str, messages: list[Message], temperature: float | None = None
+) -> Answer:
+    """Prints the answer as it comes, then where it came from."""
+    shown: list[str] = []
+
+    def show(text: str) -> None:
+        shown.append(text)
+        _print_text(text)
+
+    try:
+        answer = chat.ask(model, messages, show, temperature)
+    finally:
+        if shown:
+            print(flush=True)
+    console.say(summary(answer), style="dim")
+    return answer
+
+
+def converse(chat: Chat, model: str, history: list[Message]) -> None:
+    """A conversation until end of input; Ctrl-C ends an answer, not the conversation."""
+    console.say(f"Chatting with {model}; /exit or Ctrl-D ends it.", style="dim")
+    while True:
+        try:
+            line = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if line in _LEAVE:
+            return
+        if line:
+            history = _turn(chat, model, [*history, {"role": "user", "content": line}])
+
+
+def _turn(chat: Chat, model: str, messages: list[Message]) -> list[Message]:
+    """The history after one more question; without the question where it got no answer."""
+    try:
+        answer = ask(chat, model, messages)
+    except CommandFailed as error:
+        console.err().print(error.message, style="red", soft_wrap=True)
+        return messages[:-1]
+    except KeyboardInterrupt:
+        return messages[:-1]
+    return [*messages, {"role": "assistant", "content": answer.text}]
+
+
+def _print_text(text: str) -> None:
+    print(for_terminal(text) if sys.stdout.isatty() else text, end="", flush=True)

@@ -1,0 +1,198 @@
+"""How a command reaches the router: its address, its key, and its errors as one sentence."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from router.credentials import is_loopback
+from router.errors import RouterError
+from router.settings import Settings, default_home
+
+T = TypeVar("T")
+
+DEFAULT_URL = "http://127.0.0.1:8800"
+ENV_KEY = "MLX_FLEET_KEY"
+ANSWER_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+
+
+class CommandFailed(RouterError):
+    """The command failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the router is, and the keys that this machine holds for it."""
+
+    url: str = DEFAULT_URL
+    home: Path = Path()
+    key: str = ""
+    """The key that the environment gives; it wins over the key files."""
+
+    def admin_key(self) -> str:
+        return self.key or self._from_file(self.admin_key_file)
+
+    def inference_key(self) -> str:
+        return self.key or self._from_file(self.first_key_file)
+
+    @property
+    def admin_key_file(self) -> Path:
+        return Settings(home=self.home).admin_key_file
+
+    @property
+    def first_key_file(self) -> Path:
+        return Settings(home=self.home).first_key_file
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the router is on this machine: a key file's key goes nowhere else."""
+        return is_loopback(urlsplit(self.url).hostname or "")
+
+    def refused(self, file: Path) -> str:
+        """What to do about a key that the router did not take."""
+        if self.key:
+            return f"It refused the key in {ENV_KEY}."
+        if not self.is_local:
+            return f"Give a key of that router in the environment variable {ENV_KEY}."
+        if file.exists():
+            return f"It refused the key in {file}; does that router have another home?"
+        return f"There is no key in {file}; give one in the environment variable {ENV_KEY}."
+
+    def _from_file(self, file: Path) -> str:
+        if not self.is_local:
+            return ""
+        try:
+            return file.read_text().strip()
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise CommandFailed(f"The key file {file} cannot be read ({error.strerror}).") from None
+
+
+def find_place(url: str | None) -> Place:
+    """The router at `url`, or this machine's own; the key is the environment's. Raises
+    `CommandFailed`."""
+    home = os.getenv("MLX_FLEET_ROUTER_HOME")
+    url = (url or DEFAULT_URL).rstrip("/")
+    if "://" not in url:
+        url = f"http://{url}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise CommandFailed(f"{url!r} is not a router's address; one looks like {DEFAULT_URL}.")
+    return Place(
+        url=url.removesuffix("/v1"),
+        home=Path(home).expanduser() if home else default_home(),
+        key=os.getenv(ENV_KEY, "").strip(),
+    )
+
+
+class AdminClient:
+    """The router's admin API, as a command uses it. Every failure is a `CommandFailed`."""
+
+    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None) -> None:
+        self.place = place
+        self._http = open_http(place.url, place.admin_key(), transport)
+
+    def __enter__(self) -> "AdminClient":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: str | int | float | None) -> Any:
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._ask("GET", path, params=given)
+
+    def post(self, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
+        return self._ask("POST", path, json=body, timeout=timeout)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._ask("PUT", path, json=body)
+
+    def delete(self, path: str) -> Any:
+        return self._ask("DELETE", path)
+
+    def _ask(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            response = self._http.request(method, f"/admin{path}", **options)
+            if response.is_success:
+                return response.json()
+        except httpx.HTTPError as error:
+            raise unreachable(self.place, error) from error
+        except ValueError as error:
+            raise CommandFailed(f"{self.place.url} does not answer like a router.") from error
+        raise refused(self.place, response, self.place.admin_key_file)
+
+
+def open_http(url: str, key: str, transport: httpx.BaseTransport | None = None) -> httpx.Client:
+    """A connection to a router; proxies of the environment are for the internet, not for it."""
+    return httpx.Client(
+        base_url=url,
+        headers={"authorization": f"Bearer {key}"} if key else {},
+        timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+        trust_env=False,
+        transport=transport,
+    )
+
+
+def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        how = (
+            "start it with `router serve`"
+            if place.is_local
+            else "check that it runs there and that the port is right"
+        )
+        return CommandFailed(f"No router answers at {place.url}; {how}.")
+    if isinstance(error, httpx.TimeoutException):
+        return CommandFailed(f"The router at {place.url} does not answer in time.")
+    return CommandFailed(f"The connection to the router at {place.url} broke ({error}).")
+
+
+def refused(place: Place, response: httpx.Response, key_file: Path) -> CommandFailed:
+    """The router's own sentence; for a key, also where it came from."""
+    message = error_message(response)
+    if response.status_code == 401:
+        return CommandFailed(f"{place.url}: {message} {place.refused(key_file)}")
+    return CommandFailed(message)
+
+
+def error_message(response: httpx.Response) -> str:
+    """The message in a whole answer's error envelope."""
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return (
+            f"{response.url} answered {response.status_code} without a reason; "
+            "is it a router of mlx-fleet?"
+        )
+
+
+def read_rows(row: type[T], answer: Any) -> list[T]:
+    """The rows of an answer. Raises `CommandFailed` where router and command differ in version."""
+    return _read(TypeAdapter(list[row]), answer)  # type: ignore[valid-type]
+
+
+def read_row(row: type[T], answer: Any) -> T:
+    return _read(TypeAdapter(row), answer)
+
+
+def _read(adapter: TypeAdapter[T], answer: Any) -> T:
+    try:
+        return adapter.validate_python(answer)
+    except ValidationError as error:
+        raise CommandFailed(
+            "The router answers in a way that this command does not know; "
+            "are both of the same version of mlx-fleet?"
+        ) from error
+
+
+def in_path(name: str) -> str:
+    """A name as one segment of a path; slashes stay, since model names have them."""
+    return quote(name, safe="/")

@@ -1,0 +1,72 @@
+"""What commands print on: tables and JSON on standard output, progress on standard error."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_COLUMNS = 200
+"""Width of a table that goes to a file or a pipe, where no window limits it."""
+_SILENT_S = 2.0
+"""How long work may go on without a word where no spinner can turn."""
+
+
+def out() -> Console:
+    width = None if sys.stdout.isatty() else _PIPE_COLUMNS
+    return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
+    """A table; a column whose head begins with `>` holds numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            column.removeprefix(">"),
+            justify="right" if right else "left",
+            no_wrap=right,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    out().print(table)
+
+
+def say(text: str, style: str = "") -> None:
+    out().print(Text(text, style=style), soft_wrap=True)
+
+
+@contextmanager
+def progress(what: str, *, in_pipes: bool = True) -> Iterator[None]:
+    """Shows that work goes on, and for how long: a spinner, or one line where there is none."""
+    console = err()
+    if not console.is_terminal:
+        timer = threading.Timer(_SILENT_S, lambda: print(f"{what} …", file=sys.stderr, flush=True))
+        timer.daemon = True
+        if in_pipes:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        bar.add_task(what, total=None)
+        yield

@@ -1,0 +1,115 @@
+"""What `router up` starts, and what it says about it. Pure."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from router.api.admin_views import NodeRow
+from router.commands import wording
+
+HOST = "127.0.0.1"
+LOCAL_NAME = "local"
+INSTALL_NODE = "The node agent is not installed here: pip install 'mlx-fleet[node]'"
+PACKAGE_ROOT = Path(__file__).parents[2]
+AGENT = "node-agent"
+ROUTER = "router"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A router and one node agent on this machine; port 0 is any free port."""
+
+    home: Path
+    node_home: Path
+    port: int
+    node_port: int
+    engine: str | None = None
+    """None: the agent's own default."""
+    quiet: bool = False
+    """Whether the children's lines are kept back, request lines too, unless one fails."""
+
+    def agent_argv(self) -> list[str]:
+        engine = [] if self.engine is None else ["--engine", self.engine]
+        return [*_serve("node.cli", self.node_home, self.node_port), *engine]
+
+    def router_argv(self) -> list[str]:
+        logging = ["--no-log-requests"] if self.quiet else ["--log-requests"]
+        return [*_serve("router.cli", self.home, self.port), *logging]
+
+    @property
+    def token_file(self) -> Path:
+        return self.node_home / "token"
+
+
+def _serve(module: str, home: Path, port: int) -> list[str]:
+    # -P: a folder named `node` or `router` where the command is typed must not be imported, unless
+    # that folder is this code itself.
+    safe = [] if Path.cwd() == PACKAGE_ROOT else ["-P"]
+    return [
+        *(sys.executable, *safe, "-m", module, "serve"),
+        *("--home", str(home), "--host", HOST, "--port", str(port)),
+        "--exit-on-stdin-eof",
+    ]
+
+
+def port_sentence(option: str, port: int) -> str:
+    return (
+        f"Port {port} is in use by another program; choose another with {option}, or any free ones "
+        "with --port 0 --node-port 0. If a fleet runs already, `router nodes` shows it."
+    )
+
+
+def failure(name: str, lines: Sequence[str]) -> str:
+    """Why a child did not start or did not stay, from the end of its standard error."""
+    said = [line for line in lines if line.strip()]
+    if name == AGENT and any("ModuleNotFoundError" in line for line in said):
+        return f"{INSTALL_NODE} ({said[-1]})"
+    if not said:
+        return f"{name} ended without a word."
+    if len(said) == 1 or any(line.startswith('  File "') for line in said):
+        return f"{name}: {said[-1]}"
+    return "\n".join([f"{name} ended; its last words:", *said])
+
+
+def pick_model(node: NodeRow, wanted: str | None) -> str | None:
+    """The model to use: the one asked for, else one that is ready, else any."""
+    if wanted:
+        return wanted
+    names = [model.name for model in node.models]
+    ready = [model.name for model in node.models if model.state == "ready"]
+    return next(iter([*ready, *names]), None)
+
+
+def no_models(plan: Plan) -> str:
+    return f"There is no model in {plan.node_home / 'models'} yet; `node-agent --help` shows how."
+
+
+def banner(url: str, key: str, node: NodeRow, plan: Plan) -> str:
+    """Everything that a person needs for the first request."""
+    models = ", ".join(f"{m.name} ({wording.state_words(m.state)})" for m in node.models)
+    lines = [
+        f"Endpoint  {url}/v1",
+        f"API key   {key}",
+        f"Node      {node.name} at {node.url}",
+        f"Models    {models or no_models(plan)}",
+        "",
+        curl_line(url, key, pick_model(node, None) or "MODEL"),
+        "",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n".join(lines)
+
+
+def curl_line(url: str, key: str, model: str) -> str:
+    """One line for a shell, quoted."""
+    body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
+    argv = [
+        *("curl", f"{url}/v1/chat/completions"),
+        *("-H", f"Authorization: Bearer {key}", "-H", "Content-Type: application/json"),
+        *("-d", msgspec.json.encode(body).decode()),
+    ]
+    return " ".join(shlex.quote(word) for word in argv)

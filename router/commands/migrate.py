@@ -1,0 +1,32 @@
+"""`router migrate`: brings the registry up to this version, with the router stopped."""
+
+import asyncio
+
+from registry.db import Registry
+from registry.errors import RegistryError
+from registry.migrate import Migration, migrate
+from router.errors import StartError
+from router.settings import Settings
+
+
+def run(settings: Settings) -> None:
+    """Raises `StartError`, also where a router holds the registry."""
+    try:
+        done = asyncio.run(_migrate(settings.registry))
+    except RegistryError as error:
+        raise StartError(str(error)) from error
+    print(sentence(settings.registry, done))
+
+
+async def _migrate(url: str) -> Migration:
+    registry = await Registry.open(url)
+    try:
+        return await migrate(registry)
+    finally:
+        await registry.close()
+
+
+def sentence(registry: str, done: Migration) -> str:
+    if done.before == done.after:
+        return f"{registry} is at revision {done.after} already."
+    return f"{registry}: {done.before or 'empty'} -> {done.after}"

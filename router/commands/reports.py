@@ -1,0 +1,67 @@
+"""`router usage`, `audit`."""
+
+import re
+import time
+
+from router.api.admin_views import AuditRow, UsageRow
+from router.commands import console, wording
+from router.commands.client import AdminClient, CommandFailed, read_rows
+
+NO_USAGE = "No request has finished in that time; `router chat MODEL` sends one."
+NO_AUDIT = "Nothing has been changed yet."
+
+_UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def show_usage(client: AdminClient, since: str | None, *, as_json: bool) -> None:
+    answer = client.get("/usage", since_s=since_time(since, time.time()))
+    if as_json:
+        console.print_json(answer)
+        return
+    rows = read_rows(UsageRow, answer)
+    if not rows:
+        console.say(NO_USAGE)
+        return
+    console.print_table(
+        ("Key", "Model", ">Requests", ">Prompt tokens", ">of them cached", ">Completion tokens"),
+        [
+            (
+                row.key,
+                row.model,
+                wording.number(row.requests),
+                wording.number(row.prompt_tokens),
+                wording.number(row.cached_tokens),
+                wording.number(row.completion_tokens),
+            )
+            for row in rows
+        ],
+    )
+
+
+def show_audit(client: AdminClient, limit: int, *, as_json: bool) -> None:
+    answer = client.get("/audit", limit=limit)
+    if as_json:
+        console.print_json(answer)
+        return
+    rows = read_rows(AuditRow, answer)
+    if not rows:
+        console.say(NO_AUDIT)
+        return
+    now_s = time.time()
+    console.print_table(
+        ("When", "Key", "Did", "To", "Detail"),
+        [
+            (wording.ago(row.at_s, now_s), row.actor, row.verb, row.subject, row.detail)
+            for row in rows
+        ],
+    )
+
+
+def since_time(since: str | None, now_s: float) -> float | None:
+    """The time that `30m`, `24h`, `7d` or `2w` before now means."""
+    if since is None:
+        return None
+    found = re.fullmatch(r"(\d{1,5})([mhdw])", since)
+    if not found:
+        raise CommandFailed(f"--since is a time such as 30m, 24h, 7d or 2w, not {since!r}.")
+    return max(0.0, now_s - int(found[1]) * _UNIT_S[found[2]])

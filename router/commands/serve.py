@@ -1,0 +1,178 @@
+"""`router serve`: settings, socket, core, HTTP server; and back."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import uvicorn
+import uvloop
+
+from registry.errors import RegistryError
+from router.app import build_app, open_core
+from router.core import Core
+from router.credentials import is_loopback
+from router.errors import StartError
+from router.settings import Settings, default_home, read_environment
+
+SHUTDOWN_S = 5.0
+"""How long requests may go on once the router is told to end."""
+_ORPHAN_S = 20.0
+"""How long after its parent's end the router may still be there, whatever hangs."""
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+
+
+def read_settings(options: Mapping[str, Any]) -> Settings:
+    """Settings from options (None: not given), environment and defaults. Raises `StartError`."""
+    given = {name: value for name, value in options.items() if value is not None}
+    values: dict[str, Any] = {"home": default_home(), **read_environment(), **given}
+    return Settings(**values)
+
+
+def run(settings: Settings) -> None:
+    """Serves until a signal or the end of standard input. Raises `StartError`."""
+    refuse_open_bind(settings)
+    stop = threading.Event()
+    log_to_streams()
+    with bind(settings) as listener, stopped_by_signals(stop):
+        if settings.exit_on_stdin_eof:
+            threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, listener, stop))
+
+
+async def serve(settings: Settings, listener: socket.socket, stop: threading.Event) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            core = await stack.enter_async_context(open_core(settings))
+        except RegistryError as error:
+            raise StartError(str(error)) from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StartError(f"The router cannot use its folder {settings.home} ({reason}).") from (
+                error
+            )
+        await Server(core, stop).serve([listener])
+
+
+class Server(uvicorn.Server):
+    """uvicorn, told to end by an event: the process's signals stay with `run`, which holds them
+    until the registry is closed too."""
+
+    def __init__(self, core: Core, stop: threading.Event) -> None:
+        super().__init__(server_config(core))
+        self._stop = stop
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if sockets:
+            print(f"router listening on {url_of(sockets[0])}", flush=True)
+
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._stop.is_set()
+
+
+def server_config(core: Core) -> uvicorn.Config:
+    app: Any = build_app(core)
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=int(SHUTDOWN_S),
+    )
+
+
+def refuse_open_bind(settings: Settings) -> None:
+    if not is_loopback(settings.host) and not settings.allow_plain_http:
+        raise StartError(
+            f"{settings.host} is open to other machines, and plain HTTP would show keys and "
+            "prompts to the network; add --allow-plain-http if that network is yours."
+        )
+
+
+def bind(settings: Settings) -> socket.socket:
+    """The listening socket. Raises `StartError` where the address cannot be had."""
+    host, port = settings.host, settings.port
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise StartError(f"There is no address {host!r} ({error.strerror}).") from error
+    except OSError as error:
+        raise StartError(bind_sentence(host, port, error)) from error
+
+
+def bind_sentence(host: str, port: int, error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return f"Port {port} of {host} is not allowed for this user; choose one above 1023."
+    if "in use" in str(error):
+        return (
+            f"Port {port} of {host} is in use, maybe by a router that runs already; "
+            "choose another with --port."
+        )
+    return f"The router cannot listen on {host}, port {port} ({error.strerror or error})."
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Turns SIGINT and SIGTERM into the event, from before the start until after the end."""
+    before = {
+        which: signal.signal(which, lambda *_: stop.set())
+        for which in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for which, handler in before.items():
+            signal.signal(which, handler)
+
+
+def log_to_streams() -> None:
+    """Request lines to standard output, everything else to standard error."""
+    # A reader that has gone must not turn each line into a traceback.
+    logging.raiseExceptions = False
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    logging.getLogger("mlx_fleet").setLevel(logging.INFO)
+    lines = logging.StreamHandler(sys.stdout)
+    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    requests = logging.getLogger("mlx_fleet.requests")
+    requests.propagate = False
+    requests.handlers = [lines]
+
+
+def _wait_for_parent(stop: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+    stop.set()
+    # Daemon thread: it ends here only where the orderly way out takes too long.
+    threading.Event().wait(_ORPHAN_S)
+    os._exit(1)

@@ -1,0 +1,190 @@
+"""`router up`: a fleet of one on this machine, from nothing to the first answer."""
+
+import contextlib
+import importlib.util
+import queue
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import msgspec
+
+from node.protocol.messages import HEADER_PROTOCOL, PATH_STATUS, PROTOCOL_VERSION, decode_status
+from router.api.admin_views import NodeRow
+from router.commands import chat, console, fleet_of_one, models
+from router.commands.answer import Chat
+from router.commands.children import Child
+from router.commands.client import AdminClient, CommandFailed, Place, in_path, read_row, read_rows
+from router.commands.fleet_of_one import AGENT, ROUTER, Plan
+from router.errors import StartError
+
+AGENT_START_S = 120.0
+ROUTER_START_S = 60.0
+STOP_S = 10.0
+"""How long both children together may take to end."""
+_ROUTER_SHARE = 0.7
+_REACH_S = 5.0
+_POLL_S = 0.1
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
+    """Serves until a signal, or answers one prompt. Leaves no process behind."""
+    check_installed(plan)
+    check_ports(plan)
+    try:
+        with Family(plan) as family:
+            place, node = family.start()
+            if once is None:
+                print(fleet_of_one.banner(place.url, place.inference_key(), node, plan), flush=True)
+                family.wait_for_end()
+            else:
+                answer_once(place, plan, fleet_of_one.pick_model(node, model), once)
+    except KeyboardInterrupt:
+        if once is not None:
+            raise CommandFailed("Interrupted before the answer was whole.") from None
+
+
+class Family:
+    """The router and the node agent while they run; as a context, its end is theirs."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._children: list[Child] = []
+        self._ended: queue.SimpleQueue[Child] = queue.SimpleQueue()
+        self._before = {which: signal.getsignal(which) for which in _ENDINGS}
+
+    def __enter__(self) -> "Family":
+        for which in _ENDINGS:
+            signal.signal(which, signal.default_int_handler)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for which in _ENDINGS:
+            signal.signal(which, signal.SIG_IGN)
+        try:
+            self._stop()
+        finally:
+            for which, handler in self._before.items():
+                signal.signal(which, handler)
+
+    def start(self) -> tuple[Place, NodeRow]:
+        """Both children up, and the agent a node of the router."""
+        plan = self._plan
+        loud = not plan.quiet
+        agent = self._add(Child(AGENT, plan.agent_argv(), _drop, loud=loud))
+        hub = self._add(Child(ROUTER, plan.router_argv(), _show, loud=loud))
+        with console.progress("starting node-agent"):
+            agent_url = agent.wait_until_listening(AGENT_START_S)
+        with console.progress("starting router"):
+            place = Place(hub.wait_until_listening(ROUTER_START_S), plan.home)
+        with console.progress("adding this machine's node"), AdminClient(place) as admin:
+            return place, register(admin, agent_url, read_token(plan))
+
+    def wait_for_end(self) -> None:
+        """Returns never: a signal interrupts it, and a child that ends is a failure."""
+        for child in self._children:
+            threading.Thread(target=self._wait, args=(child,), daemon=True).start()
+        raise self._ended.get().failed()
+
+    def _wait(self, child: Child) -> None:
+        child.ended.wait()
+        self._ended.put(child)
+
+    def _add(self, child: Child) -> Child:
+        self._children.append(child)
+        return child
+
+    def _stop(self) -> None:
+        """The router first: it tells its clients, and needs the agent for its last accounts."""
+        now_s = time.monotonic()
+        with console.progress("stopping"):
+            for child in reversed(self._children):
+                share = _ROUTER_SHARE if child.name == ROUTER else 1.0
+                child.stop(now_s + share * STOP_S)
+
+
+def check_installed(plan: Plan) -> None:
+    if plan.engine != "scripted" and importlib.util.find_spec("mlx_lm") is None:
+        raise StartError(fleet_of_one.INSTALL_NODE)
+
+
+def check_ports(plan: Plan) -> None:
+    """Raises `StartError` for a port that is taken, before anything is started."""
+    for option, port in (("--port", plan.port), ("--node-port", plan.node_port)):
+        try:
+            with contextlib.closing(socket.create_server((fleet_of_one.HOST, port))):
+                pass
+        except OSError as error:
+            raise StartError(fleet_of_one.port_sentence(option, port)) from error
+
+
+def read_token(plan: Plan) -> str:
+    try:
+        return plan.token_file.read_text().strip()
+    except OSError as error:
+        raise CommandFailed(
+            f"The node's token cannot be read from {plan.token_file} ({error.strerror})."
+        ) from error
+
+
+def register(admin: AdminClient, url: str, token: str) -> NodeRow:
+    """The agent at `url` as a node of the router; an old address or token of it is replaced."""
+    node_id = agent_id(url, token)
+    rows = read_rows(NodeRow, admin.get("/nodes"))
+    for row in rows:
+        if row.id == node_id and row.url == url:
+            now = until_reachable(admin, node_id)
+            if now is not None:
+                return now
+    old = [row for row in rows if row.id == node_id or row.url == url]
+    for row in old:
+        admin.delete(f"/nodes/{in_path(row.name)}")
+    taken = {row.name for row in rows if row not in old}
+    names = [row.name for row in old if row.id == node_id] or [fleet_of_one.LOCAL_NAME]
+    name = None if names[0] in taken else names[0]
+    return read_row(NodeRow, admin.post("/nodes", {"url": url, "token": token, "name": name}))
+
+
+def until_reachable(admin: AdminClient, node_id: str) -> NodeRow | None:
+    """The node once the router has heard of it; None where it does not within `_REACH_S`."""
+    deadline_s = time.monotonic() + _REACH_S
+    while time.monotonic() < deadline_s:
+        rows = read_rows(NodeRow, admin.get("/nodes"))
+        for row in rows:
+            if row.id == node_id and row.reachable:
+                return row
+        time.sleep(_POLL_S)
+    return None
+
+
+def agent_id(url: str, token: str) -> str:
+    headers = {"authorization": f"Bearer {token}", HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
+    try:
+        response = httpx.get(url + PATH_STATUS, headers=headers, trust_env=False)
+        response.raise_for_status()
+        return decode_status(response.content).node_id
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        raise CommandFailed(f"The node agent at {url} does not answer ({error}).") from error
+
+
+def answer_once(place: Place, plan: Plan, model: str | None, prompt: str) -> None:
+    if model is None:
+        raise CommandFailed(fleet_of_one.no_models(plan))
+    # Loaded first, so that the time to the first token is the model's, not its load's.
+    with AdminClient(place) as admin:
+        models.load(admin, model, node=None)
+    with Chat(place) as talk:
+        # Greedy: a first impression should not depend on luck.
+        chat.ask(talk, model, [{"role": "user", "content": prompt}], temperature=0)
+
+
+def _show(line: str) -> None:
+    print(line, flush=True)
+
+
+def _drop(_line: str) -> None:
+    """The agent's own lines are not for the router's console."""

@@ -1,0 +1,70 @@
+"""Sizes, times and states in a person's words. Pure."""
+
+from collections.abc import Sequence
+
+GIB = 1024**3
+MIB = 1024**2
+
+_STATE_STYLES = {
+    "ready": "green",
+    "loading": "yellow",
+    "draining": "yellow",
+    "on_disk": "",
+    "failed": "red",
+}
+
+
+def size(count: int | None) -> str:
+    """Bytes as the machine's owner knows them: 16.0 GiB, 270 MiB."""
+    if count is None:
+        return "?"
+    if count >= GIB:
+        return f"{count / GIB:.1f} GiB"
+    if count >= MIB:
+        return f"{count / MIB:.0f} MiB"
+    return f"{count / 1024:.0f} KiB"
+
+
+def number(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
+
+
+def span(seconds: float) -> str:
+    """A length of time in its one or two largest units that matter."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, days = minutes // 60, minutes // 1440
+    return f"{hours} h" if hours < 48 else f"{days} days"
+
+
+def ago(at_s: float, now_s: float) -> str:
+    passed_s = now_s - at_s
+    return "just now" if passed_s < 2 else f"{span(passed_s)} ago"
+
+
+def until(at_s: float | None, now_s: float) -> str:
+    if at_s is None:
+        return "never"
+    return f"in {span(at_s - now_s)}" if at_s > now_s else f"{ago(at_s, now_s)}"
+
+
+def state_words(state: str) -> str:
+    return state.replace("_", " ")
+
+
+def state_style(state: str) -> str:
+    return _STATE_STYLES.get(state, "")
+
+
+def several(words: Sequence[str], limit: int = 6) -> str:
+    """The first words of a list, and how many more there are."""
+    if len(words) <= limit:
+        return ", ".join(words)
+    return f"{', '.join(words[:limit])} and {len(words) - limit} more"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,111 @@
+"""Performs the scheduler's actions: opens requests on nodes, and tells scheduler and ledger how
+they ended. Nothing else sends an inference request to a node."""
+
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from router.errors import NodeFailed, NoNodeReady, UnknownModel
+from router.fleet import Fleet
+from router.ledger import Ledger
+from router.node_client import KIND_AGENT
+from router.scheduler import Scheduler
+from router.types import Action, Grant, Lease, Ticket
+from router.watcher import Watcher
+
+OUTCOME_SERVED = "served"
+OUTCOME_CANCELLED = "cancelled"
+OUTCOME_NODE_FAILED = "node_failed"
+OUTCOME_REFUSED = "refused"
+
+
+class Dispatcher:
+    """One road from a ticket to a node and back."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        watcher: Watcher,
+        ledger: Ledger,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fleet = fleet
+        self._watcher = watcher
+        self._ledger = ledger
+        self._clock = clock
+        self._scheduler = Scheduler()
+
+    def place(self, ticket: Ticket) -> Lease:
+        """A lease for a new ticket. Raises `UnknownModel` or `NoNodeReady`."""
+        actions = self._scheduler.on_request(ticket, self._fleet.snapshot, self._clock())
+        return _granted(actions)
+
+    def place_again(self, lease: Lease, *, node_at_fault: bool) -> Lease | None:
+        """A lease in place of one whose node failed before content; None if no node is left."""
+        outcome = OUTCOME_REFUSED if node_at_fault else OUTCOME_NODE_FAILED
+        self._ledger.ended(lease, self._clock(), outcome)
+        actions = self._scheduler.on_failed(
+            lease, self._fleet.snapshot, self._clock(), node_at_fault=node_at_fault
+        )
+        action = actions[0]
+        return action.lease if isinstance(action, Grant) else None
+
+    async def open(self, ticket: Ticket, lease: Lease) -> aiohttp.ClientResponse:
+        """Sends the ticket to its node; returns at the response's head.
+
+        Raises `NodeFailed` where the connection fails before that.
+        """
+        client = self._watcher.client(lease.node_id)
+        view = self._fleet.node(lease.node_id)
+        if client is None or view is None:
+            raise NodeFailed("The node was removed from the fleet.")
+        instance_id = view.status.instance_id if view.status else ""
+        self._ledger.opened(ticket, lease, view.name, instance_id, reported=view.kind == KIND_AGENT)
+        headers = client.relay_headers(
+            ticket.request_id, self._ledger.origin(ticket), ticket.asked_model
+        )
+        try:
+            return await client.open(ticket.path, ticket.body, headers)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self.node_failed(lease, error) from error
+
+    def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
+        """The sentence for a connection to the lease's node that broke."""
+        detail = str(error) or type(error).__name__
+        return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")
+
+    def node_name(self, lease: Lease) -> str:
+        view = self._fleet.node(lease.node_id)
+        return view.name if view else lease.node_id
+
+    def done(self, lease: Lease, outcome: str) -> None:
+        """The request is over, as `outcome` says."""
+        now_s = self._clock()
+        self._scheduler.on_done(
+            lease,
+            now_s,
+            served=outcome == OUTCOME_SERVED,
+            failed=outcome == OUTCOME_NODE_FAILED,
+        )
+        self._ledger.ended(lease, now_s, outcome)
+
+    def in_flight(self, node_id: str) -> int:
+        """Requests that hold a lease on the node."""
+        return self._scheduler.in_flight(node_id)
+
+    @property
+    def open_leases(self) -> int:
+        return self._scheduler.open_leases
+
+    def forget(self, node_id: str) -> None:
+        self._scheduler.on_node_removed(node_id)
+
+
+def _granted(actions: list[Action]) -> Lease:
+    action = actions[0]
+    if isinstance(action, Grant):
+        return action.lease
+    if not action.known:
+        raise UnknownModel(action.reason, param="model")
+    raise NoNodeReady(action.reason, retry_after_s=action.retry_after_s)

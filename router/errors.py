@@ -1,0 +1,173 @@
+"""Errors of the router. A class's docstring is its default message; its fields are the one map
+from error to HTTP status and OpenAI error code."""
+
+import msgspec
+
+
+class RouterError(Exception):
+    """The router failed on this request."""
+
+    status = 500
+    code = "internal_error"
+    kind = "server_error"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+    def body(self) -> bytes:
+        """The error in OpenAI's envelope, as JSON."""
+        error = {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }
+        return msgspec.json.encode({"error": error})
+
+
+class BadRequest(RouterError):
+    """The request is not valid."""
+
+    status = 400
+    code = "invalid_value"
+    kind = "invalid_request_error"
+
+
+class Unauthorized(RouterError):
+    """The API key is missing or wrong. Send it as `Authorization: Bearer KEY`; `router keys create`
+    makes one."""
+
+    status = 401
+    code = "invalid_api_key"
+    kind = "authentication_error"
+
+
+class Forbidden(RouterError):
+    """This API key may not do that."""
+
+    status = 403
+    code = "permission_denied"
+    kind = "permission_error"
+
+
+class UnknownPath(RouterError):
+    """There is nothing at this path."""
+
+    status = 404
+    code = "not_found"
+    kind = "invalid_request_error"
+
+
+class MethodNotAllowed(RouterError):
+    """This path takes another method."""
+
+    status = 405
+    code = "method_not_allowed"
+    kind = "invalid_request_error"
+
+
+class UnknownModel(RouterError):
+    """No node of the fleet has this model."""
+
+    status = 404
+    code = "model_not_found"
+    kind = "invalid_request_error"
+
+
+class BodyTooLarge(RouterError):
+    """The request body is larger than 32 MiB."""
+
+    status = 413
+    code = "body_too_large"
+    kind = "invalid_request_error"
+
+
+class NoNodeReady(RouterError):
+    """No node that has this model can be reached now."""
+
+    status = 503
+    code = "no_node_ready"
+
+
+class NodeFailed(RouterError):
+    """The node failed while it served the request."""
+
+    status = 502
+    code = "node_failed"
+
+
+class ShuttingDown(RouterError):
+    """The router is shutting down."""
+
+    status = 503
+    code = "shutting_down"
+
+
+class Conflict(RouterError):
+    """That name is taken."""
+
+    status = 409
+    code = "conflict"
+    kind = "invalid_request_error"
+
+
+class NotFound(RouterError):
+    """There is no such thing."""
+
+    status = 404
+    code = "not_found"
+    kind = "invalid_request_error"
+
+
+class NodeRefused(RouterError):
+    """The node refused what the router asked of it."""
+
+    status = 502
+    code = "node_refused"
+
+
+class NodeUnreachable(RouterError):
+    """The node does not answer."""
+
+    status = 502
+    code = "node_unreachable"
+
+
+class WrongNodeToken(RouterError):
+    """The node refused the token. It printed the right one at its first start and keeps it in the
+    file `token` of its folder."""
+
+    status = 502
+    code = "wrong_node_token"
+
+
+class WrongNodeProtocol(RouterError):
+    """The node speaks another version of the protocol; update mlx-fleet on both machines."""
+
+    status = 502
+    code = "wrong_node_protocol"
+
+
+class PlainHttpRefused(RouterError):
+    """Plain HTTP to another machine shows keys and prompts to the network; add --allow-plain-http
+    if that network is yours."""
+
+    status = 400
+    code = "plain_http_refused"
+    kind = "invalid_request_error"
+
+
+class StartError(RouterError):
+    """The router cannot start."""

@@ -1,0 +1,114 @@
+"""Periodic work, by APScheduler: accounts and residency go to the registry in batches."""
+
+import asyncio
+import logging
+import time
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from registry import models, residency, usage
+from registry.db import Registry, WriteSession
+from registry.errors import NotFound, RegistryError
+from registry.records import ResidencyRecord, UsageRecord
+from router.fleet import Fleet
+from router.ledger import Ledger
+from router.settings import USAGE_FLUSH_S
+from router.types import NodeView
+
+log = logging.getLogger("mlx_fleet.jobs")
+
+RESIDENCY_S = 2.0
+
+
+class Jobs:
+    """The router's timers, and their last run at shutdown."""
+
+    def __init__(self, registry: Registry, fleet: Fleet, ledger: Ledger) -> None:
+        self._registry = registry
+        self._fleet = fleet
+        self._ledger = ledger
+        self._written: dict[str, tuple[ResidencyRecord, ...]] = {}
+        self._usage_lock = asyncio.Lock()
+        self._scheduler = AsyncIOScheduler(timezone="UTC")
+        # A run that is still busy when the next is due is skipped; under load that is no news.
+        logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
+
+    def start(self) -> None:
+        every = {"trigger": "interval", "coalesce": True, "max_instances": 1}
+        self._scheduler.add_job(self.write_usage, seconds=USAGE_FLUSH_S, **every)
+        self._scheduler.add_job(self.write_residency, seconds=RESIDENCY_S, **every)
+        self._scheduler.start()
+
+    async def close(self) -> None:
+        """Stops the timers, cancelling what they run, and writes what is left."""
+        self._scheduler.shutdown(wait=False)
+        self._ledger.close_all()
+        await self.write_usage()
+
+    async def write_usage(self) -> None:
+        """Writes the ledger's rows in one transaction; rows that fail are kept for the next run."""
+        async with self._usage_lock:
+            self._ledger.expire(time.monotonic())
+            rows = self._ledger.take_rows()
+            if rows:
+                await self._insert(rows)
+
+    async def _insert(self, rows: list[UsageRecord]) -> None:
+        async def insert(session: WriteSession) -> int:
+            return await usage.add_many(session, rows)
+
+        written = False
+        try:
+            await self._registry.write(insert)
+            written = True
+        except RegistryError:
+            log.exception("%d usage rows could not be written; they are kept", len(rows))
+        finally:
+            if not written:
+                self._ledger.give_back(rows)
+
+    async def write_residency(self) -> None:
+        """Writes the residency of each node where it has changed."""
+        views = self._fleet.snapshot
+        for gone in self._written.keys() - {view.node_id for view in views}:
+            del self._written[gone]
+        for view in views:
+            rows = residency_rows(view)
+            if rows is not None and self._written.get(view.node_id) != rows:
+                try:
+                    await self._write_node(view, rows)
+                except NotFound:
+                    continue  # removed meanwhile
+                except RegistryError:
+                    log.exception("the residency of node %s could not be written", view.name)
+                    continue
+                self._written[view.node_id] = rows
+
+    async def _write_node(self, view: NodeView, rows: tuple[ResidencyRecord, ...]) -> None:
+        now_s = time.time()
+        statuses = view.status.models if view.status else ()
+
+        async def replace(session: WriteSession) -> None:
+            await residency.replace_node(session, view.node_id, list(rows))
+            for model in statuses:
+                await models.seen(
+                    session, model.name, model.context_tokens, model.weight_bytes, now_s
+                )
+
+        await self._registry.write(replace)
+
+
+def residency_rows(view: NodeView) -> tuple[ResidencyRecord, ...] | None:
+    """A node's models as registry rows; None before its first word."""
+    if view.status is None:
+        return None
+    return tuple(
+        ResidencyRecord(
+            node_id=view.node_id,
+            model=model.name,
+            state=model.state.value,
+            weight_bytes=model.weight_bytes,
+            since_s=model.since_unix_s,
+        )
+        for model in view.status.models
+    )

@@ -1,0 +1,173 @@
+"""Accounts of the requests that this router dispatched, until the registry has them.
+
+A node reports every request that ended, aborted ones too, and the router believes it. A request
+whose node died, or that a foreign server served, is written without token counts.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.protocol.messages import Finished
+from registry.records import UsageRecord
+from router.settings import UNREPORTED_AFTER_S
+from router.types import Lease, Ticket
+
+log = logging.getLogger("mlx_fleet.requests")
+
+REASON_UNREPORTED = "unreported"
+
+
+@dataclass(slots=True)
+class _Entry:
+    ticket: Ticket
+    lease: Lease
+    instance_id: str
+    node_name: str
+    reported: bool
+    """Whether the node will send a `Finished` record."""
+    ended_s: float | None = None
+    outcome: str = ""
+
+
+class Ledger:
+    """Open requests by (node, request), and the rows that wait to be written."""
+
+    def __init__(
+        self,
+        router_id: str,
+        *,
+        log_requests: bool = False,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._origin_prefix = router_id + "/"
+        self._log_requests = log_requests
+        self._wall_clock = wall_clock
+        self._open: dict[tuple[str, str], _Entry] = {}
+        self._ended: dict[tuple[str, str], None] = {}
+        self._rows: list[UsageRecord] = []
+
+    def origin(self, ticket: Ticket) -> str:
+        """The opaque text that a node repeats in its accounts of the ticket."""
+        return self._origin_prefix + ticket.caller.key_id
+
+    def opened(
+        self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
+    ) -> None:
+        """The request has been sent to the lease's node."""
+        key = (lease.node_id, ticket.request_id)
+        self._ended.pop(key, None)  # a retry on the same node
+        self._open[key] = _Entry(ticket, lease, instance_id, node_name, reported)
+
+    def ended(self, lease: Lease, now_s: float, outcome: str) -> None:
+        """The relay of the request is over, as `outcome` says; its accounts may still come."""
+        key = (lease.node_id, lease.ticket_id)
+        entry = self._open.get(key)
+        if entry is None:
+            return
+        entry.ended_s = now_s
+        entry.outcome = outcome
+        if entry.reported:
+            self._ended[key] = None
+        else:
+            self._close_unreported(key, entry)
+
+    def on_finished(self, node_id: str, instance_id: str, finished: Finished) -> None:
+        """A node's accounts of a request: of ours, kept; of others', passed over."""
+        if not finished.origin.startswith(self._origin_prefix):
+            return
+        key = (node_id, finished.request_id)
+        entry = self._open.pop(key, None)
+        self._ended.pop(key, None)
+        self._rows.append(
+            UsageRecord(
+                request_id=finished.request_id,
+                node_id=node_id,
+                instance_id=instance_id,
+                seq=finished.seq,
+                key_id=finished.origin[len(self._origin_prefix) :],
+                model=finished.model,
+                reason=finished.reason.value,
+                prompt_tokens=finished.prompt_tokens,
+                cached_tokens=finished.cached_tokens,
+                completion_tokens=finished.completion_tokens,
+                reasoning_tokens=finished.reasoning_tokens,
+                queue_s=finished.queue_s,
+                ttft_s=finished.ttft_s,
+                prefill_s=finished.prefill_s,
+                decode_s=finished.decode_s,
+                finished_at_s=finished.finished_unix_s,
+            )
+        )
+        if entry is not None and self._log_requests:
+            log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
+
+    def expire(self, now_s: float) -> None:
+        """Writes off what ended more than `UNREPORTED_AFTER_S` ago without accounts."""
+        for key in list(self._ended):
+            entry = self._open[key]
+            if entry.ended_s is None or now_s - entry.ended_s < UNREPORTED_AFTER_S:
+                break
+            del self._ended[key]
+            self._close_unreported(key, entry)
+
+    def take_rows(self) -> list[UsageRecord]:
+        """The rows to write; the ledger keeps none of them."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def give_back(self, rows: list[UsageRecord]) -> None:
+        """Rows that could not be written; they are tried again."""
+        self._rows = rows + self._rows
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    def close_all(self) -> None:
+        """At shutdown: every request that is still open is written without accounts."""
+        for key, entry in list(self._open.items()):
+            self._close_unreported(key, entry)
+        self._ended.clear()
+
+    def _close_unreported(self, key: tuple[str, str], entry: _Entry) -> None:
+        del self._open[key]
+        reason = entry.outcome or REASON_UNREPORTED
+        self._rows.append(
+            UsageRecord(
+                request_id=entry.ticket.request_id,
+                node_id=entry.lease.node_id,
+                instance_id=entry.instance_id,
+                seq=0,
+                key_id=entry.ticket.caller.key_id,
+                model=entry.ticket.model,
+                reason=reason,
+                prompt_tokens=None,
+                cached_tokens=None,
+                completion_tokens=None,
+                reasoning_tokens=None,
+                queue_s=None,
+                ttft_s=None,
+                prefill_s=None,
+                decode_s=None,
+                finished_at_s=self._wall_clock(),
+            )
+        )
+        if self._log_requests:
+            kind = entry.ticket.path.removeprefix("/v1/")
+            log.info("%s %s on %s: %s", kind, entry.ticket.asked_model, entry.node_name, reason)
+
+
+def finished_line(ticket: Ticket, node_name: str, finished: Finished) -> str:
+    """One request as one line for a person."""
+    kind = ticket.path.removeprefix("/v1/")
+    text = (
+        f"{kind} {ticket.asked_model} on {node_name}: "
+        f"{finished.prompt_tokens} + {finished.completion_tokens} tokens"
+    )
+    if finished.ttft_s is not None:
+        text += f", first after {finished.ttft_s:.2f} s"
+    if finished.decode_s > 0 and finished.completion_tokens > 1:
+        text += f", {(finished.completion_tokens - 1) / finished.decode_s:.1f} tokens/s"
+    return f"{text}, {finished.reason.value}"

@@ -1,0 +1,232 @@
+"""Node bytes to client bytes, unread.
+
+The head of a stream is held until the node's first bytes, so that before them every failure is
+an HTTP status or a retry on another node; after `hold_head_s` of silence the router opens the
+stream itself and fills it with comments.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import aiohttp
+
+from router import sse
+from router.dispatcher import (
+    OUTCOME_CANCELLED,
+    OUTCOME_NODE_FAILED,
+    OUTCOME_REFUSED,
+    OUTCOME_SERVED,
+    Dispatcher,
+)
+from router.errors import NodeFailed, RouterError
+from router.types import Lease, Ticket
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+RETRY_STATUSES = frozenset((409, 429, 503))
+_STREAM_PASSED = ("content-type", "cache-control")
+"""No length: an in-band error may make a stream longer than its node has promised."""
+_PASSED = (*_STREAM_PASSED, "content-length", "retry-after")
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+class _Answered(RouterError):
+    """The node answered with an error that another node may not have."""
+
+    def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
+        super().__init__()
+        self.response = response
+        self.answer = body
+
+
+class Relay:
+    """One request on its way to a node and back."""
+
+    def __init__(
+        self, ticket: Ticket, send: Send, dispatcher: Dispatcher, hold_head_s: float
+    ) -> None:
+        self._ticket = ticket
+        self._send = send
+        self._dispatcher = dispatcher
+        self._hold_head_s = hold_head_s
+        self._head_sent = False
+        self._head_node = ""
+        """The node that the head names; empty where the router sent it before it knew."""
+        self._content_sent = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._filler: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serves the ticket. Raises `RouterError` only while nothing has been sent."""
+        lease = self._dispatcher.place(self._ticket)
+        try:
+            await self._serve(lease)
+        except RouterError as error:
+            await self._end_filler()
+            if not self._head_sent:
+                raise
+            await self._end_stream(sse.error_event(error))
+        finally:
+            await self._end_filler()
+
+    async def _serve(self, lease: Lease) -> None:
+        """Attempts until one is served, or no node is left to try."""
+        outcome = OUTCOME_CANCELLED
+        held: Lease | None = lease
+        try:
+            while held is not None:
+                lease = held
+                self._fill_later()
+                try:
+                    outcome = await self._attempt(lease)
+                    return
+                except RouterError as failure:
+                    outcome = OUTCOME_NODE_FAILED
+                    if self._content_sent:
+                        raise
+                    answered = isinstance(failure, _Answered)
+                    held = self._dispatcher.place_again(lease, node_at_fault=answered)
+                    if held is None:
+                        if not isinstance(failure, _Answered):
+                            raise
+                        await self._pass_answer(lease, failure)
+                    outcome = OUTCOME_CANCELLED
+        finally:
+            if held is not None:
+                self._dispatcher.done(held, outcome)
+
+    async def _attempt(self, lease: Lease) -> str:
+        """One node's whole answer passed on; how it ended.
+
+        Raises `_Answered` for a status that another node may not give, `NodeFailed` where the
+        connection breaks.
+        """
+        response = await self._dispatcher.open(self._ticket, lease)
+        finished = False
+        try:
+            if response.status in RETRY_STATUSES:
+                raise _Answered(response, await response.read())
+            if response.status == 200 and self._ticket.stream:
+                await self._pass_stream(lease, response)
+            else:
+                await self._pass_whole(lease, response, await response.read())
+            finished = True
+            return _outcome_of(response.status)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._dispatcher.node_failed(lease, error) from error
+        finally:
+            if not finished:
+                response.close()
+
+    async def _pass_stream(self, lease: Lease, response: aiohttp.ClientResponse) -> None:
+        read = response.content.readany
+        held = b""
+        while chunk := await read():
+            events, held = sse.split(held + chunk)
+            if events:
+                await self._pass_events(lease, response, events)
+        if held:
+            await self._pass_events(lease, response, held)
+        name = self._dispatcher.node_name(lease)
+        if not self._content_sent:
+            raise NodeFailed(f"The node {name} ended the stream before it began.")
+        named = self._head_node == name
+        await self._end_stream(b"" if named else sse.fleet_comment(name, lease.model))
+
+    async def _pass_events(
+        self, lease: Lease, response: aiohttp.ClientResponse, events: bytes
+    ) -> None:
+        if not self._content_sent:
+            await self._end_filler()
+            if not self._head_sent:
+                await self._send_head(lease, response, _STREAM_PASSED)
+            self._content_sent = sse.has_content(events)
+        await self._send({"type": "http.response.body", "body": events, "more_body": True})
+
+    async def _pass_whole(
+        self, lease: Lease, response: aiohttp.ClientResponse, body: bytes
+    ) -> None:
+        await self._end_filler()
+        self._content_sent = True
+        if self._head_sent:
+            name = self._dispatcher.node_name(lease)
+            otherwise = NodeFailed(f"The node {name} answered with status {response.status}.")
+            await self._end_stream(sse.late_error(body, otherwise))
+            return
+        await self._send_head(lease, response, _PASSED)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
+        await self._pass_whole(lease, failure.response, failure.answer)
+
+    async def _send_head(
+        self, lease: Lease, response: aiohttp.ClientResponse, passed: tuple[str, ...]
+    ) -> None:
+        self._head_sent = True
+        self._head_node = self._dispatcher.node_name(lease)
+        upstream = response.headers
+        headers = [
+            (name.encode(), upstream[name].encode("utf-8", "surrogateescape"))
+            for name in passed
+            if name in upstream
+        ]
+        headers += self._fleet_headers()
+        headers.append((b"x-fleet-node", self._head_node.encode()))
+        queue_ms = max(0.0, lease.granted_s - self._ticket.arrived_s) * 1e3
+        headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
+        await self._send(
+            {"type": "http.response.start", "status": response.status, "headers": headers}
+        )
+
+    def _fleet_headers(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (b"x-request-id", self._ticket.request_id.encode()),
+            (b"x-fleet-model", self._ticket.model.encode("utf-8", "replace")),
+        ]
+
+    async def _end_stream(self, last: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": last})
+
+    # --- silence ---
+
+    def _fill_later(self) -> None:
+        if self._ticket.stream and self._timer is None and self._filler is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._hold_head_s, self._start_filler)
+
+    def _start_filler(self) -> None:
+        self._timer = None
+        self._filler = asyncio.get_running_loop().create_task(self._fill_silence())
+
+    async def _fill_silence(self) -> None:
+        if not self._head_sent:
+            self._head_sent = True
+            await self._send(
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": _STREAM_HEADERS + self._fleet_headers(),
+                }
+            )
+        while True:
+            await self._send({"type": "http.response.body", "body": sse.PING, "more_body": True})
+            await asyncio.sleep(self._hold_head_s)
+
+    async def _end_filler(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        filler, self._filler = self._filler, None
+        if filler is not None:
+            filler.cancel()
+            await asyncio.wait((filler,))
+
+
+def _outcome_of(status: int) -> str:
+    if status == 200:
+        return OUTCOME_SERVED
+    return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED

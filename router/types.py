@@ -1,0 +1,78 @@
+"""The router's own nouns, frozen: who asks, for what, where it goes."""
+
+from dataclasses import dataclass
+
+from node.protocol.messages import NodeStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The holder of an API key."""
+
+    key_id: str
+    name: str
+    scopes: frozenset[str]
+    expires_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One inference request, its body parsed for routing only."""
+
+    request_id: str
+    caller: Caller
+    path: str
+    asked_model: str
+    """The name in the caller's body."""
+    model: str
+    """The model that it means, aliases resolved."""
+    stream: bool
+    arrived_s: float
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A ticket's place on one node."""
+
+    ticket_id: str
+    node_id: str
+    model: str
+    granted_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    lease: Lease
+    expected_wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """No node can take the ticket. `known` tells whether any node has the model at all."""
+
+    ticket_id: str
+    known: bool
+    reason: str
+    retry_after_s: int
+
+
+Action = Grant | Reject
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What the router last heard of one node."""
+
+    node_id: str
+    name: str
+    kind: str
+    url: str
+    status: NodeStatus | None
+    """None before the first word."""
+    reachable: bool
+    error: str | None
+    """Why it is not reachable, as a sentence."""
+    heard_s: float
+    """Monotonic time of its last word; 0 before the first."""

@@ -1,0 +1,159 @@
+"""Keeps the fleet's picture of every node fresh: one task and one client per node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from node.protocol.messages import (
+    PROTOCOL_VERSION,
+    Finished,
+    ModelState,
+    ModelStatus,
+    NodeStatus,
+    StatusEvent,
+)
+from registry.records import NodeRecord
+from router.errors import RouterError, WrongNodeProtocol
+from router.fleet import Fleet
+from router.ledger import Ledger
+from router.node_client import KIND_OPENAI, NodeClient
+
+log = logging.getLogger("mlx_fleet.nodes")
+
+FIRST_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 5.0
+FOREIGN_POLL_S = 5.0
+FOREIGN_ROWS = 8
+"""Requests that a foreign server is taken to serve at once; it does not say."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    record: NodeRecord
+    client: NodeClient
+    task: asyncio.Task[None] | None = None
+    first_word: asyncio.Event = field(default_factory=asyncio.Event)
+    instance_id: str = ""
+    last_seq: int = 0
+
+
+class Watcher:
+    """Owner of the node clients. Feeds `Fleet` with statuses and `Ledger` with accounts."""
+
+    def __init__(self, fleet: Fleet, ledger: Ledger) -> None:
+        self._fleet = fleet
+        self._ledger = ledger
+        self._nodes: dict[str, _Watched] = {}
+        self._leaving: dict[str, NodeClient] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def start(self, record: NodeRecord) -> None:
+        """Begins to watch a node, now or as soon as it answers."""
+        watched = _Watched(record, NodeClient.of(record))
+        self._nodes[record.id] = watched
+        self._fleet.add(record)
+        loop = self._poll if record.kind == KIND_OPENAI else self._follow
+        watched.task = asyncio.create_task(self._forever(watched, loop), name=record.name)
+
+    async def watch(self, record: NodeRecord) -> None:
+        """As `start`, and returns after the first contact or its failure."""
+        self.start(record)
+        await self._nodes[record.id].first_word.wait()
+
+    async def unwatch(self, node_id: str) -> None:
+        """Stops watching; requests that the node still serves end with its client's pool."""
+        watched = self._nodes.pop(node_id, None)
+        self._fleet.remove(node_id)
+        if watched is not None:
+            await self._end(watched)
+
+    async def close(self) -> None:
+        nodes, self._nodes = list(self._nodes.values()), {}
+        await asyncio.gather(*(self._end(watched) for watched in nodes))
+
+    def client(self, node_id: str) -> NodeClient | None:
+        watched = self._nodes.get(node_id)
+        return watched.client if watched else None
+
+    async def _end(self, watched: _Watched) -> None:
+        if watched.task is not None:
+            watched.task.cancel()
+            await asyncio.gather(watched.task, return_exceptions=True)
+        await watched.client.close()
+
+    # --- one node ---
+
+    async def _forever(
+        self, watched: _Watched, loop: Callable[[_Watched], Awaitable[None]]
+    ) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        while True:
+            started_s = time.monotonic()
+            try:
+                await loop(watched)
+                reason = "The node closed its event stream."
+            except RouterError as error:
+                reason = error.message
+            finally:
+                watched.first_word.set()
+            if self._reachable(watched):
+                log.warning("node %s is lost: %s", watched.record.name, reason)
+            self._fleet.lost(watched.record.id, reason)
+            if time.monotonic() - started_s > MAX_BACKOFF_S:
+                backoff_s = FIRST_BACKOFF_S
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    async def _follow(self, watched: _Watched) -> None:
+        async for event in watched.client.events(watched.instance_id, watched.last_seq):
+            if isinstance(event, StatusEvent):
+                self._on_status(watched, event.status)
+            elif isinstance(event, Finished):
+                watched.last_seq = event.seq
+                self._ledger.on_finished(watched.record.id, watched.instance_id, event)
+
+    def _on_status(self, watched: _Watched, status: NodeStatus) -> None:
+        if status.protocol != PROTOCOL_VERSION:
+            raise WrongNodeProtocol(
+                f"The node speaks protocol {status.protocol}, this router {PROTOCOL_VERSION}; "
+                "update mlx-fleet on the older of the two machines."
+            )
+        if status.instance_id != watched.instance_id:
+            watched.instance_id = status.instance_id
+            watched.last_seq = 0
+        if not self._reachable(watched):
+            log.info("node %s is there: %s", watched.record.name, watched.record.url)
+        self._fleet.heard(watched.record.id, status)
+        watched.first_word.set()
+
+    def _reachable(self, watched: _Watched) -> bool:
+        view = self._fleet.node(watched.record.id)
+        return view is not None and view.reachable
+
+    async def _poll(self, watched: _Watched) -> None:
+        while True:
+            names = await watched.client.foreign_models()
+            self._on_status(watched, foreign_status(watched.record, names))
+            await asyncio.sleep(FOREIGN_POLL_S)
+
+
+def foreign_status(record: NodeRecord, names: list[str]) -> NodeStatus:
+    """An OpenAI-compatible server as a node whose models are always ready."""
+    return NodeStatus(
+        protocol=PROTOCOL_VERSION,
+        node_id=record.id,
+        instance_id="foreign",
+        version="",
+        engine="openai",
+        chip="",
+        memory_budget_bytes=0,
+        memory_leased_bytes=0,
+        models=tuple(
+            ModelStatus(name=name, state=ModelState.READY, weight_bytes=0, max_rows=FOREIGN_ROWS)
+            for name in names
+        ),
+    )

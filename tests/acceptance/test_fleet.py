@@ -1,0 +1,227 @@
+"""Two scripted agents behind a router: many streams, a death, callers that leave."""
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+import time
+from collections import Counter
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.acceptance.processes import Agent, Router, fleet
+
+STREAMS = 200
+
+
+def chat(text: str, **fields: object) -> bytes:
+    body = {
+        "model": "scripted",
+        "stream": True,
+        "messages": [{"role": "user", "content": text}],
+        **fields,
+    }
+    return json.dumps(body).encode()
+
+
+async def usage_rows(front: Router, count: int) -> list[tuple[str, str, str]]:
+    """(request, node, reason) of every request, once there are `count`; they come in batches."""
+    deadline = time.monotonic() + 30
+    while True:
+        with sqlite3.connect(f"file:{front.registry}?mode=ro", uri=True) as database:
+            rows = database.execute("select request_id, node_id, reason from usage").fetchall()
+        database.close()
+        if len({row[0] for row in rows}) >= count:
+            return rows
+        assert time.monotonic() < deadline, f"{len(rows)} usage rows of {count}"
+        await asyncio.sleep(0.2)
+
+
+class Answer:
+    """What one caller got."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.request_id = ""
+        self.node = ""
+        self.body = b""
+        self.broken = False
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status}, {self.node}, broken={self.broken}, {self.body!r})"
+
+    @property
+    def had_content(self) -> bool:
+        return b'"content":"' in self.body
+
+    @property
+    def complete(self) -> bool:
+        return b"\ndata: [DONE]\n" in self.body
+
+
+async def ask(
+    http: aiohttp.ClientSession, front: Router, body: bytes, first: asyncio.Event | None = None
+) -> Answer:
+    answer = Answer()
+    try:
+        async with http.post(
+            front.url + "/v1/chat/completions", data=body, headers=front.headers
+        ) as response:
+            answer.status = response.status
+            answer.request_id = response.headers.get("x-request-id", "")
+            answer.node = response.headers.get("x-fleet-node", "")
+            async for chunk in response.content.iter_any():
+                answer.body += chunk
+                if first is not None:
+                    first.set()
+    except aiohttp.ClientError:
+        answer.broken = True
+    return answer
+
+
+def session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=90)
+    )
+
+
+async def test_200_streams_get_the_bytes_that_their_node_wrote_and_both_nodes_work(
+    tmp_path: Path,
+) -> None:
+    script: dict[str, object] = {"token_interval_s": 0.005, "max_rows": 16}
+    with fleet(tmp_path, script, script) as (front, agents):
+        async with session() as http:
+            answers = await asyncio.gather(
+                *(ask(http, front, chat(f"stream {i}", max_tokens=24)) for i in range(STREAMS))
+            )
+        assert Counter(a.status for a in answers) == {200: STREAMS}
+        assert all(a.complete for a in answers)
+        share = Counter(a.node for a in answers)
+        assert set(share) == {"node1", "node2"}
+        written = {}
+        for each in agents:
+            for record in each.get("/scripted")["records"]:
+                written[record["request_id"]] = record["response_sha256"]
+        assert {a.request_id: hashlib.sha256(a.body).hexdigest() for a in answers} == written
+        rows = await usage_rows(front, STREAMS)
+        assert Counter(reason for _id, _node, reason in rows) == {"length": STREAMS}
+
+
+async def test_an_agent_killed_mid_run_loses_no_request_that_had_no_content(
+    tmp_path: Path,
+) -> None:
+    script: dict[str, object] = {
+        "token_interval_s": 0.02,
+        "first_token_delay_s": 0.05,
+        "max_rows": 16,
+    }
+    with fleet(tmp_path, script, script) as (front, agents):
+        async with session() as http:
+            begun = asyncio.Event()
+            tasks = [
+                asyncio.create_task(ask(http, front, chat(f"stream {i}", max_tokens=40), begun))
+                for i in range(STREAMS)
+            ]
+            await asyncio.wait_for(begun.wait(), 20)
+            agents[0].running.process.kill()
+            answers = await asyncio.gather(*tasks)
+        cut = [a for a in answers if not a.complete]
+        assert cut, "the kill came too late to cut a stream"
+        lost = [a for a in cut if a.broken or not a.had_content or b'"error"' not in a.body]
+        assert lost == []
+        assert Counter(a.status for a in answers) == {200: STREAMS}
+        rows = await usage_rows(front, STREAMS)
+        died = [row for row in rows if row[2] == "node_failed"]
+        assert len(died) >= len(cut)
+        assert {row[0] for row in rows} >= {a.request_id for a in answers}
+
+
+async def agent_events(each: Agent, into: list[dict[str, object]], ready: asyncio.Event) -> None:
+    async with (
+        session() as http,
+        http.get(each.url + "/fleet/events", headers=each.headers) as response,
+    ):
+        async for line in response.content:
+            into.append(json.loads(line) | {"seen_s": time.monotonic()})
+            ready.set()
+
+
+async def event_of(
+    events: list[dict[str, object]], ready: asyncio.Event, kind: str
+) -> dict[str, object]:
+    async with asyncio.timeout(5):
+        while True:
+            for event in events:
+                if event["type"] == kind:
+                    return event
+            ready.clear()
+            await ready.wait()
+
+
+PHASES: dict[str, tuple[dict[str, object], str]] = {
+    "loading": ({"load_delay_s": 20.0}, "finished"),
+    "queued": ({"max_rows": 1, "token_interval_s": 0.2}, "cancel_marked"),
+    "before the first token": ({"first_token_delay_s": 20.0}, "cancel_marked"),
+    "mid-stream": ({"token_interval_s": 0.05}, "cancel_marked"),
+    "collecting": ({"token_interval_s": 0.2}, "cancel_marked"),
+}
+
+
+@pytest.mark.parametrize("phase", list(PHASES))
+async def test_a_caller_that_leaves_is_marked_in_the_engine_within_250_ms(
+    tmp_path: Path, phase: str
+) -> None:
+    script, kind = PHASES[phase]
+    with fleet(tmp_path, script) as (front, agents):
+        if phase != "loading":
+            front.must("load", "scripted")
+        async with session() as http:
+            holder = None
+            if phase == "queued":
+                begun = asyncio.Event()
+                holder = asyncio.create_task(
+                    ask(http, front, chat("holder", max_tokens=1000), begun)
+                )
+                await asyncio.wait_for(begun.wait(), 10)
+            events: list[dict[str, object]] = []
+            ready = asyncio.Event()
+            watching = asyncio.create_task(agent_events(agents[0], events, ready))
+            await event_of(events, ready, "status")
+            left_s = await leave(front, phase)
+            event = await event_of(events, ready, kind)
+            if kind == "cancel_marked":
+                at_s = float(str(event["marked_monotonic_s"]))
+            else:
+                assert event["reason"] == "cancelled"
+                at_s = float(str(event["seen_s"]))
+            assert at_s - left_s < 0.25
+            finished = await event_of(events, ready, "finished")
+            assert finished["reason"] == "cancelled"
+            watching.cancel()
+            if holder is not None:
+                holder.cancel()
+                await asyncio.gather(holder, return_exceptions=True)
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def leave(front: Router, phase: str) -> float:
+    """Sends a request on a socket of its own, and drops it in the phase; when it was dropped."""
+    host, port = front.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = chat("leaver", max_tokens=1000, stream=phase != "collecting")
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+        + f"authorization: Bearer {front.key}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    await writer.drain()
+    if phase == "mid-stream":
+        await asyncio.wait_for(reader.readuntil(b"data: "), 10)
+    else:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(reader.read(1), 0.7)
+    left_s = time.monotonic()
+    writer.close()
+    return left_s

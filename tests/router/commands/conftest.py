@@ -1,0 +1,37 @@
+"""What commands talk to: a real router, or a played one."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from router.commands.client import AdminClient, Place
+from tests.router.commands.running import running_router
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the variables or the home of who runs it."""
+    for name in ("ROUTER_URL", "KEY", "NODE_TOKEN", "ROUTER_HOME", "NODE_HOME"):
+        monkeypatch.delenv(f"MLX_FLEET_{name}", raising=False)
+    monkeypatch.setenv("MLX_FLEET_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def router_place(tmp_path: Path) -> Iterator[Place]:
+    with running_router(tmp_path / "router") as place:
+        yield place
+
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+@pytest.fixture
+def played() -> Callable[[Handler], AdminClient]:
+    """A client of a router that a function plays."""
+
+    def make(handler: Handler) -> AdminClient:
+        return AdminClient(Place(key="k"), httpx.MockTransport(handler))
+
+    return make

@@ -1,0 +1,45 @@
+"""A real router in a thread of the test."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from router.commands import serve
+from router.commands.client import Place
+from router.settings import Settings
+
+TIMEOUT_S = 20.0
+
+
+@contextmanager
+def running_router(home: Path) -> Iterator[Place]:
+    """A router on an ephemeral port, with its registry and keys in `home`."""
+    settings = Settings(home=home, port=0)
+    stop = threading.Event()
+    ended: queue.Queue[BaseException | None] = queue.Queue()
+    with serve.bind(settings) as listener:
+        url = serve.url_of(listener)
+
+        def run() -> None:
+            try:
+                asyncio.run(serve.serve(settings, listener, stop))
+                ended.put(None)
+            except BaseException as error:
+                ended.put(error)
+                raise
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            # The socket listens already: the request waits in its backlog for the router.
+            httpx.get(f"{url}/health", timeout=TIMEOUT_S).raise_for_status()
+            yield Place(url, home)
+        finally:
+            stop.set()
+            thread.join(TIMEOUT_S)
+    assert ended.get(timeout=TIMEOUT_S) is None

@@ -1,0 +1,147 @@
+"""What the listings print."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from router.api.admin_views import KeyRow, ModelPlace, ModelRow, NodeModel, NodeRow
+from router.commands import aliases, keys, models, nodes, reports
+from router.commands.client import AdminClient, CommandFailed
+
+Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
+GIB = 1024**3
+
+
+def node(name: str, **changes: Any) -> NodeRow:
+    values: dict[str, Any] = {
+        "id": f"id-{name}",
+        "name": name,
+        "url": "http://127.0.0.1:8801",
+        "kind": "agent",
+        "created_at_s": 0.0,
+        "reachable": True,
+        "error": None,
+        "heard_ago_s": 1.0,
+        "version": "1",
+        "engine": "text",
+        "chip": "Apple M4",
+        "memory_budget_bytes": 16 * GIB,
+        "memory_leased_bytes": 4 * GIB,
+        "in_flight": 2,
+        "models": (NodeModel(name="tiny", state="ready"),),
+    }
+    return NodeRow(**{**values, **changes})
+
+
+def answering(rows: list[Any]) -> Callable[[httpx.Request], httpx.Response]:
+    return lambda _request: httpx.Response(200, json=[row.model_dump() for row in rows])
+
+
+def test_nodes_show_memory_models_and_why_one_is_lost(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = node("[red]mini", reachable=False, error="It went.", heard_ago_s=90)
+    nodes.show(played(answering([node("studio"), lost])), as_json=False)
+    text = capsys.readouterr().out
+    assert "4.0 GiB of 16.0 GiB" in text
+    assert "Apple M4" in text
+    assert "lost, heard 1 min ago" in text
+    assert "[red]mini: It went." in text
+
+
+def test_models_show_each_place_and_its_state(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def place(name: str, state: str, *, reachable: bool = True) -> ModelPlace:
+        return ModelPlace(
+            node=name,
+            reachable=reachable,
+            state=state,
+            weight_bytes=GIB,
+            context_tokens=4096,
+            active_requests=0,
+            since_s=0,
+            reason="Out of memory." if state == "failed" else None,
+        )
+
+    places = (place("a", "on_disk"), place("b", "failed"), place("c", "ready", reachable=False))
+    row = ModelRow(
+        name="tiny",
+        aliases=("gpt",),
+        weight_bytes=GIB,
+        context_tokens=4096,
+        active_requests=0,
+        nodes=places,
+    )
+    models.show(played(answering([row])), as_json=False)
+    text = capsys.readouterr().out
+    assert "a: on disk, b: failed, c: node not reachable" in text
+    assert "1.0 GiB" in text and "4,096" in text and "gpt" in text
+    assert "tiny on b: Out of memory." in text
+
+
+def test_keys_are_valid_expired_or_revoked() -> None:
+    def key(expires_at_s: float | None, revoked_at_s: float | None) -> KeyRow:
+        return KeyRow(
+            id="1",
+            name="ci",
+            prefix="mlxf-abc",
+            scopes=("inference",),
+            created_at_s=0,
+            expires_at_s=expires_at_s,
+            revoked_at_s=revoked_at_s,
+        )
+
+    assert keys.key_state(key(None, None), 100).plain == "valid"
+    assert keys.key_state(key(200, None), 100).plain == "valid"
+    assert keys.key_state(key(50, None), 100).plain == "expired"
+    assert keys.key_state(key(50, 40), 100).plain == "revoked 1 min ago"
+
+
+@pytest.mark.parametrize(
+    ("show", "step"),
+    [
+        (lambda client, as_json: nodes.show(client, as_json=as_json), "router add-node"),
+        (lambda client, as_json: models.show(client, as_json=as_json), "router nodes"),
+        (lambda client, as_json: aliases.show(client, as_json=as_json), "router alias set"),
+        (lambda client, as_json: keys.show(client, as_json=as_json), "router keys create"),
+        (lambda client, as_json: reports.show_usage(client, None, as_json=as_json), "router chat"),
+        (lambda client, as_json: reports.show_audit(client, 5, as_json=as_json), "Nothing"),
+    ],
+)
+def test_an_empty_listing_names_the_next_step(
+    played: Played,
+    capsys: pytest.CaptureFixture[str],
+    show: Callable[[AdminClient, bool], None],
+    step: str,
+) -> None:
+    show(played(answering([])), False)
+    assert step in capsys.readouterr().out
+    show(played(answering([])), True)
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_load_tells_where_and_how_long(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        assert json.loads(request.content) == {"model": "tiny", "node": None}
+        return httpx.Response(200, json={"model": "tiny", "nodes": ["a"], "took_s": 1.0})
+
+    models.load(played(handler), "tiny", None)
+    models.unload(played(handler), "tiny", None)
+    text = capsys.readouterr().out
+    assert "tiny is ready on a, after 0.0 s." in text
+    assert "tiny is unloaded on a." in text
+
+
+def test_since_is_a_number_and_a_unit() -> None:
+    assert reports.since_time(None, 1e6) is None
+    assert reports.since_time("2h", 1e6) == 1e6 - 7200
+    assert reports.since_time("7d", 1.0) == 0.0
+    for wrong in ("", "h", "2", "2y", "-2h"):
+        with pytest.raises(CommandFailed, match="24h"):
+            reports.since_time(wrong, 0)

@@ -1,0 +1,86 @@
+import asyncio
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from registry.migrate import Migration
+from router.commands import migrate, serve
+from router.commands.client import Place
+from router.errors import StartError
+from router.settings import Settings
+
+
+def test_options_win_over_the_environment_and_that_over_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_FLEET_ROUTER_PORT", "9001")
+    monkeypatch.setenv("MLX_FLEET_ROUTER_LOG_REQUESTS", "yes")
+    settings = serve.read_settings({"port": 9002, "log_requests": None, "host": None})
+    assert settings == Settings(home=tmp_path / "router", port=9002, log_requests=True)
+
+
+def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="--allow-plain-http"):
+        serve.refuse_open_bind(Settings(tmp_path, host="0.0.0.0"))
+    serve.refuse_open_bind(Settings(tmp_path, host="0.0.0.0", allow_plain_http=True))
+    serve.refuse_open_bind(Settings(tmp_path, host="::1"))
+
+
+def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"Port {port} .* in use"):
+            serve.bind(Settings(tmp_path, port=port))
+
+
+def test_a_host_that_is_none_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="no address '256.0.0.1'"):
+        serve.bind(Settings(tmp_path, host="256.0.0.1"))
+
+
+def test_a_second_router_on_the_same_registry_cannot_start(router_place: Place) -> None:
+    settings = Settings(router_place.home, port=0)
+    with serve.bind(settings) as listener, pytest.raises(StartError, match="in use by process"):
+        asyncio.run(serve.serve(settings, listener, threading.Event()))
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    settings = Settings(tmp_path / "file" / "home", port=0)
+    with serve.bind(settings) as listener, pytest.raises(StartError, match="cannot"):
+        asyncio.run(serve.serve(settings, listener, threading.Event()))
+
+
+def test_a_router_told_to_end_before_it_listens_ends(tmp_path: Path) -> None:
+    settings = Settings(tmp_path / "router", port=0)
+    stop = threading.Event()
+    stop.set()
+    with serve.bind(settings) as listener:
+        asyncio.run(asyncio.wait_for(serve.serve(settings, listener, stop), 20))
+
+
+def test_key_files_are_private(router_place: Place) -> None:
+    for file in (router_place.admin_key_file, router_place.first_key_file):
+        assert os.stat(file).st_mode & 0o777 == 0o600
+
+
+def test_migrate_prints_before_and_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings(tmp_path / "router")
+    migrate.run(settings)
+    assert f"{settings.registry}: empty -> " in capsys.readouterr().out
+    migrate.run(settings)
+    assert "already" in capsys.readouterr().out
+
+
+def test_migrate_needs_the_router_stopped(router_place: Place) -> None:
+    with pytest.raises(StartError, match="in use"):
+        migrate.run(Settings(router_place.home))
+
+
+def test_a_migration_is_told_by_its_revisions() -> None:
+    assert migrate.sentence("r.db", Migration("0001", "0002")) == "r.db: 0001 -> 0002"

@@ -1,0 +1,431 @@
+"""Real sockets for the router: its ASGI app in uvicorn, scripted nodes, and a raw caller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest_asyncio
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from node.protocol.messages import (
+    HEARTBEAT_S,
+    PROTOCOL_VERSION,
+    Event,
+    ModelState,
+    ModelStatus,
+    NodeStatus,
+    StatusEvent,
+    encode_event,
+)
+from registry import nodes
+from registry.records import NodeRecord
+from router.app import build_app, open_core
+from router.core import Core
+from router.credentials import NodeCredential
+from router.settings import Settings
+from router.types import Caller, Lease, NodeView, Ticket
+
+WAIT_S = 5.0
+"""Longest wait for anything that must happen."""
+CHAT = "/v1/chat/completions"
+
+
+def model_status(name: str = "m", **fields: Any) -> ModelStatus:
+    status = ModelStatus(name, ModelState.READY, weight_bytes=0, max_rows=8)
+    return msgspec.structs.replace(status, **fields)
+
+
+def node_status(
+    *models: ModelStatus,
+    node_id: str = "n",
+    instance_id: str = "i1",
+    protocol: int = PROTOCOL_VERSION,
+) -> NodeStatus:
+    return NodeStatus(
+        protocol=protocol,
+        node_id=node_id,
+        instance_id=instance_id,
+        version="0",
+        engine="scripted",
+        chip="M0",
+        memory_budget_bytes=1,
+        memory_leased_bytes=0,
+        models=models or (model_status(),),
+    )
+
+
+def node_record(
+    url: str, name: str = "a", kind: str = "agent", token: str = "secret"
+) -> NodeRecord:
+    credential = NodeCredential(token).text()
+    return NodeRecord("id-" + name, name, url, kind, credential, created_at_s=1.0)
+
+
+def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) -> NodeView:
+    status = node_status(*models, node_id=node_id)
+    return NodeView(node_id, node_id, "agent", "http://x", status, reachable, None, heard_s=1.0)
+
+
+def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:
+    caller = Caller("key-1", "ann", frozenset(("inference",)))
+    made = Ticket(request_id, caller, CHAT, model, model, stream=True, arrived_s=0.0, body=b"{}")
+    return replace(made, **fields)
+
+
+def lease(ticket_id: str = "r", node_id: str = "n", attempt: int = 1) -> Lease:
+    return Lease(ticket_id, node_id, "m", granted_s=0.0, attempt=attempt)
+
+
+# --- a scripted node ---
+
+
+@dataclass
+class Request:
+    """One request as it reached a node, and the way to answer it."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body: bytes
+    writer: asyncio.StreamWriter
+    gone: asyncio.Event
+    """Set when the other side has closed the connection."""
+    stay_open: bool = True
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers if key.lower() == name), None)
+
+    async def write(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self, body: bytes, status: str = "200 OK", **headers: str) -> None:
+        await self.write(answer_bytes(body, status, **headers))
+
+    async def begin_stream(self) -> None:
+        await self.write(STREAM_HEAD)
+
+    async def chunk(self, data: bytes) -> None:
+        await self.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def end_stream(self) -> None:
+        await self.write(b"0\r\n\r\n")
+
+    def drop(self) -> None:
+        """Ends the connection at once, as a node that dies does."""
+        self.stay_open = False
+        self.writer.transport.abort()
+
+    async def wait_gone(self) -> None:
+        await asyncio.wait_for(self.gone.wait(), WAIT_S)
+
+
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+def answer_bytes(body: bytes, status: str = "200 OK", **headers: str) -> bytes:
+    lines = {"content-type": "application/json", "content-length": str(len(body))}
+    lines |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + body
+
+
+Script = Callable[[Request], Awaitable[None]]
+
+
+@dataclass
+class ScriptedNode:
+    """A node that does exactly what its script says, byte by byte."""
+
+    script: Script
+    first_events: tuple[Event, ...] = (StatusEvent(node_status()),)
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    connections: int = 0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.connections += 1
+        wire = Wire(reader)
+        try:
+            while (request := await wire.request(writer)) is not None:
+                self.requests.append(request)
+                await self._serve(request)
+                if not request.stay_open:
+                    break
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            wire.end()
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def _serve(self, request: Request) -> None:
+        if not request.target.startswith("/fleet/events"):
+            await self.script(request)
+            return
+        await request.begin_stream()
+        for event in self.first_events:
+            await request.chunk(encode_event(event) + b"\n")
+        while not request.gone.is_set():
+            try:
+                await asyncio.wait_for(request.gone.wait(), HEARTBEAT_S)
+            except TimeoutError:
+                for event in self.first_events[:1]:
+                    await request.chunk(encode_event(event) + b"\n")
+
+
+class Wire:
+    """Reads requests from a connection and notices its end while one is being answered."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._data = bytearray()
+        self._more = asyncio.Event()
+        self.gone = asyncio.Event()
+        self._pump = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        try:
+            while data := await self._reader.read(1 << 16):
+                self._data += data
+                self._more.set()
+        except OSError:
+            pass
+        self.gone.set()
+        self._more.set()
+
+    def end(self) -> None:
+        self._pump.cancel()
+
+    async def _until(self, ready: Callable[[], bool]) -> bool:
+        while not ready():
+            if self.gone.is_set():
+                return False
+            self._more.clear()
+            await self._more.wait()
+        return True
+
+    async def request(self, writer: asyncio.StreamWriter) -> Request | None:
+        if not await self._until(lambda: b"\r\n\r\n" in self._data):
+            return None
+        end = self._data.index(b"\r\n\r\n")
+        head = bytes(self._data[:end])
+        del self._data[: end + 4]
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, _version = first.split(" ")
+        headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines)]
+        size = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
+        await self._until(lambda: len(self._data) >= size)
+        body = bytes(self._data[:size])
+        del self._data[:size]
+        return Request(method, target, headers, body, writer, self.gone)
+
+
+# --- the router under test ---
+
+
+@dataclass
+class RunningRouter:
+    core: Core
+    port: int
+    key: str
+    state: ServerState
+    callers: list[RawCaller] = field(default_factory=list)
+
+    async def add(self, node: ScriptedNode, name: str = "a", kind: str = "agent") -> None:
+        record = node_record(node.url, name, kind)
+        await self.core.registry.write(lambda session: nodes.add(session, record))
+        await asyncio.wait_for(self.core.watcher.watch(record), WAIT_S)
+
+    async def post(self, body: object, path: str = CHAT, **headers: str) -> RawCaller:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {
+            "authorization": f"Bearer {self.key}",
+            "content_length": str(len(data)),
+        } | headers
+        return await self.send("POST", path, data, **headers)
+
+    async def send(self, method: str, path: str, body: bytes = b"", **headers: str) -> RawCaller:
+        caller = await RawCaller.connect(self.port)
+        self.callers.append(caller)
+        lines = {"host": "router", **headers}
+        head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
+        caller.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
+        return caller
+
+    async def idle(self) -> None:
+        """Waits until no request is being served."""
+        async with asyncio.timeout(WAIT_S):
+            while self.state.tasks:
+                await asyncio.wait(self.state.tasks)
+
+
+@dataclass
+class RawCaller:
+    """A client of the router that sees every byte."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    async def connect(cls, port: int) -> RawCaller:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def head(self) -> int:
+        """The status; the headers are kept."""
+        raw = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT_S)
+        first, *lines = raw.decode("latin-1").rstrip().split("\r\n")
+        pairs = [
+            (name.lower(), value) for name, _, value in (line.partition(": ") for line in lines)
+        ]
+        self.headers = dict(pairs)
+        assert len(self.headers) == len(pairs), "a header was sent twice"
+        self.status = int(first.split(" ")[1])
+        return self.status
+
+    async def chunk(self) -> bytes:
+        """The next chunk of a chunked answer; empty at its end."""
+        size = int(await asyncio.wait_for(self.reader.readuntil(b"\r\n"), WAIT_S), 16)
+        data = await asyncio.wait_for(self.reader.readexactly(size + 2), WAIT_S)
+        return data[:-2]
+
+    async def body(self) -> bytes:
+        if not self.status:
+            await self.head()
+        if "content-length" in self.headers:
+            size = int(self.headers["content-length"])
+            return await asyncio.wait_for(self.reader.readexactly(size), WAIT_S)
+        parts = []
+        while part := await self.chunk():
+            parts.append(part)
+        return b"".join(parts)
+
+    async def error(self) -> dict[str, Any]:
+        """The error of an answer that is one."""
+        error = json.loads(await self.body())["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error, dict)
+        return error
+
+    def leave(self) -> None:
+        self.writer.close()
+
+
+class _Errors(logging.Handler):
+    """Keeps what uvicorn would only have logged: an app that raised."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(logging.Formatter().format(record))
+
+
+@asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
+    """The app in uvicorn's own protocol on a free port; fails the test where the app raises."""
+    config = uvicorn.Config(
+        app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
+    )
+    config.load()
+    state = ServerState()
+    errors = _Errors()
+    logging.getLogger("uvicorn.error").addHandler(errors)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: HttpToolsProtocol(config, state, {}), "127.0.0.1", 0
+    )
+    try:
+        yield server.sockets[0].getsockname()[1], state
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=WAIT_S)
+        logging.getLogger("uvicorn.error").removeHandler(errors)
+    assert not errors.seen, errors.seen[0]
+
+
+@asynccontextmanager
+async def running_router(folder: Path, hold_head_s: float = 10.0) -> AsyncIterator[RunningRouter]:
+    settings = Settings(home=folder / "router", hold_head_s=hold_head_s)
+    async with open_core(settings) as core:
+        key = settings.first_key_file.read_text().strip()
+        async with serving(build_app(core)) as (port, state):
+            running = RunningRouter(core, port, key, state)
+            yield running
+            for caller in running.callers:
+                caller.leave()
+        assert core.dispatcher.open_leases == 0, "a lease was never given back"
+
+
+@pytest_asyncio.fixture
+async def router(tmp_path: Path) -> AsyncIterator[RunningRouter]:
+    async with running_router(tmp_path) as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def impatient(tmp_path: Path) -> AsyncIterator[RunningRouter]:
+    """A router that holds a stream's head for a twentieth of a second only."""
+    async with running_router(tmp_path, hold_head_s=0.05) as running:
+        yield running
+
+
+StartNode = Callable[..., Awaitable[ScriptedNode]]
+
+
+@pytest_asyncio.fixture
+async def start_node() -> AsyncIterator[StartNode]:
+    """Starts scripted nodes that end with the test."""
+    started: list[ScriptedNode] = []
+
+    async def start(script: Script, **fields: Any) -> ScriptedNode:
+        node = ScriptedNode(script, **fields)
+        started.append(node)
+        await node.start()
+        return node
+
+    yield start
+    for node in started:
+        await node.stop()
+
+
+async def silent(_request: Request) -> None:
+    """The script of a node that is never asked."""
+    raise AssertionError("the node was asked")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from registry import keys, nodes
+from registry.migrate import open_migrated
+from router.app import open_core, write_secret
+from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
+from router.errors import Forbidden
+from router.settings import Settings
+from tests.router.conftest import RunningRouter, StartNode, node_record, silent
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_the_first_start_makes_two_key_files_and_the_second_none(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "router")
+    files = (settings.admin_key_file, settings.first_key_file)
+    async with open_core(settings) as core:
+        admin, first = (file.read_text().strip() for file in files)
+        assert core.keys.check(admin, SCOPE_ADMIN).name == "admin"
+        assert core.keys.check(admin, SCOPE_INFERENCE).name == "admin"
+        assert core.keys.check(first, SCOPE_INFERENCE).name == "first"
+        with pytest.raises(Forbidden):
+            core.keys.check(first, SCOPE_ADMIN)
+        router_id = core.router_id
+    assert [mode(file) for file in files] == [0o600, 0o600]
+    assert mode(settings.home) == 0o700
+    assert not list(settings.home.glob("*.partial"))
+    for file in files:
+        file.unlink()
+    async with open_core(settings) as core:
+        assert core.keys.check(admin, SCOPE_ADMIN).name == "admin"
+        assert core.router_id == router_id
+    assert not any(file.exists() for file in files)
+
+
+async def test_keys_are_stored_as_digests_only(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path / "router")
+    async with open_core(settings) as core:
+        key = settings.admin_key_file.read_text().strip()
+        async with core.registry.read() as session:
+            assert key not in repr(await keys.list_all(session))
+
+
+def test_a_secret_file_is_private_and_replaces_what_was_there(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    file.write_text("old")
+    file.chmod(0o644)
+    (tmp_path / "a.partial").write_text("left by a crash")
+    write_secret(file, "new")
+    assert (file.read_text(), mode(file)) == ("new\n", 0o600)
+    assert [each.name for each in tmp_path.iterdir()] == ["a.key"]
+
+
+async def test_registered_nodes_are_watched_from_the_start(
+    tmp_path: Path, start_node: StartNode
+) -> None:
+    node = await start_node(silent)
+    settings = Settings(home=tmp_path / "router")
+    registry = await open_migrated(settings.registry)
+    await registry.write(lambda session: nodes.add(session, node_record(node.url)))
+    await registry.close()
+    async with open_core(settings) as core:
+        assert [view.name for view in core.fleet.snapshot] == ["a"]
+        assert core.watcher.client("id-a") is not None
+
+
+async def test_health_is_liveness_and_ready_means_a_node(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    caller = await router.send("GET", "/health")
+    assert json.loads(await caller.body()) == {"status": "ok"}
+    caller = await router.send("GET", "/ready")
+    assert json.loads(await caller.body()) == {"ready": False, "nodes": 0}
+    assert caller.status == 503
+    await router.add(await start_node(silent))
+    caller = await router.send("GET", "/ready")
+    assert json.loads(await caller.body()) == {"ready": True, "nodes": 1}
+    assert caller.status == 200
+
+
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc", "/", "/v1"])
+async def test_nothing_else_is_shown(router: RunningRouter, path: str) -> None:
+    caller = await router.send("GET", path)
+    assert await caller.head() == 404
+
+
+async def test_the_admin_api_is_behind_its_key(router: RunningRouter) -> None:
+    caller = await router.send("GET", "/admin/nodes")
+    assert (await caller.error())["code"] == "invalid_api_key"
+    caller = await router.send("GET", "/admin/nodes", authorization=f"Bearer {router.key}")
+    assert (await caller.error())["code"] == "permission_denied"

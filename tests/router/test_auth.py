@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from registry.records import KeyRecord
+from router.auth import (
+    SCOPE_ADMIN,
+    SCOPE_INFERENCE,
+    KeyRing,
+    caller_of,
+    digest,
+    key_from_headers,
+    new_key,
+)
+from router.errors import Forbidden, Unauthorized
+from tests.fakes import FakeClock
+
+KEY = "mlxf-00"
+RECORD = KeyRecord(
+    id="k1",
+    name="ann",
+    prefix="mlxf-00",
+    digest=digest(KEY),
+    scopes=(SCOPE_INFERENCE,),
+    created_at_s=1.0,
+    expires_at_s=None,
+    revoked_at_s=None,
+)
+
+
+def test_a_new_key_has_128_random_bits_a_visible_prefix_and_its_sha256() -> None:
+    key, prefix, stored = new_key()
+    assert len(bytes.fromhex(key.removeprefix("mlxf-"))) == 16
+    assert key.startswith(prefix) and len(prefix) == 11
+    assert stored == hashlib.sha256(key.encode()).hexdigest()
+    assert new_key()[0] != key
+
+
+def test_a_valid_key_gives_its_caller() -> None:
+    assert KeyRing([RECORD]).check(KEY, SCOPE_INFERENCE) == caller_of(RECORD)
+
+
+@pytest.mark.parametrize("key", [None, "", "mlxf-01", KEY + " "])
+def test_a_missing_or_wrong_key_is_unauthorized(key: str | None) -> None:
+    with pytest.raises(Unauthorized, match="router keys create"):
+        KeyRing([RECORD]).check(key, SCOPE_INFERENCE)
+
+
+def test_a_key_without_the_scope_is_forbidden() -> None:
+    with pytest.raises(Forbidden, match="'admin'"):
+        KeyRing([RECORD]).check(KEY, SCOPE_ADMIN)
+
+
+def test_a_key_ends_at_its_expiry() -> None:
+    clock = FakeClock(100.0)
+    ring = KeyRing([replace(RECORD, expires_at_s=101.0)], clock)
+    ring.check(KEY, SCOPE_INFERENCE)
+    clock.advance(1.0)
+    with pytest.raises(Unauthorized, match="expired"):
+        ring.check(KEY, SCOPE_INFERENCE)
+
+
+def test_revoked_and_removed_keys_are_unauthorized() -> None:
+    ring = KeyRing([replace(RECORD, revoked_at_s=1.0)])
+    with pytest.raises(Unauthorized):
+        ring.check(KEY, SCOPE_INFERENCE)
+    ring.add(RECORD)
+    ring.check(KEY, SCOPE_INFERENCE)
+    ring.remove(RECORD.digest)
+    ring.remove(RECORD.digest)
+    with pytest.raises(Unauthorized):
+        ring.check(KEY, SCOPE_INFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ([(b"authorization", b"Bearer abc")], "abc"),
+        ([(b"authorization", b"bearer  abc ")], "abc"),
+        ([(b"x-api-key", b" abc ")], "abc"),
+        ([(b"authorization", b"Basic abc"), (b"x-api-key", b"xyz")], "xyz"),
+        ([(b"authorization", b"Basic abc")], None),
+        ([(b"cookie", b"abc")], None),
+        ([(b"authorization", b"Bearer \xff")], "\xff"),
+        ([], None),
+    ],
+)
+def test_the_key_comes_from_either_header(
+    headers: list[tuple[bytes, bytes]], key: str | None
+) -> None:
+    assert key_from_headers(headers) == key

@@ -1,0 +1,131 @@
+"""The command line, most of it against a real router."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from router.cli import app
+from router.commands import serve
+from router.commands.client import Place
+from tests.router.commands.running import running_router
+
+
+class Cli:
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.environ: dict[str, str | None] = {
+            "MLX_FLEET_ROUTER_URL": place.url,
+            "MLX_FLEET_ROUTER_HOME": str(place.home),
+            "MLX_FLEET_KEY": None,
+            "MLX_FLEET_NODE_TOKEN": None,
+        }
+
+    def run(self, *arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(app, arguments, input=stdin, env=self.environ)
+
+    def must(self, *arguments: str) -> str:
+        done = self.run(*arguments)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def fails(self, *arguments: str, code: int = 1, stdin: str | None = None) -> str:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.exit_code == code, done.output
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stdout == ""
+        return done.stderr
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    with running_router(tmp_path) as place:
+        yield Cli(place)
+
+
+def test_a_command_without_a_router_is_one_line(tmp_path: Path) -> None:
+    cli = Cli(Place("http://127.0.0.1:9", tmp_path))
+    assert "start it with `router serve`" in cli.fails("nodes")
+    assert "start it with `router serve`" in cli.fails("chat", "tiny", "hi")
+
+
+def test_an_empty_fleet_names_the_next_step(cli: Cli) -> None:
+    assert "router add-node" in cli.must("nodes")
+    assert "router nodes" in cli.must("models")
+    assert "router alias set" in cli.must("alias", "list")
+    assert "router chat" in cli.must("usage", "--since", "24h")
+    assert json.loads(cli.must("nodes", "--json")) == []
+
+
+def test_a_key_is_made_used_and_revoked(cli: Cli) -> None:
+    made = cli.run("keys", "create", "ci", "--scope", "admin", "--expires-days", "30")
+    key = made.stdout.strip()
+    assert key.startswith("mlxf-")
+    assert "shown this once" in made.stderr
+    listed = cli.must("keys", "list")
+    assert key not in listed
+    assert "in 29 days" in listed or "in 30 days" in listed
+    cli.environ["MLX_FLEET_KEY"] = key
+    assert {row["name"] for row in json.loads(cli.must("keys", "list", "--json"))} == {
+        "admin",
+        "first",
+        "ci",
+    }
+    cli.must("keys", "revoke", "ci")
+    assert "MLX_FLEET_KEY" in cli.fails("nodes")
+
+
+def test_changes_are_in_the_audit_log(cli: Cli) -> None:
+    cli.must("alias", "set", "gpt", "tiny", "--force")
+    assert "gpt now means" not in cli.must("alias", "rm", "gpt")
+    text = cli.must("audit")
+    assert "alias.set" in text and "alias.remove" in text and "admin" in text
+
+
+def test_what_the_router_refuses_is_one_line(cli: Cli) -> None:
+    assert "No node" in cli.fails("load", "tiny")
+    assert "No node" in cli.fails("alias", "set", "gpt", "tiny")
+    assert "no node 'mini'" in cli.fails("remove-node", "mini")
+    assert "cannot be reached" in cli.fails("add-node", "http://127.0.0.1:9", "--token", "t")
+    assert "--allow-plain-http" in cli.fails("add-node", "http://mini.example:1")
+    assert "24h" in cli.fails("usage", "--since", "yesterday")
+    assert "scopes" in cli.fails("keys", "create", "x", "--scope", "root")
+    assert "No node" in cli.fails("chat", "tiny", "hi")
+
+
+def test_a_token_may_come_by_standard_input(cli: Cli) -> None:
+    text = cli.fails("add-node", "http://127.0.0.1:9", "--token", "-", stdin="")
+    assert "no token" in text
+    text = cli.fails("add-node", "http://127.0.0.1:9", "--token", "-", stdin="secret\n")
+    assert "cannot be reached" in text and "secret" not in text
+
+
+def test_a_key_for_inference_changes_nothing(cli: Cli) -> None:
+    cli.environ["MLX_FLEET_KEY"] = cli.place.inference_key()
+    assert "lacks the scope" in cli.fails("nodes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--registry-url", "postgresql://db/fleet"), "SQLite"),
+        (("--host", "0.0.0.0"), "--allow-plain-http"),
+    ],
+)
+def test_a_router_that_cannot_start_is_one_line_and_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], word: str
+) -> None:
+    # The log of this process belongs to the tests.
+    monkeypatch.setattr(serve, "log_to_streams", lambda: None)
+    cli = Cli(Place("", tmp_path))
+    del cli.environ["MLX_FLEET_ROUTER_URL"]
+    assert word in cli.fails("serve", "--port", "0", *arguments, code=2)
+
+
+def test_wrong_use_is_code_2(tmp_path: Path) -> None:
+    cli = Cli(Place("http://127.0.0.1:9", tmp_path))
+    assert cli.run("serve", "--port", "70000").exit_code == 2
+    assert cli.run("nosuch").exit_code == 2
+    assert cli.run("load").exit_code == 2

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from router.credentials import NodeCredential, check_node_url, is_loopback
+from router.errors import BadRequest, PlainHttpRefused
+
+CLOSED = NodeCredential("secret")
+OPEN = NodeCredential("secret", allow_plain_http=True)
+
+
+def test_the_registry_s_text_gives_the_credential_back() -> None:
+    assert NodeCredential.from_text(OPEN.text()) == OPEN
+
+
+def test_a_credential_never_shows_its_token() -> None:
+    assert "secret" not in repr(CLOSED) + str(CLOSED) + f"{CLOSED}"
+
+
+def test_a_token_is_a_bearer_header_and_an_empty_one_is_none() -> None:
+    assert CLOSED.headers() == {"authorization": "Bearer secret"}
+    assert NodeCredential().headers() == {}
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "::1"])
+def test_this_machine_is_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "", "::", "10.0.0.1", "mac.local", "127.0.0.1.example.com", "xlocalhost"]
+)
+def test_everything_else_is_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ("127.0.0.1:8801", "http://127.0.0.1:8801"),
+        ("http://localhost:8801/", "http://localhost:8801"),
+        ("http://[::1]:8801", "http://[::1]:8801"),
+        ("https://mac.local", "https://mac.local"),
+        ("HTTPS://mac.local/base/", "https://mac.local/base"),
+    ],
+)
+def test_a_node_s_address_is_brought_to_one_form(given: str, made: str) -> None:
+    assert check_node_url(given, CLOSED) == made
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "ftp://mac.local",
+        "http://",
+        "http://:8801",
+        "http://mac.local:99999",
+        "http://mac.local:0",
+        "http://mac.local:x",
+        "http://[::1",
+        "http://mac local",
+        "http://mac.local:8801\n",
+    ],
+)
+def test_what_is_no_address_is_refused_and_repeated(url: str) -> None:
+    with pytest.raises(BadRequest, match="not a node's address") as raised:
+        check_node_url(url, OPEN)
+    assert raised.value.param == "url"
+    assert repr(url) in raised.value.message
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:secret@mac.local", "http://u@mac.local", "http://m?a=secret", "http://m#a"]
+)
+def test_an_address_holds_no_secret_and_none_is_repeated(url: str) -> None:
+    with pytest.raises(BadRequest, match="--token") as raised:
+        check_node_url(url, OPEN)
+    assert "secret" not in raised.value.message
+
+
+def test_plain_http_to_another_machine_needs_the_admin_s_word() -> None:
+    with pytest.raises(PlainHttpRefused, match="--allow-plain-http"):
+        check_node_url("mac.local:8801", CLOSED)
+    assert check_node_url("mac.local:8801", OPEN) == "http://mac.local:8801"

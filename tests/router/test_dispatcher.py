@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from router.dispatcher import OUTCOME_NODE_FAILED, OUTCOME_SERVED, Dispatcher
+from router.errors import NodeFailed, NoNodeReady, UnknownModel
+from router.fleet import Fleet
+from router.ledger import Ledger
+from router.watcher import Watcher
+from tests.fakes import FakeClock
+from tests.router.conftest import (
+    WAIT_S,
+    Request,
+    StartNode,
+    model_status,
+    node_record,
+    node_status,
+    ticket,
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.ledger = Ledger("router-1")
+        self.watcher = Watcher(self.fleet, self.ledger)
+        self.clock = FakeClock()
+        self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.clock)
+
+    def add(self, name: str) -> None:
+        """A node that is heard of and that nobody can dial."""
+        self.fleet.add(node_record("http://x", name))
+        self.fleet.heard("id-" + name, node_status(model_status("m")))
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await asyncio.wait_for(made.watcher.close(), WAIT_S)
+
+
+async def test_a_model_that_no_node_has_is_unknown(world: World) -> None:
+    with pytest.raises(UnknownModel, match="router models"):
+        world.dispatcher.place(ticket())
+
+
+async def test_a_model_whose_nodes_are_away_has_no_node_ready(world: World) -> None:
+    world.add("a")
+    world.fleet.lost("id-a", "Gone.")
+    with pytest.raises(NoNodeReady, match="router nodes") as raised:
+        world.dispatcher.place(ticket())
+    assert raised.value.retry_after_s
+    assert world.dispatcher.open_leases == 0
+
+
+async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
+    world: World,
+) -> None:
+    world.add("a")
+    lease = world.dispatcher.place(ticket())
+    world.fleet.remove("id-a")
+    with pytest.raises(NodeFailed, match="removed from the fleet"):
+        await world.dispatcher.open(ticket(), lease)
+    assert world.dispatcher.node_name(lease) == "id-a"
+    assert world.dispatcher.place_again(lease, node_at_fault=False) is None
+    assert world.dispatcher.open_leases == 0
+    assert world.ledger.open_requests == 0
+    world.dispatcher.forget("id-a")
+
+
+async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
+    world.add("a")
+    lease = world.dispatcher.place(ticket())
+    assert lease.granted_s == world.clock.now_s
+    assert (world.dispatcher.in_flight("id-a"), world.dispatcher.open_leases) == (1, 1)
+    world.ledger.opened(ticket(), lease, "a", "i1", reported=False)
+    world.dispatcher.done(lease, OUTCOME_SERVED)
+    assert (world.dispatcher.in_flight("id-a"), world.dispatcher.open_leases) == (0, 0)
+    assert [row.reason for row in world.ledger.take_rows()] == [OUTCOME_SERVED]
+
+
+async def test_a_node_that_failed_a_request_is_passed_over_for_a_while(world: World) -> None:
+    world.add("a")
+    world.add("b")
+    lease = world.dispatcher.place(ticket("1"))
+    world.dispatcher.done(lease, OUTCOME_NODE_FAILED)
+    for number in range(2, 5):
+        other = world.dispatcher.place(ticket(str(number)))
+        assert other.node_id != lease.node_id
+    world.clock.advance(60.0)
+    assert world.dispatcher.place(ticket("5")).node_id == lease.node_id
+
+
+async def test_a_node_that_does_not_take_the_connection_has_failed(
+    world: World, start_node: StartNode
+) -> None:
+    async def never(_request: Request) -> None:
+        raise AssertionError
+
+    node = await start_node(never)
+    await asyncio.wait_for(world.watcher.watch(node_record(node.url)), WAIT_S)
+    lease = world.dispatcher.place(ticket())
+    assert node._server is not None
+    node._server.close()
+    with pytest.raises(NodeFailed, match="connection to the node a broke"):
+        await world.dispatcher.open(ticket(), lease)
+    assert world.ledger.open_requests == 1

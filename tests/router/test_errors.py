@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from router import errors
+from router.errors import RouterError
+
+ALL = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, RouterError)
+]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_each_error_has_a_sentence_a_status_and_a_code(kind: type[RouterError]) -> None:
+    assert "__doc__" in vars(kind) and kind.__doc__
+    error = kind()
+    assert error.message.endswith(".") and "\n" not in error.message and "  " not in error.message
+    assert 400 <= kind.status < 600
+    assert kind.code == kind.code.lower() and " " not in kind.code
+    assert kind.kind.endswith("_error")
+    assert (kind.kind == "server_error") == (kind.status >= 500)
+
+
+def test_the_tree_is_not_empty() -> None:
+    assert len(ALL) > 15
+
+
+def test_the_body_is_openai_s_envelope() -> None:
+    error = errors.BadRequest("temperature: too hot.", param="temperature")
+    assert json.loads(error.body()) == {
+        "error": {
+            "message": "temperature: too hot.",
+            "type": "invalid_request_error",
+            "param": "temperature",
+            "code": "invalid_value",
+        }
+    }
+
+
+def test_an_error_may_say_when_to_come_back() -> None:
+    assert errors.NoNodeReady(retry_after_s=5).retry_after_s == 5
+    assert errors.NoNodeReady().retry_after_s is None
+    assert json.loads(errors.NoNodeReady().body())["error"]["param"] is None

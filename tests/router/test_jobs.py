@@ -1,0 +1,226 @@
+"""The periodic work against a real registry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from registry import models, nodes, residency, usage
+from registry.db import Registry, WriteSession
+from registry.errors import RegistryFailed
+from registry.migrate import open_migrated
+from registry.records import NodeRecord, ResidencyRecord, UsageRecord
+from router.fleet import Fleet
+from router.jobs import Jobs, residency_rows
+from router.ledger import Ledger
+from tests.router.conftest import (
+    WAIT_S,
+    lease,
+    model_status,
+    node_record,
+    node_status,
+    node_view,
+    ticket,
+)
+
+NODE = node_record("http://a")
+
+
+@pytest_asyncio.fixture
+async def registry(tmp_path: Path) -> AsyncIterator[Registry]:
+    opened = await open_migrated(tmp_path / "registry.db")
+    yield opened
+    await opened.close()
+
+
+def served(ledger: Ledger, name: str) -> None:
+    ledger.opened(ticket(name), lease(name), "a", "i1", reported=False)
+    ledger.ended(lease(name), 1.0, "served")
+
+
+async def register(registry: Registry, record: NodeRecord) -> None:
+    async def add(session: WriteSession) -> None:
+        await nodes.add(session, record)
+
+    await registry.write(add)
+
+
+async def unregister(registry: Registry, name: str) -> None:
+    async def remove(session: WriteSession) -> None:
+        await nodes.remove(session, name)
+
+    await registry.write(remove)
+
+
+async def usage_of(registry: Registry) -> list[str]:
+    async with registry.read() as session:
+        return sorted(row.request_id for row in await usage.recent(session, 100))
+
+
+async def residency_of(registry: Registry) -> list[ResidencyRecord]:
+    async with registry.read() as session:
+        return await residency.list_all(session)
+
+
+def heard(fleet: Fleet, *names: str) -> None:
+    fleet.heard(NODE.id, node_status(*(model_status(name, weight_bytes=5) for name in names)))
+
+
+async def test_usage_is_written_in_one_batch(registry: Registry) -> None:
+    ledger = Ledger("router-1")
+    jobs = Jobs(registry, Fleet(), ledger)
+    await jobs.write_usage()
+    served(ledger, "one")
+    served(ledger, "two")
+    await jobs.write_usage()
+    assert await usage_of(registry) == ["one", "two"]
+    assert ledger.take_rows() == []
+
+
+async def test_a_write_that_fails_keeps_the_rows_for_the_next_run(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger("router-1")
+    jobs = Jobs(registry, Fleet(), ledger)
+    served(ledger, "one")
+
+    async def fail(_session: WriteSession, _rows: list[UsageRecord]) -> int:
+        raise RegistryFailed(registry.path, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(usage, "add_many", fail)
+        await jobs.write_usage()
+    assert "1 usage rows could not be written" in caplog.text
+    served(ledger, "two")
+    await jobs.write_usage()
+    assert await usage_of(registry) == ["one", "two"]
+
+
+async def test_a_run_cut_off_by_the_shutdown_loses_no_rows(registry: Registry) -> None:
+    ledger = Ledger("router-1")
+    jobs = Jobs(registry, Fleet(), ledger)
+    jobs.start()
+    turn = asyncio.Event()
+
+    async def hold(_session: WriteSession) -> None:
+        await asyncio.wait_for(turn.wait(), WAIT_S)
+
+    blocker = asyncio.create_task(registry.write(hold))
+    served(ledger, "early")
+    run = asyncio.create_task(jobs.write_usage())
+    await asyncio.sleep(0)  # both are in the registry's queue now
+    run.cancel()
+    served(ledger, "late")
+    closing = asyncio.create_task(jobs.close())
+    turn.set()
+    await asyncio.wait_for(asyncio.gather(closing, blocker), WAIT_S)
+    await asyncio.gather(run, return_exceptions=True)
+    assert await usage_of(registry) == ["early", "late"]
+
+
+async def test_the_last_run_writes_requests_that_are_still_open(registry: Registry) -> None:
+    ledger = Ledger("router-1")
+    jobs = Jobs(registry, Fleet(), ledger)
+    jobs.start()
+    ledger.opened(ticket("open"), lease("open"), "a", "i1", reported=True)
+    await jobs.close()
+    assert await usage_of(registry) == ["open"]
+
+
+async def test_residency_and_models_are_written_where_they_changed(registry: Registry) -> None:
+    await register(registry, NODE)
+    fleet = Fleet()
+    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    fleet.add(NODE)
+    await jobs.write_residency()
+    assert await residency_of(registry) == []
+    heard(fleet, "m")
+    await jobs.write_residency()
+    assert await residency_of(registry) == [ResidencyRecord(NODE.id, "m", "ready", 5, 0.0)]
+    heard(fleet, "x")
+    await jobs.write_residency()
+    assert [row.model for row in await residency_of(registry)] == ["x"]
+    async with registry.read() as session:
+        assert [model.name for model in await models.list_all(session)] == ["m", "x"]
+
+
+async def test_unchanged_residency_is_not_written_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await register(registry, NODE)
+    fleet = Fleet()
+    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    fleet.add(NODE)
+    heard(fleet, "m")
+    await jobs.write_residency()
+    monkeypatch.setattr(Registry, "write", None)
+    heard(fleet, "m")
+    await jobs.write_residency()
+
+
+async def test_a_node_removed_meanwhile_does_not_stop_the_others(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = node_record("http://b", "b")
+    await register(registry, other)
+    fleet = Fleet()
+    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    fleet.add(NODE)
+    fleet.add(other)
+    heard(fleet, "m")
+    fleet.heard(other.id, node_status(model_status("y")))
+    await jobs.write_residency()
+    assert [row.node_id for row in await residency_of(registry)] == [other.id]
+    assert caplog.messages == []
+
+
+async def test_a_node_that_was_removed_and_added_again_is_written_again(
+    registry: Registry,
+) -> None:
+    await register(registry, NODE)
+    fleet = Fleet()
+    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    fleet.add(NODE)
+    heard(fleet, "m")
+    await jobs.write_residency()
+    await unregister(registry, NODE.name)
+    fleet.remove(NODE.id)
+    await jobs.write_residency()
+    await register(registry, NODE)
+    fleet.add(NODE)
+    heard(fleet, "m")
+    await jobs.write_residency()
+    assert [row.model for row in await residency_of(registry)] == ["m"]
+
+
+async def test_a_failing_registry_is_logged_and_tried_again(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await register(registry, NODE)
+    fleet = Fleet()
+    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    fleet.add(NODE)
+    heard(fleet, "m")
+
+    async def fail(*_given: object) -> None:
+        raise RegistryFailed(registry.path, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(residency, "replace_node", fail)
+        await jobs.write_residency()
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    await jobs.write_residency()
+    assert [row.model for row in await residency_of(registry)] == ["m"]
+
+
+def test_a_node_without_a_word_has_no_rows() -> None:
+    view = Fleet()
+    view.add(NODE)
+    assert residency_rows(view.snapshot[0]) is None
+    rows = residency_rows(node_view("a", model_status("m", since_unix_s=3.0)))
+    assert rows == (ResidencyRecord("a", "m", "ready", 0, 3.0),)

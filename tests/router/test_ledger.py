@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from node.protocol.messages import Finished, FinishReason
+from router.ledger import Ledger, finished_line
+from router.settings import UNREPORTED_AFTER_S
+from tests.fakes import FakeClock
+from tests.router.conftest import lease, ticket
+
+FINISHED = Finished(
+    seq=7,
+    request_id="r",
+    origin="router-1/key-1",
+    model="m",
+    prompt_tokens=20,
+    cached_tokens=4,
+    completion_tokens=11,
+    reasoning_tokens=2,
+    queue_s=0.1,
+    ttft_s=0.25,
+    prefill_s=0.2,
+    decode_s=2.0,
+    reason=FinishReason.STOP,
+    finished_unix_s=99.0,
+)
+
+
+def ledger_with(*requests: str, reported: bool = True, log_requests: bool = False) -> Ledger:
+    ledger = Ledger("router-1", log_requests=log_requests, wall_clock=FakeClock(500.0))
+    for name in requests:
+        ledger.opened(ticket(name), lease(name), "mini", "i1", reported=reported)
+    return ledger
+
+
+def test_the_origin_names_router_and_key() -> None:
+    assert ledger_with().origin(ticket()) == "router-1/key-1"
+
+
+@pytest.mark.parametrize("report_first", [True, False])
+def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: bool) -> None:
+    ledger = ledger_with("r")
+    if report_first:
+        ledger.on_finished("n", "i1", FINISHED)
+    ledger.ended(lease(), 10.0, "served")
+    if not report_first:
+        assert ledger.take_rows() == []
+        ledger.on_finished("n", "i1", FINISHED)
+    ledger.expire(10.0 + 2 * UNREPORTED_AFTER_S)
+    (row,) = ledger.take_rows()
+    assert (row.request_id, row.node_id, row.instance_id, row.seq) == ("r", "n", "i1", 7)
+    assert (row.key_id, row.model, row.reason) == ("key-1", "m", "stop")
+    assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (20, 4, 11)
+    assert (row.reasoning_tokens, row.ttft_s, row.decode_s) == (2, 0.25, 2.0)
+    assert row.finished_at_s == 99.0
+    assert ledger.open_requests == 0
+
+
+def test_a_request_whose_node_died_is_written_without_counts() -> None:
+    ledger = ledger_with("r")
+    ledger.ended(lease(), 10.0, "node_failed")
+    ledger.expire(10.0 + UNREPORTED_AFTER_S - 0.1)
+    assert ledger.take_rows() == []
+    ledger.expire(10.0 + UNREPORTED_AFTER_S)
+    (row,) = ledger.take_rows()
+    assert (row.reason, row.prompt_tokens, row.ttft_s) == ("node_failed", None, None)
+    assert (row.instance_id, row.seq, row.finished_at_s) == ("i1", 0, 500.0)
+    assert ledger.open_requests == 0
+
+
+def test_a_request_that_still_runs_never_expires() -> None:
+    ledger = ledger_with("r")
+    ledger.expire(1e9)
+    assert ledger.take_rows() == []
+    assert ledger.open_requests == 1
+
+
+def test_requests_expire_in_the_order_of_their_ends() -> None:
+    ledger = ledger_with("one", "two")
+    ledger.ended(lease("two"), 0.0, "served")
+    ledger.ended(lease("one"), 5.0, "served")
+    ledger.expire(UNREPORTED_AFTER_S)
+    assert [row.request_id for row in ledger.take_rows()] == ["two"]
+    ledger.expire(UNREPORTED_AFTER_S + 5.0)
+    assert [row.request_id for row in ledger.take_rows()] == ["one"]
+
+
+def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
+    ledger = ledger_with("again", "other")
+    ledger.ended(lease("again"), 0.0, "node_failed")
+    ledger.opened(ticket("again"), lease("again", attempt=2), "mini", "i1", reported=True)
+    ledger.ended(lease("other"), 1.0, "served")
+    ledger.expire(1.0 + UNREPORTED_AFTER_S)
+    assert [row.request_id for row in ledger.take_rows()] == ["other"]
+    ledger.ended(lease("again", attempt=2), 50.0, "served")
+    ledger.expire(50.0 + UNREPORTED_AFTER_S)
+    (row,) = ledger.take_rows()
+    assert (row.request_id, row.reason) == ("again", "served")
+
+
+def test_a_foreign_server_s_request_is_written_at_its_end() -> None:
+    ledger = ledger_with("r", reported=False)
+    ledger.ended(lease(), 10.0, "served")
+    (row,) = ledger.take_rows()
+    assert (row.reason, row.completion_tokens) == ("served", None)
+    assert ledger.open_requests == 0
+
+
+def test_the_end_of_an_unknown_request_is_passed_over() -> None:
+    ledger = ledger_with()
+    ledger.ended(lease("x"), 1.0, "served")
+    assert ledger.take_rows() == []
+
+
+@pytest.mark.parametrize("origin", ["router-2/key-1", "router-10/key-1", "", "router-1"])
+def test_accounts_of_other_routers_are_ignored_on_replay(origin: str) -> None:
+    ledger = ledger_with("r")
+    ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, origin=origin))
+    assert ledger.take_rows() == []
+    assert ledger.open_requests == 1
+
+
+def test_accounts_replayed_after_a_restart_of_the_router_are_rows() -> None:
+    ledger = ledger_with()
+    ledger.on_finished("n", "i1", FINISHED)
+    assert [row.request_id for row in ledger.take_rows()] == ["r"]
+
+
+def test_rows_are_handed_out_once_and_given_back_in_order() -> None:
+    ledger = ledger_with("one", "two", reported=False)
+    ledger.ended(lease("one"), 1.0, "served")
+    rows = ledger.take_rows()
+    assert ledger.take_rows() == []
+    ledger.ended(lease("two"), 1.0, "served")
+    ledger.give_back(rows)
+    assert [row.request_id for row in ledger.take_rows()] == ["one", "two"]
+
+
+def test_at_shutdown_every_open_request_is_written() -> None:
+    ledger = ledger_with("running", "ended")
+    ledger.ended(lease("ended"), 1.0, "cancelled")
+    ledger.close_all()
+    reasons = {row.request_id: row.reason for row in ledger.take_rows()}
+    assert reasons == {"running": "unreported", "ended": "cancelled"}
+    ledger.expire(1e9)
+    assert ledger.take_rows() == []
+
+
+def test_a_finished_request_is_one_line_for_a_person() -> None:
+    assert finished_line(ticket(asked_model="fast"), "mini", FINISHED) == (
+        "chat/completions fast on mini: 20 + 11 tokens, first after 0.25 s, 5.0 tokens/s, stop"
+    )
+
+
+def test_a_request_without_content_has_no_speed() -> None:
+    finished = msgspec.structs.replace(
+        FINISHED, ttft_s=None, completion_tokens=0, reason=FinishReason.CANCELLED
+    )
+    line = finished_line(replace(ticket(), path="/v1/completions"), "mini", finished)
+    assert line == "completions m on mini: 20 + 0 tokens, cancelled"
+
+
+def test_requests_are_logged_only_where_asked(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "mlx_fleet.requests")
+    ledger_with("r").on_finished("n", "i1", FINISHED)
+    assert caplog.messages == []
+    ledger = ledger_with("r", "gone", log_requests=True)
+    ledger.on_finished("n", "i1", FINISHED)
+    ledger.close_all()
+    assert caplog.messages == [
+        finished_line(ticket(), "mini", FINISHED),
+        "chat/completions m on mini: unreported",
+    ]

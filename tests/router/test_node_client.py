@@ -1,0 +1,287 @@
+"""The client of one node against real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from node.protocol.messages import Finished, StatusEvent, encode_event, encode_status
+from router import node_client
+from router.credentials import NodeCredential
+from router.errors import (
+    NodeRefused,
+    NodeUnreachable,
+    RouterError,
+    WrongNodeProtocol,
+    WrongNodeToken,
+)
+from router.node_client import NodeClient
+from tests.router.conftest import (
+    CHAT,
+    WAIT_S,
+    Request,
+    Script,
+    ScriptedNode,
+    StartNode,
+    node_status,
+)
+from tests.router.test_ledger import FINISHED
+
+
+def answers(body: bytes, status: str = "200 OK") -> Script:
+    async def script(request: Request) -> None:
+        await request.answer(body, status)
+
+    return script
+
+
+@pytest_asyncio.fixture
+async def clients() -> AsyncIterator[list[NodeClient]]:
+    made: list[NodeClient] = []
+    yield made
+    for client in made:
+        await client.close()
+
+
+def client_of(node: ScriptedNode, clients: list[NodeClient], token: str = "secret") -> NodeClient:
+    client = NodeClient(node.url, NodeCredential(token))
+    clients.append(client)
+    return client
+
+
+async def events_of(client: NodeClient) -> list[object]:
+    return [event async for event in client.events("i0", 41)]
+
+
+async def test_status_carries_token_and_protocol(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(encode_status(node_status())))
+    assert await client_of(node, clients).status() == node_status()
+    (request,) = node.requests
+    assert (request.method, request.target) == ("GET", "/fleet/status")
+    assert request.header("authorization") == "Bearer secret"
+    assert request.header("x-fleet-protocol") == "1"
+
+
+async def test_load_and_unload_name_the_model(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b"{}"))
+    client = client_of(node, clients)
+    await client.load("m")
+    await client.unload("m")
+    assert [(r.method, r.target, r.body) for r in node.requests] == [
+        ("POST", "/fleet/load", b'{"model":"m"}'),
+        ("POST", "/fleet/unload", b'{"model":"m"}'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "words"),
+    [
+        ("401 Unauthorized", b"", WrongNodeToken, "refused the token"),
+        ("403 Forbidden", b"", WrongNodeToken, "refused the token"),
+        ("426 Upgrade Required", b'{"message":"I speak 2."}', WrongNodeProtocol, "I speak 2."),
+        ("426 Upgrade Required", b"", WrongNodeProtocol, "update mlx-fleet"),
+        ("409 Conflict", b'{"message":"Too large."}', NodeRefused, "Too large."),
+        ("404 Not Found", b"<html>", NodeRefused, "is it a node agent"),
+        ("301 Moved", b"", NodeRefused, "answered 301"),
+        ("200 OK", b"<html>", NodeRefused, "does not answer like a node agent"),
+        ("200 OK", b'{"protocol":1}', NodeRefused, "does not answer like a node agent"),
+    ],
+)
+async def test_each_refusal_has_its_error(
+    start_node: StartNode,
+    clients: list[NodeClient],
+    status: str,
+    body: bytes,
+    error: type[RouterError],
+    words: str,
+) -> None:
+    client = client_of(await start_node(answers(body, status)), clients)
+    with pytest.raises(error, match=words):
+        await client.status()
+
+
+async def test_a_closed_port_cannot_be_reached(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b""))
+    await node.stop()
+    client = client_of(node, clients)
+    with pytest.raises(NodeUnreachable, match="is node-agent running"):
+        await client.status()
+    with pytest.raises(NodeUnreachable, match="cannot be reached"):
+        await events_of(client)
+
+
+async def test_a_node_that_never_answers_is_given_up(
+    start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(request: Request) -> None:
+        await request.gone.wait()
+
+    client = client_of(await start_node(nothing), clients)
+    with pytest.raises(NodeUnreachable, match="does not answer in time"):
+        await client._control("GET", "/fleet/status", timeout_s=0.05)
+
+
+async def test_an_answer_that_is_not_http_is_unreachable(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    async def garbage(request: Request) -> None:
+        await request.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
+
+    with pytest.raises(NodeUnreachable):
+        await client_of(await start_node(garbage), clients).status()
+
+
+@pytest.mark.parametrize("body", [b'{"data":[{"id":"a","owned_by":"x"},{"id":"b"}]}'])
+async def test_a_foreign_server_lists_its_models(
+    start_node: StartNode, clients: list[NodeClient], body: bytes
+) -> None:
+    node = await start_node(answers(body))
+    assert await client_of(node, clients, token="").foreign_models() == ["a", "b"]
+    assert node.requests[0].header("authorization") is None
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"data":[1]}', b"<html>"])
+async def test_a_foreign_server_that_lists_none_is_refused(
+    start_node: StartNode, clients: list[NodeClient], body: bytes
+) -> None:
+    client = client_of(await start_node(answers(body)), clients)
+    with pytest.raises(NodeRefused, match="does not list models"):
+        await client.foreign_models()
+
+
+async def test_events_are_asked_for_from_the_last_one_seen(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    status = StatusEvent(node_status())
+    node = await start_node(answers(b""), first_events=(status, FINISHED))
+    stream = client_of(node, clients).events("i0", 41)
+    seen = [await asyncio.wait_for(anext(stream), WAIT_S) for _ in range(2)]
+    assert seen == [status, FINISHED]
+    assert node.requests[0].target == "/fleet/events?instance=i0&after=41"
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_silent_event_stream_is_given_up(
+    start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_client, "HEARTBEAT_S", 0.02)
+    node = await start_node(answers(b""), first_events=())
+    with pytest.raises(NodeUnreachable, match="in time"):
+        await events_of(client_of(node, clients))
+
+
+class _Raw(ScriptedNode):
+    """A node whose event stream is the script's."""
+
+    async def _serve(self, request: Request) -> None:
+        await self.script(request)
+
+
+@pytest.mark.parametrize(
+    "line", [b"<html>\n", b'{"type":"news"}\n', b"\xff\xfe\n", b"x" * (2 << 20) + b"\n"]
+)
+async def test_what_is_no_event_is_refused(line: bytes, clients: list[NodeClient]) -> None:
+    node = _Raw(answers(line))
+    await node.start()
+    with pytest.raises(NodeRefused, match="not one"):
+        await events_of(client_of(node, clients))
+    await node.stop()
+
+
+async def test_a_long_status_is_an_event(clients: list[NodeClient]) -> None:
+    event = StatusEvent(node_status(node_id="n" * 300_000))
+    node = _Raw(answers(encode_event(event) + b"\n"))
+    await node.start()
+    assert await events_of(client_of(node, clients)) == [event]
+    await node.stop()
+
+
+async def test_an_event_stream_that_breaks_is_unreachable(clients: list[NodeClient]) -> None:
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(encode_event(StatusEvent(node_status())) + b"\n")
+        request.drop()
+
+    node = _Raw(script)
+    await node.start()
+    seen: list[object] = []
+    with pytest.raises(NodeUnreachable):
+        async for event in client_of(node, clients).events("", 0):
+            seen.append(event)
+    assert len(seen) == 1 and not isinstance(seen[0], Finished)
+    await node.stop()
+
+
+async def test_an_inference_request_carries_the_router_s_headers_only(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b"{}"))
+    client = client_of(node, clients)
+    headers = client.relay_headers("req-1", "router-1/key-1", "fast")
+    response = await client.open(CHAT, b'{"model":"m"}', headers)
+    assert await response.read() == b"{}"
+    (request,) = node.requests
+    assert (request.method, request.target, request.body) == ("POST", CHAT, b'{"model":"m"}')
+    assert {name.lower() for name, _ in request.headers} == {
+        "host",
+        "accept",
+        "accept-encoding",
+        "authorization",
+        "content-type",
+        "content-length",
+        "x-request-id",
+        "x-fleet-origin",
+        "x-fleet-requested-model",
+    }
+    assert request.header("accept-encoding") == "identity"
+    assert request.header("content-length") == "13"
+
+
+async def test_requests_share_one_kept_connection(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b"{}"))
+    client = client_of(node, clients)
+    for _ in range(5):
+        await (await client.open(CHAT, b"{}", {})).read()
+    assert node.connections == 1
+
+
+async def test_a_connection_sends_small_writes_at_once_and_notices_a_dead_host(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.gone.wait()
+
+    response = await client_of(await start_node(script), clients).open(CHAT, b"{}", {})
+    assert response.connection is not None and response.connection.transport is not None
+    sock = response.connection.transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+    response.close()
+
+
+async def test_a_redirect_is_not_followed(start_node: StartNode, clients: list[NodeClient]) -> None:
+    async def script(request: Request) -> None:
+        await request.answer(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/steal")
+
+    response = await client_of(await start_node(script), clients).open(CHAT, b"{}", {})
+    assert response.status == 307
+    await response.read()
+
+
+async def test_closing_a_client_that_was_never_used_is_nothing() -> None:
+    async with NodeClient("http://127.0.0.1:1", NodeCredential()) as client:
+        assert client.url
