@@ -21,11 +21,17 @@ _values = attrgetter(*_NAMES)
 async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int:
     """Store the rows that are new and return how many were.
 
-    A (node_id, request_id) that is stored already is left as it is: nodes replay events.
+    A (node_id, request_id) that is stored already is left as it is, since nodes replay events;
+    only a row without a node's accounts (seq 0) gives way to a later one.
     """
     if not records:
         return 0
-    new = insert(usage).on_conflict_do_nothing(index_elements=[usage.c.node_id, usage.c.request_id])
+    new = insert(usage)
+    new = new.on_conflict_do_update(
+        index_elements=[usage.c.node_id, usage.c.request_id],
+        set_={name: new.excluded[name] for name in _NAMES},
+        where=usage.c.seq == 0,
+    )
     return await session.execute(
         new, [dict(zip(_NAMES, _values(record), strict=True)) for record in records]
     )

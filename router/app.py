@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from registry import aliases, keys, models, nodes
@@ -22,6 +22,7 @@ from router.api.openai import OpenAIApi, Scope
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
 from router.core import Core
 from router.dispatcher import Dispatcher
+from router.errors import MethodNotAllowed, UnknownPath
 from router.fleet import Fleet
 from router.jobs import Jobs
 from router.ledger import Ledger
@@ -87,25 +88,26 @@ async def make_first_keys(registry: Registry, settings: Settings) -> None:
         ("admin", (SCOPE_ADMIN, SCOPE_INFERENCE), settings.admin_key_file),
         ("first", (SCOPE_INFERENCE,), settings.first_key_file),
     )
+    records = []
     for name, scopes, file in wanted:
         key, prefix, digest = new_key()
         write_secret(file, key)
-        record = KeyRecord(
-            id=secrets.token_hex(8),
-            name=name,
-            prefix=prefix,
-            digest=digest,
-            scopes=scopes,
-            created_at_s=time.time(),
-            expires_at_s=None,
-            revoked_at_s=None,
+        records.append(
+            KeyRecord(
+                id=secrets.token_hex(8),
+                name=name,
+                prefix=prefix,
+                digest=digest,
+                scopes=scopes,
+                created_at_s=time.time(),
+                expires_at_s=None,
+                revoked_at_s=None,
+            )
         )
-        await _add_key(registry, record)
 
-
-async def _add_key(registry: Registry, record: KeyRecord) -> None:
     async def add(session: WriteSession) -> None:
-        await keys.add(session, record)
+        for record in records:
+            await keys.add(session, record)
 
     await registry.write(add)
 
@@ -126,6 +128,13 @@ def build_app(core: Core) -> AsgiApp:
     rest = FastAPI(title="mlx-fleet router", docs_url=None, redoc_url=None, openapi_url=None)
     rest.include_router(admin_routes(lambda: core))
 
+    @rest.exception_handler(404)
+    @rest.exception_handler(405)
+    async def refused(request: Request, error: Exception) -> Response:
+        wrong = MethodNotAllowed if getattr(error, "status_code", 404) == 405 else UnknownPath
+        answer = wrong(f"There is nothing at {request.method} {request.url.path}.")
+        return Response(answer.body(), answer.status, media_type="application/json")
+
     @rest.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
@@ -137,7 +146,7 @@ def build_app(core: Core) -> AsgiApp:
         return JSONResponse({"ready": bool(up), "nodes": len(up)}, status_code=status)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith("/v1/"):
+        if scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/"):
             await openai(scope, receive, send)
         else:
             await rest(scope, receive, send)

@@ -18,6 +18,14 @@ class NodeCredential(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"NodeCredential(token='…', allow_plain_http={self.allow_plain_http})"
 
+    def check(self) -> None:
+        """Raises `BadRequest` for a token that no HTTP header can carry."""
+        if not all("!" <= char <= "~" for char in self.token):
+            raise BadRequest(
+                "A token has letters, digits and signs only; was a line break copied with it?",
+                param="token",
+            )
+
     def headers(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.token}"} if self.token else {}
 

@@ -48,6 +48,7 @@ class Dispatcher:
         actions = self._scheduler.on_failed(
             lease, self._fleet.snapshot, self._clock(), node_at_fault=node_at_fault
         )
+        self._release_client(lease.node_id)
         action = actions[0]
         return action.lease if isinstance(action, Grant) else None
 
@@ -72,7 +73,8 @@ class Dispatcher:
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """The sentence for a connection to the lease's node that broke."""
-        detail = str(error) or type(error).__name__
+        # The error's own text may hold the node's address, which is no caller's business.
+        detail = getattr(error, "strerror", None) or type(error).__name__
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")
 
     def node_name(self, lease: Lease) -> str:
@@ -89,6 +91,7 @@ class Dispatcher:
             failed=outcome == OUTCOME_NODE_FAILED,
         )
         self._ledger.ended(lease, now_s, outcome)
+        self._release_client(lease.node_id)
 
     def in_flight(self, node_id: str) -> int:
         """Requests that hold a lease on the node."""
@@ -99,7 +102,13 @@ class Dispatcher:
         return self._scheduler.open_leases
 
     def forget(self, node_id: str) -> None:
+        """A node has been removed: its learned times go, and its client once it is idle."""
         self._scheduler.on_node_removed(node_id)
+        self._release_client(node_id)
+
+    def _release_client(self, node_id: str) -> None:
+        if self._watcher.is_leaving(node_id) and not self._scheduler.in_flight(node_id):
+            self._watcher.release(node_id)
 
 
 def _granted(actions: list[Action]) -> Lease:

@@ -29,6 +29,7 @@ class Jobs:
         self._ledger = ledger
         self._written: dict[str, tuple[ResidencyRecord, ...]] = {}
         self._usage_lock = asyncio.Lock()
+        self._residency_lock = asyncio.Lock()
         self._scheduler = AsyncIOScheduler(timezone="UTC")
         # A run that is still busy when the next is due is skipped; under load that is no news.
         logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
@@ -40,8 +41,10 @@ class Jobs:
         self._scheduler.start()
 
     async def close(self) -> None:
-        """Stops the timers, cancelling what they run, and writes what is left."""
-        self._scheduler.shutdown(wait=False)
+        """Stops the timers, lets what they run end, and writes what is left."""
+        self._scheduler.remove_all_jobs()
+        async with self._usage_lock, self._residency_lock:
+            self._scheduler.shutdown(wait=False)
         self._ledger.close_all()
         await self.write_usage()
 
@@ -69,6 +72,10 @@ class Jobs:
 
     async def write_residency(self) -> None:
         """Writes the residency of each node where it has changed."""
+        async with self._residency_lock:
+            await self._write_changed()
+
+    async def _write_changed(self) -> None:
         views = self._fleet.snapshot
         for gone in self._written.keys() - {view.node_id for view in views}:
             del self._written[gone]

@@ -48,7 +48,8 @@ class Watcher:
         self._fleet = fleet
         self._ledger = ledger
         self._nodes: dict[str, _Watched] = {}
-        self._leaving: dict[str, NodeClient] = {}
+        self._leaving: dict[str, list[NodeClient]] = {}
+        """Clients of removed nodes; requests that they still carry go on."""
         self._closing: set[asyncio.Task[None]] = set()
 
     def start(self, record: NodeRecord) -> None:
@@ -65,25 +66,35 @@ class Watcher:
         await self._nodes[record.id].first_word.wait()
 
     async def unwatch(self, node_id: str) -> None:
-        """Stops watching; requests that the node still serves end with its client's pool."""
+        """Stops watching. The node's client stays for the requests it carries, until `release`."""
         watched = self._nodes.pop(node_id, None)
         self._fleet.remove(node_id)
         if watched is not None:
-            await self._end(watched)
+            self._leaving.setdefault(node_id, []).append(watched.client)
+            await _end(watched)
+
+    def is_leaving(self, node_id: str) -> bool:
+        """Whether the node was removed and its client not yet released."""
+        return node_id in self._leaving
+
+    def release(self, node_id: str) -> None:
+        """Closes the clients of a removed node."""
+        for client in self._leaving.pop(node_id, []):
+            task = asyncio.create_task(client.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         nodes, self._nodes = list(self._nodes.values()), {}
-        await asyncio.gather(*(self._end(watched) for watched in nodes))
+        await asyncio.gather(*(_end(watched) for watched in nodes))
+        await asyncio.gather(*(watched.client.close() for watched in nodes))
+        for node_id in list(self._leaving):
+            self.release(node_id)
+        await asyncio.gather(*self._closing)
 
     def client(self, node_id: str) -> NodeClient | None:
         watched = self._nodes.get(node_id)
         return watched.client if watched else None
-
-    async def _end(self, watched: _Watched) -> None:
-        if watched.task is not None:
-            watched.task.cancel()
-            await asyncio.gather(watched.task, return_exceptions=True)
-        await watched.client.close()
 
     # --- one node ---
 
@@ -139,6 +150,12 @@ class Watcher:
             names = await watched.client.foreign_models()
             self._on_status(watched, foreign_status(watched.record, names))
             await asyncio.sleep(FOREIGN_POLL_S)
+
+
+async def _end(watched: _Watched) -> None:
+    if watched.task is not None:
+        watched.task.cancel()
+        await asyncio.gather(watched.task, return_exceptions=True)
 
 
 def foreign_status(record: NodeRecord, names: list[str]) -> NodeStatus:

@@ -27,6 +27,7 @@ async def list_nodes(admin: AdminGiven) -> list[NodeRow]:
 async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
     """Contacts the node before it is stored: what is registered has answered once."""
     credential = NodeCredential(asked.token.strip(), asked.allow_plain_http)
+    credential.check()
     url = check_node_url(asked.url, credential)
     async with NodeClient(url, credential) as client:
         node_id = await _contact(client, asked.kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -23,6 +24,8 @@ from router.errors import (
 from router.relay import Relay, Send
 from router.settings import MAX_BODY_BYTES
 from router.types import Caller, Ticket
+
+log = logging.getLogger("mlx_fleet.router")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -61,6 +64,10 @@ class OpenAIApi:
             await send_error(send, error)
         except ClientLeft:
             return
+        except Exception:
+            log.exception("a fault of the router, at %s", scope["path"])
+            # Once the answer has begun, uvicorn refuses another one and closes the connection.
+            await send_error(send, RouterError())
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path, method = scope["path"], scope["method"]

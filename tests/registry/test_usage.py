@@ -46,6 +46,15 @@ async def test_a_replayed_event_is_counted_once_and_changes_nothing(registry: Re
         assert await usage.recent(session, 9) == [ROW, elsewhere]
 
 
+async def test_accounts_that_come_late_replace_a_row_without_them(registry: Registry) -> None:
+    untold = replace(ROW, seq=0, reason="node_failed", prompt_tokens=None, ttft_s=None)
+    await registry.write(lambda s: usage.add_many(s, [untold]))
+    await registry.write(lambda s: usage.add_many(s, [ROW]))
+    await registry.write(lambda s: usage.add_many(s, [untold]))
+    async with registry.read() as session:
+        assert await usage.recent(session, 9) == [ROW]
+
+
 async def test_no_records_are_no_rows(registry: Registry) -> None:
     assert await registry.write(lambda s: usage.add_many(s, [])) == 0
 

@@ -86,7 +86,7 @@ async def test_health_is_liveness_and_ready_means_a_node(
     assert caller.status == 200
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc", "/", "/v1"])
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc", "/"])
 async def test_nothing_else_is_shown(router: RunningRouter, path: str) -> None:
     caller = await router.send("GET", path)
     assert await caller.head() == 404
@@ -97,3 +97,10 @@ async def test_the_admin_api_is_behind_its_key(router: RunningRouter) -> None:
     assert (await caller.error())["code"] == "invalid_api_key"
     caller = await router.send("GET", "/admin/nodes", authorization=f"Bearer {router.key}")
     assert (await caller.error())["code"] == "permission_denied"
+
+
+async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRouter) -> None:
+    for method, path, status in (("GET", "/nowhere", 404), ("POST", "/health", 405)):
+        caller = await router.send(method, path, content_length="0")
+        assert await caller.head() == status
+        assert (await caller.error())["message"] == f"There is nothing at {method} {path}."

@@ -83,3 +83,12 @@ def test_plain_http_to_another_machine_needs_the_admin_s_word() -> None:
     with pytest.raises(PlainHttpRefused, match="--allow-plain-http"):
         check_node_url("mac.local:8801", CLOSED)
     assert check_node_url("mac.local:8801", OPEN) == "http://mac.local:8801"
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "a b", "tab\t", "naïve"])
+def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        NodeCredential(token).check()
+    assert caught.value.param == "token"
+    NodeCredential("0123abcd-._~").check()
+    NodeCredential("").check()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from node.protocol.messages import StatusEvent
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -20,6 +21,8 @@ from tests.router.conftest import (
     ScriptedNode,
     StartNode,
     answer_bytes,
+    model_status,
+    node_status,
 )
 from tests.router.test_relay import HELLO, STREAM, WHOLE, drop, hang, stream, whole
 
@@ -260,3 +263,31 @@ async def test_a_thousand_requests_leave_no_trace(
     assert router.core.ledger.open_requests == 1000
     router.core.ledger.expire(asyncio.get_running_loop().time() + 60)
     assert router.core.ledger.open_requests == 0
+
+
+async def test_a_node_that_is_removed_finishes_what_it_serves(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(HELLO)
+        await go_on.wait()
+        await request.chunk(b"data: [DONE]\n\n")
+        await request.end_stream()
+
+    first = (StatusEvent(node_status(model_status("m"), node_id="id-a")),)
+    node = await start_node(script, first_events=first)
+    await router.add(node, "a")
+    caller = await router.post(STREAM)
+    await caller.head()
+    assert await caller.chunk() == HELLO
+    (view,) = router.core.fleet.snapshot
+    await router.core.watcher.unwatch(view.node_id)
+    router.core.dispatcher.forget(view.node_id)
+    assert router.core.watcher.is_leaving(view.node_id)
+    go_on.set()
+    assert await caller.body() == b"data: [DONE]\n\n"
+    await router.idle()
+    assert not router.core.watcher.is_leaving(view.node_id)

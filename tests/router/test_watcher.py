@@ -221,7 +221,8 @@ async def test_a_wait_for_the_first_word_ends_with_the_watch(
 ) -> None:
     node = await start_node(silent, first_events=())
     waiting = asyncio.create_task(world.watcher.watch(node_record(node.url)))
-    while not node.requests:
-        await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        while not node.requests:
+            await asyncio.sleep(0)
     await asyncio.wait_for(world.watcher.unwatch("id-a"), WAIT_S)
     await asyncio.wait_for(waiting, WAIT_S)
