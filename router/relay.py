@@ -131,11 +131,10 @@ class Relay:
                 await self._pass_events(lease, response, events)
         if held:
             await self._pass_events(lease, response, held)
-        name = self._dispatcher.node_name(lease)
         if not self._content_sent:
+            name = self._dispatcher.node_name(lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
-        named = self._head_node == name
-        await self._end_stream(b"" if named else sse.fleet_comment(name, lease.model))
+        await self._end_stream(b"")
 
     async def _pass_events(
         self, lease: Lease, response: aiohttp.ClientResponse, events: bytes
@@ -145,6 +144,9 @@ class Relay:
             if not self._head_sent:
                 await self._send_head(lease, response, _STREAM_PASSED)
             self._content_sent = sse.has_content(events)
+            if self._content_sent and self._head_node != lease.node_id:
+                name = self._dispatcher.node_name(lease)
+                events = sse.fleet_comment(name, lease.model) + events
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def _pass_whole(
@@ -167,7 +169,7 @@ class Relay:
         self, lease: Lease, response: aiohttp.ClientResponse, passed: tuple[str, ...]
     ) -> None:
         self._head_sent = True
-        self._head_node = self._dispatcher.node_name(lease)
+        self._head_node = lease.node_id
         upstream = response.headers
         headers = [
             (name.encode(), upstream[name].encode("utf-8", "surrogateescape"))
@@ -175,7 +177,7 @@ class Relay:
             if name in upstream
         ]
         headers += self._fleet_headers()
-        headers.append((b"x-fleet-node", self._head_node.encode()))
+        headers.append((b"x-fleet-node", self._dispatcher.node_name(lease).encode()))
         queue_ms = max(0.0, lease.granted_s - self._ticket.arrived_s) * 1e3
         headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
         await self._send(

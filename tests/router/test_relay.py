@@ -336,7 +336,7 @@ async def test_leading_comments_are_not_content(router: RunningRouter, add_node:
     assert await caller.head() == 200
     assert caller.headers["x-fleet-node"] == "a"
     comment = b": fleet node=b model=m\n\n"
-    assert await caller.body() == b": keep-alive\n\n" + HELLO + DONE + comment
+    assert await caller.body() == b": keep-alive\n\n" + comment + HELLO + DONE
 
 
 # --- after content ---
@@ -380,7 +380,7 @@ async def test_silence_is_filled_and_a_late_success_says_who_served(
     assert [await caller.chunk() for _ in range(3)] == [b": keep-alive\n\n"] * 3
     go.set()
     rest = (await caller.body()).replace(b": keep-alive\n\n", b"")
-    assert rest == HELLO + DONE + b": fleet node=a model=m\n\n"
+    assert rest == b": fleet node=a model=m\n\n" + HELLO + DONE
 
 
 @pytest.mark.parametrize(
