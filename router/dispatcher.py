@@ -4,14 +4,13 @@ they ended. Nothing else sends an inference request to a node."""
 import time
 from collections.abc import Callable
 
-import aiohttp
-
 from router.errors import NodeFailed, NoNodeReady, UnknownModel
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.node_client import KIND_AGENT
 from router.scheduler import Scheduler
 from router.types import Action, Grant, Lease, Ticket
+from router.upstream import Response
 from router.watcher import Watcher
 
 OUTCOME_SERVED = "served"
@@ -52,7 +51,7 @@ class Dispatcher:
         action = actions[0]
         return action.lease if isinstance(action, Grant) else None
 
-    async def open(self, ticket: Ticket, lease: Lease) -> aiohttp.ClientResponse:
+    async def open(self, ticket: Ticket, lease: Lease) -> Response:
         """Sends the ticket to its node; returns at the response's head.
 
         Raises `NodeFailed` where the connection fails before that.
@@ -63,12 +62,9 @@ class Dispatcher:
             raise NodeFailed("The node was removed from the fleet.")
         instance_id = view.status.instance_id if view.status else ""
         self._ledger.opened(ticket, lease, view.name, instance_id, reported=view.kind == KIND_AGENT)
-        headers = client.relay_headers(
-            ticket.request_id, self._ledger.origin(ticket), ticket.asked_model
-        )
         try:
-            return await client.open(ticket.path, ticket.body, headers)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            return await client.open(ticket, self._ledger.origin(ticket))
+        except OSError as error:
             raise self.node_failed(lease, error) from error
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
-import socket
 from collections.abc import AsyncIterator
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from aiohttp.http import HttpProcessingError
-from yarl import URL
 
 from node.protocol.messages import (
     HEADER_ORIGIN,
@@ -35,16 +33,14 @@ from registry.records import NodeRecord
 from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
+from router.types import Ticket
+from router.upstream import IDLE_S, Response, Upstream
 
 KIND_AGENT = "agent"
 KIND_OPENAI = "openai"
 
 _EVENT_BYTES = 512 * 1024
 """A longer line of an event stream is no event."""
-_ONE_WRITE_BYTES = 1 << 20
-"""A larger body is sent in pieces, so that other requests get their turn between them."""
-_KEEPALIVE_S = 30.0
-"""Shorter than a node agent's own, so that it is the router that closes an idle connection."""
 
 
 class ForeignModel(msgspec.Struct):
@@ -65,7 +61,8 @@ class NodeClient:
             HEADER_PROTOCOL: str(PROTOCOL_VERSION),
             **credential.headers(),
         }
-        self._relay_urls: dict[str, URL] = {}
+        self._upstream = Upstream(url)
+        self._relay_starts: dict[str, bytes] = {}
         self._session: aiohttp.ClientSession | None = None
 
     @classmethod
@@ -84,19 +81,16 @@ class NodeClient:
         await self.close()
 
     async def close(self) -> None:
+        self._upstream.close()
         if self._session is not None:
             await self._session.close()
 
     @property
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=_KEEPALIVE_S, socket_factory=_probed_socket
-            )
             self._session = aiohttp.ClientSession(
-                connector=connector,
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
-                auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
             )
@@ -104,27 +98,34 @@ class NodeClient:
 
     # --- inference ---
 
-    async def open(self, path: str, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
+    async def open(self, ticket: Ticket, origin: str) -> Response:
         """Sends an inference request; returns at the response's head, its body unread.
 
-        Raises `aiohttp.ClientError` or `OSError` where the connection fails.
+        None of the caller's headers go to a node, so that its key never leaves the router. Raises
+        `OSError` where the connection fails.
         """
-        url = self._relay_urls.get(path)
-        if url is None:
-            url = self._relay_urls[path] = URL(self.url + path)
-        data = body if len(body) <= _ONE_WRITE_BYTES else io.BytesIO(body)
-        return await self.session.post(url, data=data, headers=headers, allow_redirects=False)
+        start = self._relay_starts.get(ticket.path)
+        if start is None:
+            start = self._relay_starts[ticket.path] = self._relay_start(ticket.path)
+        # A foreign node's model name may hold anything, line breaks too.
+        asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
+        rest = (
+            f"{HEADER_REQUEST_ID}: {ticket.request_id}\r\n{HEADER_ORIGIN}: {origin}\r\n"
+            f"{HEADER_REQUESTED_MODEL}: {asked}\r\ncontent-length: {len(ticket.body)}\r\n\r\n"
+        )
+        return await self._upstream.send(start + rest.encode(), ticket.body)
 
-    def relay_headers(self, request_id: str, origin: str, asked_model: str) -> dict[str, str]:
-        """All headers that go to a node: none of the caller's, so that its key never leaves."""
-        return {
-            **self._credential.headers(),
+    def _relay_start(self, path: str) -> bytes:
+        """What every request to the path begins with."""
+        parts = urlsplit(self.url)
+        fixed = {
+            "host": parts.netloc,
             "content-type": "application/json",
             "accept-encoding": "identity",
-            HEADER_REQUEST_ID: request_id,
-            HEADER_ORIGIN: origin,
-            HEADER_REQUESTED_MODEL: asked_model,
+            **self._credential.headers(),
         }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
+        return f"POST {parts.path}{path} HTTP/1.1\r\n{lines}".encode()
 
     # --- control ---
 
@@ -222,20 +223,6 @@ class NodeClient:
             f"{self.url} cannot be reached ({error or type(error).__name__}); "
             "is node-agent running there, and is the port right?"
         )
-
-
-def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket whose connection breaks some 30 s after its peer has lost power or network: an
-    answer may be silent for long, so no timeout can tell."""
-    family, kind, proto, _name, _address = address
-    made = socket.socket(family, kind, proto)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("IDLE", 15), ("ALIVE", 15), ("INTVL", 5), ("CNT", 3)):
-        # macOS says TCP_KEEPALIVE where others say TCP_KEEPIDLE.
-        number = getattr(socket, "TCP_KEEP" + option, None)
-        if number is not None:
-            made.setsockopt(socket.IPPROTO_TCP, number, value)
-    return made
 
 
 def _sentence(body: bytes) -> str | None:

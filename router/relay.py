@@ -9,8 +9,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-import aiohttp
-
 from router import sse
 from router.dispatcher import (
     OUTCOME_CANCELLED,
@@ -21,13 +19,13 @@ from router.dispatcher import (
 )
 from router.errors import NodeFailed, RouterError
 from router.types import Lease, Ticket
+from router.upstream import Response
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RETRY_STATUSES = frozenset((409, 429, 503))
-_STREAM_PASSED = ("content-type", "cache-control")
+_PASSED = (b"content-type", b"cache-control", b"retry-after")
 """No length: an in-band error may make a stream longer than its node has promised."""
-_PASSED = (*_STREAM_PASSED, "content-length", "retry-after")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -37,7 +35,7 @@ _STREAM_HEADERS = [
 class _Answered(RouterError):
     """The node answered with an error that another node may not have."""
 
-    def __init__(self, response: aiohttp.ClientResponse, body: bytes) -> None:
+    def __init__(self, response: Response, body: bytes) -> None:
         super().__init__()
         self.response = response
         self.answer = body
@@ -109,49 +107,48 @@ class Relay:
         finished = False
         try:
             if response.status in RETRY_STATUSES:
-                raise _Answered(response, await response.read())
+                raise _Answered(response, await response.read_all())
             if response.status == 200 and self._ticket.stream:
                 await self._pass_stream(lease, response)
             else:
-                await self._pass_whole(lease, response, await response.read())
+                await self._pass_whole(lease, response, await response.read_all())
             finished = True
             return _outcome_of(response.status)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except OSError as error:
             raise self._dispatcher.node_failed(lease, error) from error
         finally:
             if not finished:
                 response.close()
 
-    async def _pass_stream(self, lease: Lease, response: aiohttp.ClientResponse) -> None:
-        read = response.content.readany
+    async def _pass_stream(self, lease: Lease, response: Response) -> None:
+        read, send = response.read_any, self._send
         held = b""
         while chunk := await read():
             events, held = sse.split(held + chunk)
-            if events:
-                await self._pass_events(lease, response, events)
+            if self._content_sent and events:
+                await send({"type": "http.response.body", "body": events, "more_body": True})
+            elif events:
+                await self._pass_first(lease, response, events)
         if held:
-            await self._pass_events(lease, response, held)
+            await self._pass_first(lease, response, held)
         if not self._content_sent:
             name = self._dispatcher.node_name(lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
         await self._end_stream(b"")
 
-    async def _pass_events(
-        self, lease: Lease, response: aiohttp.ClientResponse, events: bytes
-    ) -> None:
+    async def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
+        """Passes events on while no content is known to have been sent."""
         if not self._content_sent:
             await self._end_filler()
             if not self._head_sent:
-                await self._send_head(lease, response, _STREAM_PASSED)
+                await self._send_head(lease, response)
             self._content_sent = sse.has_content(events)
             if self._content_sent and self._head_node != lease.node_id:
                 name = self._dispatcher.node_name(lease)
                 events = sse.fleet_comment(name, lease.model) + events
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
-    async def _pass_whole(
-        self, lease: Lease, response: aiohttp.ClientResponse, body: bytes
-    ) -> None:
+    async def _pass_whole(self, lease: Lease, response: Response, body: bytes) -> None:
         await self._end_filler()
         self._content_sent = True
         if self._head_sent:
@@ -159,23 +156,19 @@ class Relay:
             otherwise = NodeFailed(f"The node {name} answered with status {response.status}.")
             await self._end_stream(sse.late_error(body, otherwise))
             return
-        await self._send_head(lease, response, _PASSED)
+        await self._send_head(lease, response, length=len(body))
         await self._send({"type": "http.response.body", "body": body})
 
     async def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
         await self._pass_whole(lease, failure.response, failure.answer)
 
-    async def _send_head(
-        self, lease: Lease, response: aiohttp.ClientResponse, passed: tuple[str, ...]
-    ) -> None:
+    async def _send_head(self, lease: Lease, response: Response, length: int | None = None) -> None:
         self._head_sent = True
         self._head_node = lease.node_id
         upstream = response.headers
-        headers = [
-            (name.encode(), upstream[name].encode("utf-8", "surrogateescape"))
-            for name in passed
-            if name in upstream
-        ]
+        headers = [(name, upstream[name]) for name in _PASSED if name in upstream]
+        if length is not None:
+            headers.append((b"content-length", b"%d" % length))
         headers += self._fleet_headers()
         headers.append((b"x-fleet-node", self._dispatcher.node_name(lease).encode()))
         queue_ms = max(0.0, lease.granted_s - self._ticket.arrived_s) * 1e3

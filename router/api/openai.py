@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -34,6 +35,10 @@ RELAYED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 _MODELS = "/v1/models"
 
 
+WATCH_AFTER_S = 0.05
+"""How long a request runs before somebody watches whether its client leaves."""
+
+
 class ClientLeft(Exception):
     """The caller closed the connection before it had sent its whole body."""
 
@@ -56,6 +61,9 @@ class OpenAIApi:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._started_unix_s = int(time.time())
+        # Unique over restarts and routers; a random id for each request costs a system call.
+        self._id_prefix = f"req-{secrets.token_hex(8)}-"
+        self._numbers = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -90,7 +98,7 @@ class OpenAIApi:
         routing = parse_routing(body)
         model = core.fleet.resolve(routing.model)
         ticket = Ticket(
-            request_id="req-" + secrets.token_hex(12),
+            request_id=f"{self._id_prefix}{next(self._numbers):06x}",
             caller=caller,
             path=scope["path"],
             asked_model=routing.model,
@@ -120,35 +128,47 @@ class OpenAIApi:
 
 
 async def until_client_leaves(work: Awaitable[None], receive: Receive) -> None:
-    """Awaits `work`, and cancels it as soon as the client disconnects.
+    """Awaits `work`, and cancels it when the client disconnects.
 
     The caller must have read the whole request body: what `receive` then yields is the disconnect.
     """
-    task = asyncio.current_task()
-    assert task is not None
-    gone = asyncio.get_running_loop().create_task(_disconnect(receive))
-    left = False
-
-    def on_gone(_done: asyncio.Task[None]) -> None:
-        nonlocal left
-        left = True
-        task.cancel()
-
-    gone.add_done_callback(on_gone)
+    task = cast("asyncio.Task[None]", asyncio.current_task())
+    watch = _LeaveWatch(task, receive)
     try:
         await work
     except asyncio.CancelledError:
-        if not left:
+        if not watch.left:
             raise
         task.uncancel()
     finally:
-        gone.remove_done_callback(on_gone)
-        gone.cancel()
+        watch.end()
 
 
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class _LeaveWatch:
+    """Cancels a task when its client leaves."""
+
+    def __init__(self, task: asyncio.Task[None], receive: Receive) -> None:
+        self.left = False
+        self._task = task
+        self._receive = receive
+        self._watcher: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        # A request that is answered at once needs no task of its own for this.
+        self._timer = loop.call_later(WATCH_AFTER_S, self._begin)
+
+    def _begin(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.left = True
+        self._task.cancel()
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:

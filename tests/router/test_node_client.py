@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -28,6 +27,7 @@ from tests.router.conftest import (
     ScriptedNode,
     StartNode,
     node_status,
+    ticket,
 )
 from tests.router.test_ledger import FINISHED
 
@@ -227,14 +227,13 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
 ) -> None:
     node = await start_node(answers(b"{}"))
     client = client_of(node, clients)
-    headers = client.relay_headers("req-1", "router-1/key-1", "fast")
-    response = await client.open(CHAT, b'{"model":"m"}', headers)
-    assert await response.read() == b"{}"
+    asked = ticket("req-1", body=b'{"model":"m"}', asked_model="fast")
+    response = await client.open(asked, "router-1/key-1")
+    assert await response.read_all() == b"{}"
     (request,) = node.requests
     assert (request.method, request.target, request.body) == ("POST", CHAT, b'{"model":"m"}')
     assert {name.lower() for name, _ in request.headers} == {
         "host",
-        "accept",
         "accept-encoding",
         "authorization",
         "content-type",
@@ -243,43 +242,31 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
         "x-fleet-origin",
         "x-fleet-requested-model",
     }
+    assert request.header("x-request-id") == "req-1"
+    assert request.header("x-fleet-origin") == "router-1/key-1"
+    assert request.header("x-fleet-requested-model") == "fast"
     assert request.header("accept-encoding") == "identity"
     assert request.header("content-length") == "13"
 
 
-async def test_requests_share_one_kept_connection(
+async def test_a_model_name_cannot_add_a_header(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     node = await start_node(answers(b"{}"))
-    client = client_of(node, clients)
-    for _ in range(5):
-        await (await client.open(CHAT, b"{}", {})).read()
-    assert node.connections == 1
-
-
-async def test_a_connection_sends_small_writes_at_once_and_notices_a_dead_host(
-    start_node: StartNode, clients: list[NodeClient]
-) -> None:
-    async def script(request: Request) -> None:
-        await request.begin_stream()
-        await request.gone.wait()
-
-    response = await client_of(await start_node(script), clients).open(CHAT, b"{}", {})
-    assert response.connection is not None and response.connection.transport is not None
-    sock = response.connection.transport.get_extra_info("socket")
-    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
-    response.close()
+    asked = ticket(asked_model="m\r\nx-evil: 1")
+    await (await client_of(node, clients).open(asked, "r/k")).read_all()
+    (request,) = node.requests
+    assert request.header("x-evil") is None
+    assert request.header("x-fleet-requested-model") == ""
 
 
 async def test_a_redirect_is_not_followed(start_node: StartNode, clients: list[NodeClient]) -> None:
     async def script(request: Request) -> None:
         await request.answer(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/steal")
 
-    response = await client_of(await start_node(script), clients).open(CHAT, b"{}", {})
+    response = await client_of(await start_node(script), clients).open(ticket(), "r/k")
     assert response.status == 307
-    await response.read()
+    assert await response.read_all() == b""
 
 
 async def test_closing_a_client_that_was_never_used_is_nothing() -> None:

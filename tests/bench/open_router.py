@@ -1,0 +1,83 @@
+"""The router without keys, as the peers run: `python -m tests.bench.open_router`.
+
+The router always asks for a key and the peers' bench sends none, so the first key is put into each
+request here. Everything else is the router as `router serve` runs it.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from registry import nodes
+from registry.db import WriteSession
+from registry.records import NodeRecord
+from router.api.openai import Receive, Scope
+from router.app import AsgiApp, build_app, open_core
+from router.commands.serve import server_config
+from router.core import Core
+from router.credentials import NodeCredential
+from router.node_client import KIND_OPENAI
+from router.relay import Send
+from router.settings import Settings
+
+
+def with_key(app: AsgiApp, key: str) -> AsgiApp:
+    header = (b"authorization", f"Bearer {key}".encode())
+
+    async def keyed(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["headers"].append(header)
+        await app(scope, receive, send)
+
+    return keyed
+
+
+async def add_backend(core: Core, number: int, url: str) -> None:
+    record = NodeRecord(
+        id=f"backend{number}",
+        name=f"backend{number}",
+        url=url,
+        kind=KIND_OPENAI,
+        credential=NodeCredential().text(),
+        created_at_s=time.time(),
+    )
+
+    async def add(session: WriteSession) -> None:
+        await nodes.add(session, record)
+
+    await core.registry.write(add)
+    await core.watcher.watch(record)
+
+
+async def serve(home: Path, port: int, backends: Sequence[str]) -> None:
+    settings = Settings(home=home, port=port)
+    async with open_core(settings) as core:
+        for number, url in enumerate(backends, 1):
+            await add_backend(core, number, url)
+        key = settings.first_key_file.read_text().strip()
+        config = server_config(core)
+        config.app = with_key(build_app(core), key)
+        config.host, config.port = settings.host, settings.port
+        await uvicorn.Server(config).serve()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--backends", required=True, help="URLs, separated by commas")
+    given = parser.parse_args()
+    with (
+        tempfile.TemporaryDirectory() as home,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(serve(Path(home), given.port, given.backends.split(",")))
+
+
+if __name__ == "__main__":
+    main()

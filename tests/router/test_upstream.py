@@ -1,0 +1,262 @@
+"""The client of inference requests against byte-scripted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from router.upstream import PAUSE_BYTES, Unanswered, Upstream, UpstreamBroken
+from tests.router.conftest import Request, Script, ScriptedNode, StartNode, answer_bytes
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"
+
+
+async def whole(request: Request) -> None:
+    await request.answer(b"answer")
+
+
+def raw(data: bytes) -> Script:
+    async def script(request: Request) -> None:
+        await request.write(data)
+        request.drop()
+
+    return script
+
+
+@pytest.fixture
+async def upstreams() -> AsyncIterator[list[Upstream]]:
+    made: list[Upstream] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+def to(node: ScriptedNode, upstreams: list[Upstream]) -> Upstream:
+    upstreams.append(Upstream(node.url))
+    return upstreams[-1]
+
+
+async def test_a_request_arrives_whole_and_its_answer_is_read(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    node = await start_node(whole)
+    response = await to(node, upstreams).send(HEAD, b"{}")
+    assert response.status == 200
+    assert response.headers[b"content-length"] == b"6"
+    assert await response.read_all() == b"answer"
+    assert await response.read_any() == b""
+    (request,) = node.requests
+    assert (request.method, request.target, request.body) == (
+        "POST",
+        "/v1/chat/completions",
+        b"{}",
+    )
+
+
+async def test_the_last_connection_used_is_taken_again(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    node = await start_node(whole)
+    upstream = to(node, upstreams)
+    for _ in range(5):
+        await (await upstream.send(HEAD, b"{}")).read_all()
+    assert node.connections == 1
+    assert upstream.open_connections == 1
+
+
+async def test_requests_at_once_have_connections_of_their_own(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    node = await start_node(whole)
+    upstream = to(node, upstreams)
+    responses = await asyncio.gather(*(upstream.send(HEAD, b"{}") for _ in range(4)))
+    assert [await response.read_all() for response in responses] == [b"answer"] * 4
+    assert node.connections == 4
+
+
+async def test_a_large_body_arrives_whole(start_node: StartNode, upstreams: list[Upstream]) -> None:
+    node = await start_node(whole)
+    body = bytes(range(256)) * 8192
+    head = HEAD.replace(b"length: 2", b"length: %d" % len(body))
+    await (await to(node, upstreams).send(head, body)).read_all()
+    assert node.requests[0].body == body
+
+
+async def test_a_connection_that_the_node_closed_while_idle_costs_nothing(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    async def once(request: Request) -> None:
+        await request.answer(b"answer")
+        request.drop()
+
+    node = await start_node(once)
+    upstream = to(node, upstreams)
+    for _ in range(3):
+        assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
+    assert node.connections == 3
+
+
+async def test_a_node_that_asks_for_close_is_not_kept(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    async def script(request: Request) -> None:
+        await request.answer(b"answer", connection="close")
+
+    node = await start_node(script)
+    upstream = to(node, upstreams)
+    for _ in range(2):
+        assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
+    assert node.connections == 2
+
+
+async def test_a_body_without_a_length_ends_with_its_connection(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    node = await start_node(raw(b"HTTP/1.1 200 OK\r\n\r\nsome text"))
+    response = await to(node, upstreams).send(HEAD, b"{}")
+    assert await response.read_all() == b"some text"
+
+
+async def test_an_informational_head_is_passed_over(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    data = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + answer_bytes(b"answer")
+    node = await start_node(raw(data))
+    response = await to(node, upstreams).send(HEAD, b"{}")
+    assert response.status == 200
+    assert b"link" not in response.headers
+    assert await response.read_all() == b"answer"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\nnonsense\r\n",
+    ],
+)
+async def test_a_body_that_breaks_is_read_so_far_and_then_an_error(
+    start_node: StartNode, upstreams: list[Upstream], data: bytes
+) -> None:
+    response = await to(await start_node(raw(data)), upstreams).send(HEAD, b"{}")
+    async with asyncio.timeout(5):
+        assert await response.read_any() == b"half"
+        with pytest.raises(UpstreamBroken):
+            await response.read_any()
+
+
+@pytest.mark.parametrize("data", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000])
+async def test_what_is_not_http_breaks_the_connection(
+    start_node: StartNode, upstreams: list[Upstream], data: bytes
+) -> None:
+    node = await start_node(raw(data))
+    async with asyncio.timeout(5):
+        with pytest.raises(UpstreamBroken):
+            await to(node, upstreams).send(HEAD, b"{}")
+
+
+async def test_a_fresh_connection_that_breaks_unanswered_is_not_tried_again(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    node = await start_node(raw(b""))
+    with pytest.raises(Unanswered):
+        await to(node, upstreams).send(HEAD, b"{}")
+    assert node.connections == 1
+
+
+async def test_more_than_was_asked_for_ends_the_connection(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    async def script(request: Request) -> None:
+        await request.write(answer_bytes(b"answer") + answer_bytes(b"another"))
+        await request.wait_gone()
+
+    node = await start_node(script)
+    upstream = to(node, upstreams)
+    assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
+    async with asyncio.timeout(5):
+        await node.requests[0].wait_gone()
+    assert upstream.open_connections == 0
+
+
+async def test_a_reader_that_does_not_read_stops_the_node(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    written = 0
+
+    async def script(request: Request) -> None:
+        nonlocal written
+        await request.begin_stream()
+        for _ in range(400):
+            await request.chunk(b"x" * 65_536)
+            written += 65_536
+        await request.end_stream()
+
+    upstream = to(await start_node(script), upstreams)
+    response = await upstream.send(HEAD, b"{}")
+    before = -1
+    async with asyncio.timeout(10):
+        while written != before:
+            before = written
+            await asyncio.sleep(0.2)  # what is to be seen is that nothing happens
+    assert written < 400 * 65_536 / 2
+    assert len(await response.read_all()) == 400 * 65_536
+    assert PAUSE_BYTES < 400 * 65_536
+
+
+async def test_closing_an_answer_that_is_not_whole_breaks_its_connection(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.wait_gone()
+
+    node = await start_node(script)
+    response = await to(node, upstreams).send(HEAD, b"{}")
+    response.close()
+    async with asyncio.timeout(5):
+        await node.requests[0].wait_gone()
+
+
+async def test_a_request_given_up_before_its_head_breaks_its_connection(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    asked = asyncio.Event()
+
+    async def script(request: Request) -> None:
+        asked.set()
+        await request.wait_gone()
+
+    node = await start_node(script)
+    upstream = to(node, upstreams)
+    task = asyncio.create_task(upstream.send(HEAD, b"{}"))
+    async with asyncio.timeout(5):
+        await asked.wait()
+        task.cancel()
+        await node.requests[0].wait_gone()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_node_that_is_not_there_is_an_os_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError):
+        await Upstream(f"http://127.0.0.1:{port}").send(HEAD, b"{}")
+
+
+async def test_a_connection_sends_small_writes_at_once_and_notices_a_dead_host(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    upstream = to(await start_node(whole), upstreams)
+    await (await upstream.send(HEAD, b"{}")).read_all()
+    (connection,) = upstream._all
+    assert connection._transport is not None
+    sock = connection._transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
