@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 
 from starlette.types import Message, Receive, Scope, Send
 
-from node.agent import Agent
+from node.agent.agent import Agent
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.openai import (
     Answer,
@@ -33,6 +33,7 @@ _GENERATE: dict[str, Callable[[bytes], TextRequest]] = {
     "/v1/completions": parse_completion,
 }
 _MODELS = "/v1/models"
+THREAD_BODY_BYTES = 1024**2
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,9 @@ class Api:
         path = call.path
         if parse := _GENERATE.get(path):
             call.need_method("POST")
-            await self._generate(call, parse(await _read_body(call, receive)), receive)
+            await self._generate(
+                call, await _parsed(parse, await _read_body(call, receive)), receive
+            )
         elif path == _MODELS:
             call.need_method("GET")
             names = await self._agent.model_names()
@@ -191,6 +194,13 @@ async def _read_body(call: _Call, receive: Receive) -> bytes:
         pieces.append(piece)
         if not message.get("more_body", False):
             return b"".join(pieces)
+
+
+async def _parsed(parse: Callable[[bytes], TextRequest], body: bytes) -> TextRequest:
+    """`parse(body)`, in a thread for a large body, so that it stalls no stream."""
+    if len(body) <= THREAD_BODY_BYTES:
+        return parse(body)
+    return await asyncio.to_thread(parse, body)
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node import faults
-from node.agent import Agent, Identity
+from node.agent.agent import Agent, Identity
 from node.api import Api, send_error
 from node.control import add_error_handlers, control_router, health_router
 from node.engine.base import LoadError
@@ -111,6 +111,8 @@ def build_agent(settings: Settings) -> Agent:
         store: ModelStore = ScriptedStore(scripted_entries(script))
     else:
         store = ModelStore(settings.models_folder, _served(settings))
+        # A folder that cannot be read stops the start here, where that is one line.
+        store.list()
     return Agent(
         Identity(node_id=load_node_id(settings), version=_version(), chip=machine.chip),
         store,

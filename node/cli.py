@@ -103,6 +103,9 @@ def pull(
     home: Home = None,
 ) -> None:
     """Pull a model from the Hugging Face hub."""
+    from node.commands.configuration import need_extra
+
+    need_extra()
     from node.commands.pull import pull_model
     from node.downloads import PullRequest
 
@@ -118,7 +121,7 @@ def import_(
         typer.Option(help="float32, bfloat16 or float16; default: what is fastest here."),
     ] = None,
     keep_quantized: Annotated[
-        bool, typer.Option("--keep-quantized", help="Keep 4-bit and 8-bit blocks.")
+        bool, typer.Option("--keep-quantized", help="Keep 4-, 5- and 8-bit blocks as they are.")
     ] = False,
     home: Home = None,
 ) -> None:

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
-from node.agent import Agent
+from node.agent.agent import Agent
 from node.errors import (
     BadRequest,
     MethodNotAllowed,

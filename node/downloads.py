@@ -23,7 +23,15 @@ from huggingface_hub.errors import (
 )
 
 from node.errors import NodeError
-from node.store import PARTIAL_MARKER, ModelEntry, ModelStore, NotAModel, read_entry, write_name
+from node.store import (
+    PARTIAL_MARKER,
+    ModelEntry,
+    ModelStore,
+    NotAModel,
+    read_entry,
+    read_source,
+    write_name,
+)
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
 POLL_S = 0.25
@@ -84,12 +92,25 @@ Progress = Callable[[int, int], None]
 
 def pull(request: PullRequest, store: ModelStore, progress: Progress, hub: Hub) -> ModelEntry:
     """The model, complete on disk; at once if it is there already. Raises `BadRequest` for a bad
-    name and `DownloadError` with a sentence for everything else."""
+    name and `DownloadError` with a sentence for everything else, another model of that name too."""
     name = request.name or request.repo_id
     folder = store.folder_for(name)
-    if folder.exists() and not (folder / PARTIAL_MARKER).exists():
-        return _complete(folder)
+    is_there = folder.exists() and not (folder / PARTIAL_MARKER).exists()
+    if is_there:
+        _check_source(read_source(folder), request, name)
+        # Without a revision, whichever is there will do, and the hub need not be asked.
+        if request.revision is None:
+            return _complete(folder)
     plan = _ask(lambda: hub.plan(request), request)
+    source = f"{_source(request)}{plan.commit}"
+    if is_there:
+        if read_source(folder) != source:
+            raise DownloadError(
+                f"{name} is there already, of another revision than {request.revision}; pull under "
+                f"another --name, or remove it with `node-agent rm {name}`."
+            )
+        return _complete(folder)
+    _check_source(_begun_source(folder), request, name)
     wanted = {path: size for path, size in plan.files.items() if _is_wanted(path)}
     if not any(path.endswith(".safetensors") for path in wanted) or "config.json" not in wanted:
         raise DownloadError(
@@ -98,16 +119,40 @@ def pull(request: PullRequest, store: ModelStore, progress: Progress, hub: Hub) 
         )
     _check_room(wanted, store.folder, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PARTIAL_MARKER).touch()
+    (folder / PARTIAL_MARKER).write_text(source)
     total_bytes = sum(wanted.values())
     with _Watch(folder, total_bytes, progress):
         _ask(lambda: hub.download(request, plan.commit, folder), request)
     _check_files(folder, wanted, request.repo_id)
     shutil.rmtree(folder / ".cache", ignore_errors=True)
-    write_name(folder, name, f"hub:{request.repo_id}@{plan.commit}")
+    write_name(folder, name, source)
     (folder / PARTIAL_MARKER).unlink()
     progress(total_bytes, total_bytes)
     return _complete(folder)
+
+
+def _source(request: PullRequest) -> str:
+    """What the kept source of every revision begins with."""
+    return f"hub:{request.repo_id}@"
+
+
+def _begun_source(folder: Path) -> str | None:
+    """What an unfinished folder is to hold, or held before its removal was cut short; None if
+    nothing tells."""
+    marker = folder / PARTIAL_MARKER
+    begun = marker.read_text() if marker.exists() else ""
+    return begun or read_source(folder) or None
+
+
+def _check_source(source: str | None, request: PullRequest, name: str) -> None:
+    """Raises `DownloadError` if what is there is, or will be, another repository's model."""
+    if source is None or source.startswith(_source(request)):
+        return
+    origin = source.removeprefix("hub:").partition("@")[0] or "another source"
+    raise DownloadError(
+        f"{name} is there already, from {origin}; pull {request.repo_id} under another --name, or "
+        f"remove it with `node-agent rm {name}`."
+    )
 
 
 class _Watch:

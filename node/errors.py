@@ -11,7 +11,7 @@ class NodeError(Exception):
     retry_after_s: int | None = None
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
-        super().__init__(message or (type(self).__doc__ or "").strip())
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
         if param is not None:
             self.param = param
 

@@ -6,11 +6,13 @@ The macOS side asks `sysctl`; it has been tested with recorded answers only, not
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 COMMAND_TIMEOUT_S = 5.0
+PACKAGE_ROOT = Path(__file__).parents[1]
 
 Runner = Callable[[Sequence[str]], str | None]
 """Runs a command; its standard output stripped, or None if it fails."""
@@ -43,6 +45,15 @@ def run_command(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) ->
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def python_command() -> list[str]:
+    """The start of a command that runs our own code in a process of its own.
+
+    The current folder stays off the module path: a user's `queue.py` or `node` there must not be
+    imported. Only where that folder is this code itself may nothing else lead to it.
+    """
+    return [sys.executable] if Path.cwd() == PACKAGE_ROOT else [sys.executable, "-P"]
 
 
 def is_mac() -> bool:

@@ -9,15 +9,15 @@ the agent.
 import asyncio
 import contextlib
 import socket
-import sys
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable
 
 import msgspec
 
-from node.errors import BadRequest, EngineDied, LoadFailure
+from node.errors import BadRequest, EngineDied, LoadFailure, NodeError
 from node.framing import FrameSplitter, decode_report, encode_frame
+from node.hardware import python_command
 from node.types import (
     Accepted,
     Cancel,
@@ -51,13 +51,14 @@ class RowStream:
         self.first_content_s: float | None = None
         """Monotonic time of the first text."""
         self.ended = False
-        self.failure: RowRefused | EngineDied | None = None
+        self.failure: NodeError | None = None
         self._on_end = on_end
         self._deltas: list[Delta] = []
         self._waiter: asyncio.Future[None] | None = None
 
     async def answered(self) -> Accepted:
-        """Waits for the engine's answer. Raises `RowRefused`, or `EngineDied`."""
+        """Waits for the engine's answer. Raises `RowRefused`, `EngineDied`, or what the row was
+        abandoned with."""
         while self.accepted is None and self.failure is None:
             await self._wait(None)
         if self.failure is not None:
@@ -66,8 +67,8 @@ class RowStream:
         return self.accepted
 
     async def next(self, timeout_s: float | None = None) -> list[Delta]:
-        """All deltas that wait, in order; none after `timeout_s` of silence. Raises `EngineDied`
-        once the deltas that came before are taken."""
+        """All deltas that wait, in order; none after `timeout_s` of silence. Raises `EngineDied`,
+        or what the row was abandoned with, once the deltas that came before are taken."""
         if not self._deltas and self.failure is None:
             await self._wait(timeout_s)
         deltas, self._deltas = self._deltas, []
@@ -88,7 +89,7 @@ class RowStream:
             self._end(delta)
         self._wake()
 
-    def on_failure(self, failure: RowRefused | EngineDied) -> None:
+    def on_failure(self, failure: NodeError) -> None:
         self.failure = failure
         self._end(None)
         self._wake()
@@ -114,7 +115,7 @@ class RowStream:
 
 
 RowEnd = Callable[[RowStream, Delta | None], None]
-"""Called once for each row, with its last delta; None if it was refused or the engine died."""
+"""Called once for each row, with its last delta; None if it failed without one."""
 
 
 class EngineLink:
@@ -156,7 +157,7 @@ class EngineLink:
         try:
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
-                    *(sys.executable, "-m", "node.worker"),
+                    *(*python_command(), "-m", "node.worker"),
                     *(str(theirs.fileno()), msgspec.json.encode(spec).decode()),
                     stdin=DEVNULL,
                     pass_fds=(theirs.fileno(),),
@@ -190,6 +191,12 @@ class EngineLink:
         """Asks the engine to drop a row; its last delta still comes. Nothing for an ended row."""
         if uid in self._rows:
             self._send(Cancel(uid))
+
+    def abandon(self, uid: str, failure: NodeError) -> None:
+        """Ends a row with `failure` now, and has the engine drop it. Nothing for an ended row."""
+        self.cancel(uid)
+        if row := self._rows.pop(uid, None):
+            row.on_failure(failure)
 
     async def stop(self, grace_s: float) -> int | None:
         """Ends the process: asks it, and kills it after `grace_s`. Rows still open fail. The exit

@@ -9,6 +9,8 @@ from node.store import ModelEntry
 GIB = 1024**3
 OVERHEAD_BYTES = GIB // 2
 """An engine process without weights: interpreter, MLX, compiled graphs, scratch of a step."""
+KV_BYTES = 2 * GIB
+"""Room for live KV that even a small model gets where its rows can fill it."""
 ROW_TOKENS = 8192
 """Tokens for which each row gets room; longer contexts share the rest."""
 
@@ -17,11 +19,11 @@ def estimate_bytes(entry: ModelEntry, max_rows: int) -> int:
     """Memory that a load of `entry` is granted: the weights, room for the live KV, and the
     process's own overhead.
 
-    The KV room is `max_rows` rows of up to 8,192 tokens, but no more than half the weights (rows
-    are seldom all long at once) and never less than one such row.
+    The KV room is `max_rows` rows of up to 8,192 tokens, but no more than half the weights or
+    2 GiB, whichever is more (rows are seldom all long at once), and no less than one such row.
     """
     row_bytes = entry.kv_bytes_per_token * min(entry.context_tokens or ROW_TOKENS, ROW_TOKENS)
-    kv_bytes = max(row_bytes, min(row_bytes * max_rows, entry.weight_bytes // 2))
+    kv_bytes = max(row_bytes, min(row_bytes * max_rows, max(entry.weight_bytes // 2, KV_BYTES)))
     return entry.weight_bytes + kv_bytes + OVERHEAD_BYTES
 
 

@@ -2,7 +2,8 @@
 
 No other file knows OpenAI's field names. Each field is honoured or refused: `BadRequest` where its
 value is not valid, `Unsupported` where it asks for what this version cannot do. Fields that no
-OpenAI endpoint knows are ignored.
+OpenAI endpoint knows are ignored, and so are those that ask for nothing without what is refused:
+`parallel_tool_calls` without tools, and what only labels a request (`user`, `metadata`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,11 @@ MAX_STOPS = 16
 MAX_INT = 2**31 - 1
 
 _ROLES = ("system", "developer", "user", "assistant")
+_MESSAGE_EXTRAS = {
+    "tool_calls": "tool calls",
+    "function_call": "tool calls",
+    "audio": "audio",
+}
 _MEDIA_PARTS = (
     "image_url",
     "input_image",
@@ -216,10 +222,10 @@ def _message(message: _Message, index: int) -> ChatMessage:
             f"{path}.role must be one of {', '.join(_ROLES)}.",
             param=f"{path}.role",
         )
-    for field in ("tool_calls", "function_call"):
+    for field, words in _MESSAGE_EXTRAS.items():
         if (message.model_extra or {}).get(field):
             raise Unsupported(
-                "This version of mlx-fleet does not support tool calls.", param=f"{path}.{field}"
+                f"This version of mlx-fleet does not support {words}.", param=f"{path}.{field}"
             )
     return ChatMessage(message.role, _content(message, f"{path}.content"))
 
@@ -278,7 +284,7 @@ def _is_off(value: object) -> bool:
 
 
 def _is_one(value: object) -> bool:
-    return value is None or (isinstance(value, int) and value == 1)
+    return value is None or (_is_token(value) and value == 1)
 
 
 _NEUTRAL: dict[str, Callable[[object], bool]] = {
@@ -301,6 +307,8 @@ _NEUTRAL: dict[str, Callable[[object], bool]] = {
     "audio": _is_absent,
     "prediction": _is_absent,
     "web_search_options": _is_absent,
+    "store": lambda value: value is None or value is False,
+    "service_tier": lambda value: value in (None, "auto", "default"),
 }
 """Fields of later versions, and which of their values ask for nothing."""
 

@@ -7,6 +7,7 @@ import asyncio
 import importlib
 import logging
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +17,11 @@ from node.errors import BadRequest, LoadFailure
 from node.openai import ChatMessage, TextRequest
 from node.types import GenerateRequest, Loaded
 
-THREAD_BYTES = 16 * 1024
+THREAD_LENGTH = 16 * 1024
 """A prompt of more characters is rendered in a thread, so that it stalls no stream."""
+MESSAGE_LENGTH = 32
+"""What a message adds, in characters: a template takes its time for an empty one, too."""
+RENDER_THREADS = 4
 
 
 class Renderer(Protocol):
@@ -110,10 +114,16 @@ def _is_error(record: logging.LogRecord) -> bool:
 
 
 class Renderers:
-    """One renderer for each model folder, loaded once however many wait."""
+    """One renderer for each model folder, loaded once however many wait; and the threads that
+    render, which nothing else shares, so that nothing else waits for a long prompt."""
 
     def __init__(self) -> None:
         self._loads: dict[Path, asyncio.Future[Renderer]] = {}
+        self._threads = ThreadPoolExecutor(RENDER_THREADS, thread_name_prefix="render")
+
+    def close(self) -> None:
+        """Renders no more; what runs is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def begin(self, folder: Path) -> asyncio.Future[Renderer]:
         """Starts the load of the folder's renderer, unless it is loaded or being loaded."""
@@ -130,18 +140,20 @@ class Renderers:
             await asyncio.wait({load})
         return load.result()
 
+    async def render(self, folder: Path, request: TextRequest) -> tuple[int, ...]:
+        """The request's token ids, made in a thread for a long prompt. Raises `BadRequest` or
+        `LoadFailure`."""
+        renderer = await self.get(folder)
+        if _length(request) <= THREAD_LENGTH:
+            return renderer.render(request)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, renderer.render, request)
+
 
 async def _load(folder: Path) -> Renderer:
     if folder == Path():
         return ScriptedRenderer()
     return await asyncio.to_thread(PromptRenderer, folder)
-
-
-async def render(renderer: Renderer, request: TextRequest) -> tuple[int, ...]:
-    """`renderer.render`, in a thread for a long prompt. Raises `BadRequest`."""
-    if _length(request) <= THREAD_BYTES:
-        return renderer.render(request)
-    return await asyncio.to_thread(renderer.render, request)
 
 
 def generate_request(
@@ -164,5 +176,5 @@ def generate_request(
 
 def _length(request: TextRequest) -> int:
     if request.messages is not None:
-        return sum(len(message.content) for message in request.messages)
+        return sum(len(message.content) + MESSAGE_LENGTH for message in request.messages)
     return len(request.prompt or "")

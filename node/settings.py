@@ -70,6 +70,13 @@ def _number(key: str, text: str) -> int:
     return value
 
 
+def _path(key: str, text: str) -> Path:
+    # An empty path is the current folder to Python, which nobody means by it.
+    if not text:
+        raise StartError(f"{key} must be a path, not {text!r}.")
+    return Path(text).expanduser()
+
+
 def _flag(key: str, text: str) -> bool:
     if text.lower() in ("1", "true", "yes", "on"):
         return True
@@ -83,14 +90,14 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
     values = os.environ if environ is None else environ
     prefix = "MLX_FLEET_NODE_"
     readers: dict[str, Callable[[str, str], object]] = {
-        "home": lambda _key, text: Path(text).expanduser(),
+        "home": _path,
         "host": lambda _key, text: text,
         "port": _number,
         "engine": lambda _key, text: text,
         "memory_budget_bytes": _number,
         "max_rows": _number,
         "allow_plain_http": _flag,
-        "script": lambda _key, text: Path(text).expanduser(),
+        "script": _path,
         "exit_on_stdin_eof": _flag,
         "models": lambda _key, text: tuple(
             Path(path).expanduser() for path in text.split(os.pathsep) if path
@@ -104,6 +111,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         if not key.startswith(prefix):
             continue
         name = key[len(prefix) :].lower()
+        if name == "token":
+            continue  # what `router add-node` sends, not a setting of the agent
         if name not in readers:
             raise StartError(f"{key} is not a setting of node-agent.")
         found[name] = readers[name](key, text)

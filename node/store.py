@@ -6,6 +6,7 @@ is data and never a path: the store alone turns a name into a folder.
 """
 
 import difflib
+import logging
 import re
 import shutil
 from collections.abc import Mapping
@@ -15,11 +16,13 @@ from typing import Any
 
 import msgspec
 
-from node.errors import BadRequest, NodeError, UnknownModel
+from node.errors import BadRequest, NodeError, StartError, UnknownModel
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
 NAME_FILE = "mlx-fleet.json"
+
+logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
@@ -31,6 +34,10 @@ class NotAModel(NodeError):
     status = 400
     code = "not_a_model"
     kind = "invalid_request_error"
+
+
+class _Unreadable(NotAModel):
+    """There may be a model, but it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,23 @@ def write_name(folder: Path, name: str, source: str) -> None:
 
 def read_entry(folder: Path, name: str | None = None) -> ModelEntry:
     """What `folder` holds. Raises `NotAModel` with a sentence if it is no complete model."""
+    try:
+        return _read_entry(folder, name)
+    # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
+    # folder must not hide the others.
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise _Unreadable(f"{folder} cannot be read: {_line(exc)}.") from exc
+
+
+def read_source(folder: Path) -> str:
+    """Where the model in `folder` came from, as `write_name` kept it; empty if that is unknown."""
+    try:
+        return msgspec.json.decode((folder / NAME_FILE).read_bytes(), type=NameFile).source
+    except (OSError, msgspec.MsgspecError, RuntimeError):
+        return ""
+
+
+def _read_entry(folder: Path, name: str | None) -> ModelEntry:
     real = folder.expanduser().resolve()
     if not real.is_dir():
         raise NotAModel(f"There is no folder {folder}.")
@@ -107,18 +131,19 @@ class ModelStore:
     def __init__(self, folder: Path, served: tuple[ServedFolder, ...] = ()) -> None:
         self.folder = folder
         self._served = served
+        self._told: set[Path] = set()
+        """Folders that the log has named as unreadable."""
 
     def list(self) -> tuple[ModelEntry, ...]:
-        """All complete models, by name. A served folder wins over one of the same name."""
+        """All complete models, by name. A served folder wins over one of the same name. Raises
+        `StartError` if the store's own folder cannot be read."""
         found: dict[str, ModelEntry] = {}
         for _, entry in self._own():
             found.setdefault(entry.name, entry)
         for served in self._served:
-            try:
-                entry = read_entry(served.path, served.name)
-            except NotAModel:
-                continue
-            found[entry.name] = entry
+            other = self._read(served.path, served.name)
+            if other is not None:
+                found[other.name] = other
         return tuple(found[name] for name in sorted(found))
 
     def find(self, name: str) -> ModelEntry | None:
@@ -170,15 +195,32 @@ class ModelStore:
             paths = sorted(self.folder.iterdir())
         except FileNotFoundError:
             return ()
+        except OSError as exc:
+            raise StartError(f"{self.folder} cannot be read: {exc.strerror}.") from None
         found = []
         for path in paths:
             if path.name.startswith(".") or path.name.endswith(PARTIAL_MARKER):
                 continue
-            try:
-                found.append((path, read_entry(path)))
-            except NotAModel:
-                continue
+            entry = self._read(path)
+            if entry is not None:
+                found.append((path, entry))
         return tuple(found)
+
+    def _read(self, path: Path, name: str | None = None) -> ModelEntry | None:
+        try:
+            return read_entry(path, name)
+        except _Unreadable as exc:
+            if path not in self._told:
+                self._told.add(path)
+                logger.warning("%s", exc.message)
+        except NotAModel:
+            pass
+        return None
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error's message, without its full stop."""
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
 
 
 def _shown_name(folder: Path, real: Path) -> str:
@@ -204,9 +246,9 @@ def _weight_bytes(folder: Path) -> int:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = _read_json(index).get("weight_map")
-        names = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+        names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else ()
         # A file name in an index is a name in this folder, whatever the index says.
-        files = [folder / Path(str(name)).name for name in sorted(names, key=str)]
+        files = [folder / Path(name).name for name in sorted(names)]
     else:
         files = sorted(folder.glob("*.safetensors"))
     missing = next((file.name for file in files if not file.is_file()), None)

@@ -253,7 +253,9 @@ class Supervisor:
     async def _stop(self, slot: _Slot, link: EngineLink) -> None:
         try:
             await slot.idle.wait()
-            await link.stop(STOP_GRACE_S)
+            code = await link.stop(STOP_GRACE_S)
+            if code:
+                logger.error("The engine of %s ended with code %s.", slot.entry.name, code)
         finally:
             slot.work = None
             self._forget(slot)

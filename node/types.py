@@ -163,5 +163,6 @@ class EngineSpec(msgspec.Struct, frozen=True):
     lease_bytes: int
     """Memory that the agent grants: weights and live KV."""
     kv_bytes_per_token: int = 0
+    """0: unknown, so that only the contexts bound the KV."""
     script_json: str = ""
     """The scripted engine's script, JSON."""

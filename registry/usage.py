@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from operator import attrgetter
 
-from sqlalchemy import func, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.dialects.sqlite import insert
 
 from registry.db import ReadSession, WriteSession
@@ -21,8 +21,9 @@ _values = attrgetter(*_NAMES)
 async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int:
     """Store the rows that are new and return how many were.
 
-    A (node_id, request_id) that is stored already is left as it is, since nodes replay events;
-    only a row without a node's accounts (seq 0) gives way to a later one.
+    A (node_id, request_id) that is stored already is left as it is, since nodes replay events. It
+    gives way where it has no node's accounts (seq 0), or to a later event of the same instance: the
+    request was sent to that node again.
     """
     if not records:
         return 0
@@ -30,7 +31,10 @@ async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int
     new = new.on_conflict_do_update(
         index_elements=[usage.c.node_id, usage.c.request_id],
         set_={name: new.excluded[name] for name in _NAMES},
-        where=usage.c.seq == 0,
+        where=or_(
+            usage.c.seq == 0,
+            and_(usage.c.instance_id == new.excluded.instance_id, usage.c.seq < new.excluded.seq),
+        ),
     )
     return await session.execute(
         new, [dict(zip(_NAMES, _values(record), strict=True)) for record in records]
@@ -38,12 +42,16 @@ async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int
 
 
 async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal]:
-    """Sums by key and model over requests finished at `since_s` or later, or over all."""
+    """Sums by key and model over requests finished at `since_s` or later, or over all.
+
+    A request that two nodes have worked on is one, its tokens those of both.
+    """
     sums = [
         func.coalesce(func.sum(column), 0).label(column.name)
         for column in (usage.c.prompt_tokens, usage.c.cached_tokens, usage.c.completion_tokens)
     ]
-    query = select(usage.c.key_id, usage.c.model, func.count().label("requests"), *sums)
+    requests = func.count(usage.c.request_id.distinct()).label("requests")
+    query = select(usage.c.key_id, usage.c.model, requests, *sums)
     if since_s is not None:
         query = query.where(usage.c.finished_at_s >= since_s)
     grouped = query.group_by(usage.c.key_id, usage.c.model).order_by(usage.c.key_id, usage.c.model)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
+from starlette.routing import BaseRoute, Match
 
-from registry import aliases, keys, models, nodes
+from registry import aliases, keys, nodes, residency
 from registry.db import Registry, WriteSession, router_id
 from registry.migrate import open_migrated
 from registry.records import KeyRecord
 from router.api.admin import admin_routes
-from router.api.openai import OpenAIApi, Scope
+from router.api.openai import OpenAIApi, Scope, send_error
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
 from router.core import Core
 from router.dispatcher import Dispatcher
-from router.errors import MethodNotAllowed, UnknownPath
+from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.fleet import Fleet
 from router.jobs import Jobs
 from router.ledger import Ledger
@@ -63,8 +65,7 @@ async def _load_core(registry: Registry, settings: Settings) -> Core:
     own_id = await router_id(registry)
     async with registry.read() as session:
         ring = KeyRing(await keys.list_all(session))
-        known = [model.name for model in await models.list_all(session)]
-        fleet = Fleet(await aliases.list_all(session), known)
+        fleet = Fleet(await aliases.list_all(session), await residency.list_all(session))
     ledger = Ledger(own_id, log_requests=settings.log_requests)
     watcher = Watcher(fleet, ledger)
     return Core(
@@ -126,13 +127,17 @@ def build_app(core: Core) -> AsgiApp:
     """The HTTP side: /v1 outermost and raw, everything else FastAPI."""
     openai = OpenAIApi(core)
     rest = FastAPI(title="mlx-fleet router", docs_url=None, redoc_url=None, openapi_url=None)
-    rest.include_router(admin_routes(lambda: core))
+    admin = admin_routes(lambda: core)
+    rest.include_router(admin)
 
     @rest.exception_handler(404)
     @rest.exception_handler(405)
     async def refused(request: Request, error: Exception) -> Response:
-        wrong = MethodNotAllowed if getattr(error, "status_code", 404) == 405 else UnknownPath
-        answer = wrong(f"There is nothing at {request.method} {request.url.path}.")
+        path = request.url.path
+        methods = methods_of((*admin.routes, *rest.routes), request.scope)
+        answer: RouterError = UnknownPath(f"There is nothing at {path}.")
+        if getattr(error, "status_code", 404) == 405 and methods:
+            answer = MethodNotAllowed(f"{path} takes {' and '.join(methods)}.")
         return Response(answer.body(), answer.status, media_type="application/json")
 
     @rest.get("/health")
@@ -149,6 +154,18 @@ def build_app(core: Core) -> AsgiApp:
         if scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/"):
             await openai(scope, receive, send)
         else:
-            await rest(scope, receive, send)
+            try:
+                await rest(scope, receive, send)
+            except asyncio.CancelledError:
+                await send_error(send, ShuttingDown())
 
     return app
+
+
+def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:
+    """What the path takes, whatever the request's own method."""
+    found: set[str] = set()
+    for route in routes:
+        if route.matches(scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found)

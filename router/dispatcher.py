@@ -4,19 +4,26 @@ they ended. Nothing else sends an inference request to a node."""
 import time
 from collections.abc import Callable
 
-from router.errors import NodeFailed, NoNodeReady, UnknownModel
+from router.errors import (
+    NodeFailed,
+    NodeRefused,
+    NoNodeReady,
+    RouterError,
+    UnknownModel,
+    WrongNodeToken,
+)
 from router.fleet import Fleet
-from router.ledger import Ledger
+from router.ledger import (
+    OUTCOME_NODE_FAILED,
+    OUTCOME_REFUSED,
+    OUTCOME_SERVED,
+    Ledger,
+)
 from router.node_client import KIND_AGENT
 from router.scheduler import Scheduler
 from router.types import Action, Grant, Lease, Ticket
 from router.upstream import Response
 from router.watcher import Watcher
-
-OUTCOME_SERVED = "served"
-OUTCOME_CANCELLED = "cancelled"
-OUTCOME_NODE_FAILED = "node_failed"
-OUTCOME_REFUSED = "refused"
 
 
 class Dispatcher:
@@ -37,15 +44,20 @@ class Dispatcher:
 
     def place(self, ticket: Ticket) -> Lease:
         """A lease for a new ticket. Raises `UnknownModel` or `NoNodeReady`."""
+        for verdict in self._ledger.take_verdicts():
+            self._scheduler.on_verdict(verdict)
         actions = self._scheduler.on_request(ticket, self._fleet.snapshot, self._clock())
         return _granted(actions)
 
-    def place_again(self, lease: Lease, *, node_at_fault: bool) -> Lease | None:
-        """A lease in place of one whose node failed before content; None if no node is left."""
-        outcome = OUTCOME_REFUSED if node_at_fault else OUTCOME_NODE_FAILED
+    def place_again(self, lease: Lease, *, answered: bool) -> Lease | None:
+        """A lease in place of one whose node failed before content; None if no node is left.
+
+        `answered`: the failure is the node's own word, and not its connection's end.
+        """
+        outcome = OUTCOME_REFUSED if answered else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, self._clock(), outcome)
         actions = self._scheduler.on_failed(
-            lease, self._fleet.snapshot, self._clock(), node_at_fault=node_at_fault
+            lease, self._fleet.snapshot, self._clock(), answered=answered
         )
         self._release_client(lease.node_id)
         action = actions[0]
@@ -73,17 +85,29 @@ class Dispatcher:
         detail = getattr(error, "strerror", None) or type(error).__name__
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")
 
+    def refused(self, lease: Lease, status: int) -> RouterError:
+        """A node's own refusal of the router: no word on the caller's key."""
+        name = self.node_name(lease)
+        if status in (401, 403):
+            return WrongNodeToken(
+                f"The node {name} refused the router's token; it has to be removed and added again "
+                "with the right one."
+            )
+        return NodeRefused(f"The node {name} refused the router's request with status {status}.")
+
     def node_name(self, lease: Lease) -> str:
         view = self._fleet.node(lease.node_id)
         return view.name if view else lease.node_id
 
     def done(self, lease: Lease, outcome: str) -> None:
-        """The request is over, as `outcome` says."""
+        """The request is over, as `outcome` says. Whether an agent served it, its accounts say."""
         now_s = self._clock()
+        view = self._fleet.node(lease.node_id)
+        judged_later = view is None or view.kind == KIND_AGENT
         self._scheduler.on_done(
             lease,
             now_s,
-            served=outcome == OUTCOME_SERVED,
+            served=outcome == OUTCOME_SERVED and not judged_later,
             failed=outcome == OUTCOME_NODE_FAILED,
         )
         self._ledger.ended(lease, now_s, outcome)
@@ -105,6 +129,7 @@ class Dispatcher:
     def _release_client(self, node_id: str) -> None:
         if self._watcher.is_leaving(node_id) and not self._scheduler.in_flight(node_id):
             self._watcher.release(node_id)
+            self._scheduler.on_node_removed(node_id)
 
 
 def _granted(actions: list[Action]) -> Lease:

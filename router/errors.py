@@ -21,6 +21,8 @@ class RouterError(Exception):
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
         self.param = param
         self.retry_after_s = retry_after_s
+        self.request_id: str | None = None
+        """Of the request that it ends, once that has an id."""
 
     @property
     def message(self) -> str:

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from node.protocol.messages import NodeStatus
-from registry.records import AliasRecord, NodeRecord
+from registry.records import AliasRecord, NodeRecord, ResidencyRecord
 from router.errors import UnknownModel
 from router.types import NodeView
+
+NAME_CHARS = 200
+"""Of a name that nobody has, no more is compared or repeated."""
 
 
 class Fleet:
@@ -17,13 +20,17 @@ class Fleet:
     def __init__(
         self,
         aliases: Iterable[AliasRecord] = (),
-        known_models: Iterable[str] = (),
+        remembered: Iterable[ResidencyRecord] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`remembered` are the models of nodes before the router's start."""
         self._clock = clock
         self._nodes: dict[str, NodeView] = {}
         self._aliases = {alias.name: alias.target for alias in aliases}
-        self._known = set(known_models)
+        self._remembered: dict[str, set[str]] = {}
+        for row in remembered:
+            self._remembered.setdefault(row.node_id, set()).add(row.model)
+        self._known: frozenset[str] = frozenset()
         self._snapshot: tuple[NodeView, ...] = ()
 
     # --- nodes ---
@@ -38,19 +45,24 @@ class Fleet:
             reachable=False,
             error="The node has not answered yet.",
             heard_s=0.0,
+            remembered=frozenset(self._remembered.get(record.id, ())),
         )
         self._set(view)
+        self._learn_names()
 
     def remove(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)
+        self._remembered.pop(node_id, None)
         self._snapshot = tuple(self._nodes.values())
+        self._learn_names()
 
     def heard(self, node_id: str, status: NodeStatus) -> None:
         view = self._nodes.get(node_id)
         if view is None:
             return
-        self._known.update(model.name for model in status.models)
         self._set(replace(view, status=status, reachable=True, error=None, heard_s=self._clock()))
+        if view.status is None or view.status.models != status.models:
+            self._learn_names()
 
     def lost(self, node_id: str, reason: str) -> None:
         view = self._nodes.get(node_id)
@@ -74,6 +86,9 @@ class Fleet:
 
     # --- names ---
 
+    def _learn_names(self) -> None:
+        self._known = frozenset().union(*(view.model_names() for view in self._snapshot))
+
     @property
     def aliases(self) -> dict[str, str]:
         return dict(self._aliases)
@@ -89,15 +104,15 @@ class Fleet:
         model = self._aliases.get(name, name)
         if model in self._known:
             return model
-        near = difflib.get_close_matches(name, sorted(self.names()), n=3)
+        shown = name[:NAME_CHARS]
+        near = difflib.get_close_matches(shown, sorted(self.names()), n=3)
         hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise UnknownModel(f"No node of the fleet has the model {name!r}.{hint}", param="model")
+        raise UnknownModel(f"No node of the fleet has the model {shown!r}.{hint}", param="model")
 
     def known(self, model: str) -> bool:
         return model in self._known
 
     def names(self) -> set[str]:
         """Every name that a request may use: models and aliases of models."""
-        return self._known | {
-            name for name, target in self._aliases.items() if target in self._known
-        }
+        aliases = {name for name, target in self._aliases.items() if target in self._known}
+        return aliases | self._known

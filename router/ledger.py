@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.protocol.messages import Finished
+from node.protocol.messages import Finished, FinishReason
 from registry.records import UsageRecord
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Lease, Ticket
+from router.types import Lease, Ticket, Verdict
 
 log = logging.getLogger("mlx_fleet.requests")
 
+OUTCOME_SERVED = "served"
+OUTCOME_CANCELLED = "cancelled"
+OUTCOME_NODE_FAILED = "node_failed"
+OUTCOME_REFUSED = "refused"
 REASON_UNREPORTED = "unreported"
 
 
@@ -29,6 +33,8 @@ class _Entry:
     """Whether the node will send a `Finished` record."""
     ended_s: float | None = None
     outcome: str = ""
+    reason: FinishReason | None = None
+    """As the node told it, before the relay had ended."""
 
 
 class Ledger:
@@ -47,6 +53,7 @@ class Ledger:
         self._open: dict[tuple[str, str], _Entry] = {}
         self._ended: dict[tuple[str, str], None] = {}
         self._rows: list[UsageRecord] = []
+        self._verdicts: list[Verdict] = []
 
     def origin(self, ticket: Ticket) -> str:
         """The opaque text that a node repeats in its accounts of the ticket."""
@@ -68,7 +75,10 @@ class Ledger:
             return
         entry.ended_s = now_s
         entry.outcome = outcome
-        if entry.reported:
+        if entry.reason is not None:
+            del self._open[key]
+            self._judge(entry, now_s, entry.reason)
+        elif entry.reported:
             self._ended[key] = None
         else:
             self._close_unreported(key, entry)
@@ -78,30 +88,33 @@ class Ledger:
         if not finished.origin.startswith(self._origin_prefix):
             return
         key = (node_id, finished.request_id)
-        entry = self._open.pop(key, None)
-        self._ended.pop(key, None)
-        self._rows.append(
-            UsageRecord(
-                request_id=finished.request_id,
-                node_id=node_id,
-                instance_id=instance_id,
-                seq=finished.seq,
-                key_id=finished.origin[len(self._origin_prefix) :],
-                model=finished.model,
-                reason=finished.reason.value,
-                prompt_tokens=finished.prompt_tokens,
-                cached_tokens=finished.cached_tokens,
-                completion_tokens=finished.completion_tokens,
-                reasoning_tokens=finished.reasoning_tokens,
-                queue_s=finished.queue_s,
-                ttft_s=finished.ttft_s,
-                prefill_s=finished.prefill_s,
-                decode_s=finished.decode_s,
-                finished_at_s=finished.finished_unix_s,
-            )
-        )
-        if entry is not None and self._log_requests:
+        key_id = finished.origin[len(self._origin_prefix) :]
+        self._rows.append(reported_row(node_id, instance_id, key_id, finished))
+        entry = self._open.get(key)
+        if entry is None:
+            return
+        if self._log_requests:
             log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
+        if entry.ended_s is None:
+            entry.reason = finished.reason
+            return
+        del self._open[key]
+        self._ended.pop(key, None)
+        self._judge(entry, entry.ended_s, finished.reason)
+
+    def _judge(self, entry: _Entry, ended_s: float, reason: FinishReason) -> None:
+        """Keeps the node's word where the relay saw nothing wrong; a failure it saw is known."""
+        if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED):
+            return
+        failed = reason is FinishReason.ERROR
+        whole = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        if failed or (whole and entry.outcome == OUTCOME_SERVED):
+            self._verdicts.append(Verdict(entry.lease, ended_s, failed))
+
+    def take_verdicts(self) -> list[Verdict]:
+        """What nodes have said of leases that ended; the ledger keeps none of it."""
+        verdicts, self._verdicts = self._verdicts, []
+        return verdicts
 
     def expire(self, now_s: float) -> None:
         """Writes off what ended more than `UNREPORTED_AFTER_S` ago without accounts."""
@@ -128,7 +141,9 @@ class Ledger:
     def close_all(self) -> None:
         """At shutdown: every request that is still open is written without accounts."""
         for key, entry in list(self._open.items()):
-            self._close_unreported(key, entry)
+            if entry.reason is None:
+                self._close_unreported(key, entry)
+        self._open.clear()
         self._ended.clear()
 
     def _close_unreported(self, key: tuple[str, str], entry: _Entry) -> None:
@@ -157,6 +172,27 @@ class Ledger:
         if self._log_requests:
             kind = entry.ticket.path.removeprefix("/v1/")
             log.info("%s %s on %s: %s", kind, entry.ticket.asked_model, entry.node_name, reason)
+
+
+def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished) -> UsageRecord:
+    return UsageRecord(
+        request_id=finished.request_id,
+        node_id=node_id,
+        instance_id=instance_id,
+        seq=finished.seq,
+        key_id=key_id,
+        model=finished.model,
+        reason=finished.reason.value,
+        prompt_tokens=finished.prompt_tokens,
+        cached_tokens=finished.cached_tokens,
+        completion_tokens=finished.completion_tokens,
+        reasoning_tokens=finished.reasoning_tokens,
+        queue_s=finished.queue_s,
+        ttft_s=finished.ttft_s,
+        prefill_s=finished.prefill_s,
+        decode_s=finished.decode_s,
+        finished_at_s=finished.finished_unix_s,
+    )
 
 
 def finished_line(ticket: Ticket, node_name: str, finished: Finished) -> str:

@@ -54,8 +54,9 @@ class ForeignModels(msgspec.Struct):
 class NodeClient:
     """One node's connection pool. No pool is shared, so that one dead node blocks no other."""
 
-    def __init__(self, url: str, credential: NodeCredential) -> None:
+    def __init__(self, url: str, credential: NodeCredential, kind: str = KIND_AGENT) -> None:
         self.url = url
+        self._is_agent = kind == KIND_AGENT
         self._credential = credential
         self._control_headers = {
             HEADER_PROTOCOL: str(PROTOCOL_VERSION),
@@ -67,7 +68,7 @@ class NodeClient:
 
     @classmethod
     def of(cls, record: NodeRecord) -> NodeClient:
-        return cls(record.url, NodeCredential.from_text(record.credential))
+        return cls(record.url, NodeCredential.from_text(record.credential), record.kind)
 
     async def __aenter__(self) -> NodeClient:
         return self
@@ -85,6 +86,10 @@ class NodeClient:
         if self._session is not None:
             await self._session.close()
 
+    def break_all(self) -> None:
+        """Fails the inference requests that the node carries; control calls go on."""
+        self._upstream.break_all()
+
     @property
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -101,17 +106,21 @@ class NodeClient:
     async def open(self, ticket: Ticket, origin: str) -> Response:
         """Sends an inference request; returns at the response's head, its body unread.
 
-        None of the caller's headers go to a node, so that its key never leaves the router. Raises
-        `OSError` where the connection fails.
+        Of the caller's headers its trace alone goes to a node, so that its key never leaves the
+        router. A foreign server is not told whose request it is. Raises `OSError` where the
+        connection fails.
         """
         start = self._relay_starts.get(ticket.path)
         if start is None:
             start = self._relay_starts[ticket.path] = self._relay_start(ticket.path)
-        # A foreign node's model name may hold anything, line breaks too.
-        asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
+        own = ""
+        if self._is_agent:
+            # A foreign node's model name may hold anything, line breaks too.
+            asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
+            own = f"{HEADER_ORIGIN}: {origin}\r\n{HEADER_REQUESTED_MODEL}: {asked}\r\n"
         rest = (
-            f"{HEADER_REQUEST_ID}: {ticket.request_id}\r\n{HEADER_ORIGIN}: {origin}\r\n"
-            f"{HEADER_REQUESTED_MODEL}: {asked}\r\ncontent-length: {len(ticket.body)}\r\n\r\n"
+            f"{HEADER_REQUEST_ID}: {ticket.request_id}\r\n{own}{ticket.trace}"
+            f"content-length: {len(ticket.body)}\r\n\r\n"
         )
         return await self._upstream.send(start + rest.encode(), ticket.body)
 
@@ -210,18 +219,21 @@ class NodeClient:
         sentence = _sentence(body)
         if response.status == 426:
             raise WrongNodeProtocol(sentence)
-        raise NodeRefused(
-            sentence
-            or f"{self.url} answered {response.status} to {response.url.path}; "
+        hint = (
             "is it a node agent? Another server is added with --kind openai."
+            if self._is_agent
+            else "is it an OpenAI-compatible server?"
         )
+        answered = f"{self.url} answered {response.status} to {response.url.path}; {hint}"
+        raise NodeRefused(sentence or answered)
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:
         if isinstance(error, asyncio.TimeoutError):
             return NodeUnreachable(f"{self.url} does not answer in time.")
+        what = "node-agent" if self._is_agent else "the server"
         return NodeUnreachable(
             f"{self.url} cannot be reached ({error or type(error).__name__}); "
-            "is node-agent running there, and is the port right?"
+            f"is {what} running there, and is the port right?"
         )
 
 

@@ -10,22 +10,25 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from router import sse
-from router.dispatcher import (
+from router.dispatcher import Dispatcher
+from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
-    Dispatcher,
 )
-from router.errors import NodeFailed, RouterError
 from router.types import Lease, Ticket
 from router.upstream import Response
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RETRY_STATUSES = frozenset((409, 429, 503))
+REFUSAL_STATUSES = frozenset((401, 403, 421, 426))
+"""A node's word on the router's token, address or version: the caller's own key was good."""
 _PASSED = (b"content-type", b"cache-control", b"retry-after")
 """No length: an in-band error may make a stream longer than its node has promised."""
+_JSON_HEADERS = {b"content-type": b"application/json"}
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -35,10 +38,15 @@ _STREAM_HEADERS = [
 class _Answered(RouterError):
     """The node answered with an error that another node may not have."""
 
-    def __init__(self, response: Response, body: bytes) -> None:
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
         super().__init__()
-        self.response = response
+        self.status = status
+        self.headers = headers
         self.answer = body
+
+
+_WORDS = (_Answered, NodeRefused, WrongNodeToken)
+"""Failures that a node told; it would tell them again."""
 
 
 class Relay:
@@ -59,17 +67,18 @@ class Relay:
         self._filler: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Serves the ticket. Raises `RouterError` only while nothing has been sent."""
+        """Serves the ticket. Whatever it raises, `fail` tells the caller."""
         lease = self._dispatcher.place(self._ticket)
         try:
             await self._serve(lease)
-        except RouterError as error:
-            await self._end_filler()
-            if not self._head_sent:
-                raise
-            await self._end_stream(sse.error_event(error))
         finally:
             await self._end_filler()
+
+    async def fail(self, error: RouterError) -> None:
+        """Ends the answer with an error. Raises it where nothing has been sent."""
+        if not self._head_sent:
+            raise error
+        await self._end_stream(sse.error_event(error))
 
     async def _serve(self, lease: Lease) -> None:
         """Attempts until one is served, or no node is left to try."""
@@ -86,8 +95,8 @@ class Relay:
                     outcome = OUTCOME_NODE_FAILED
                     if self._content_sent:
                         raise
-                    answered = isinstance(failure, _Answered)
-                    held = self._dispatcher.place_again(lease, node_at_fault=answered)
+                    answered = isinstance(failure, _WORDS)
+                    held = self._dispatcher.place_again(lease, answered=answered)
                     if held is None:
                         if not isinstance(failure, _Answered):
                             raise
@@ -100,18 +109,23 @@ class Relay:
     async def _attempt(self, lease: Lease) -> str:
         """One node's whole answer passed on; how it ended.
 
-        Raises `_Answered` for a status that another node may not give, `NodeFailed` where the
-        connection breaks.
+        Raises `_Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
+        not give, `NodeFailed` where the connection breaks.
         """
         response = await self._dispatcher.open(self._ticket, lease)
         finished = False
         try:
             if response.status in RETRY_STATUSES:
-                raise _Answered(response, await response.read_all())
+                body = await response.read_all()
+                raise _Answered(response.status, response.headers, body)
+            if response.status in REFUSAL_STATUSES:
+                await response.read_all()
+                raise self._dispatcher.refused(lease, response.status)
             if response.status == 200 and self._ticket.stream:
                 await self._pass_stream(lease, response)
             else:
-                await self._pass_whole(lease, response, await response.read_all())
+                body = await response.read_all()
+                await self._pass_whole(lease, response.status, response.headers, body)
             finished = True
             return _outcome_of(response.status)
         except OSError as error:
@@ -139,33 +153,43 @@ class Relay:
     async def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
         """Passes events on while no content is known to have been sent."""
         if not self._content_sent:
+            error = sse.leading_error(events)
+            if error is not None:
+                raise _Answered(NodeFailed.status, _JSON_HEADERS, error)
             await self._end_filler()
             if not self._head_sent:
-                await self._send_head(lease, response)
-            self._content_sent = sse.has_content(events)
+                await self._send_head(lease, response.status, response.headers)
+            self._content_sent = sse.has_event(events)
             if self._content_sent and self._head_node != lease.node_id:
                 name = self._dispatcher.node_name(lease)
                 events = sse.fleet_comment(name, lease.model) + events
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
 
-    async def _pass_whole(self, lease: Lease, response: Response, body: bytes) -> None:
+    async def _pass_whole(
+        self, lease: Lease, status: int, headers: dict[bytes, bytes], body: bytes
+    ) -> None:
         await self._end_filler()
         self._content_sent = True
         if self._head_sent:
             name = self._dispatcher.node_name(lease)
-            otherwise = NodeFailed(f"The node {name} answered with status {response.status}.")
+            otherwise = NodeFailed(f"The node {name} answered with status {status}.")
             await self._end_stream(sse.late_error(body, otherwise))
             return
-        await self._send_head(lease, response, length=len(body))
+        await self._send_head(lease, status, headers, length=len(body))
         await self._send({"type": "http.response.body", "body": body})
 
     async def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
-        await self._pass_whole(lease, failure.response, failure.answer)
+        await self._pass_whole(lease, failure.status, failure.headers, failure.answer)
 
-    async def _send_head(self, lease: Lease, response: Response, length: int | None = None) -> None:
+    async def _send_head(
+        self,
+        lease: Lease,
+        status: int,
+        upstream: dict[bytes, bytes],
+        length: int | None = None,
+    ) -> None:
         self._head_sent = True
         self._head_node = lease.node_id
-        upstream = response.headers
         headers = [(name, upstream[name]) for name in _PASSED if name in upstream]
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
@@ -173,9 +197,7 @@ class Relay:
         headers.append((b"x-fleet-node", self._dispatcher.node_name(lease).encode()))
         queue_ms = max(0.0, lease.granted_s - self._ticket.arrived_s) * 1e3
         headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
-        await self._send(
-            {"type": "http.response.start", "status": response.status, "headers": headers}
-        )
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     def _fleet_headers(self) -> list[tuple[bytes, bytes]]:
         return [

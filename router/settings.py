@@ -17,6 +17,8 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 CONTROL_TIMEOUT_S = 10.0
 USAGE_FLUSH_S = 1.0
+LOST_GRACE_S = 5.0
+"""How long the open requests of a lost agent wait for its event stream to come back."""
 UNREPORTED_AFTER_S = 10.0
 """How long after its end a request waits for its node's accounts before it is written without."""
 

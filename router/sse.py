@@ -1,6 +1,8 @@
 """What the router itself writes into an event stream: comments and errors. Nothing else of the
 router reads or writes server-sent events."""
 
+import re
+
 import msgspec
 
 from router.errors import RouterError
@@ -10,7 +12,22 @@ MAX_HELD_BYTES = 64 * 1024
 """A longer event is passed on in parts."""
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
+_LEADING_ERROR = re.compile(
+    rb"(?:(?::[^\n]*|event:[^\n]*|\r?)\n)*data:[ ]?(\{\s*\"error\"[^\r\n]*)"
+)
+"""An error as the first event, behind comments at most."""
+
+
+class _ErrorFields(msgspec.Struct):
+    type: str | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorFields | str
+
+
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_error = msgspec.json.Decoder(_ErrorBody).decode
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -27,9 +44,22 @@ def split(data: bytes) -> tuple[bytes, bytes]:
     return data[:cut], data[cut:]
 
 
-def has_content(events: bytes) -> bool:
+def has_event(events: bytes) -> bool:
     """Whether there is more than leading comments."""
     return not events.startswith(b":") or b"\ndata:" in events
+
+
+def leading_error(events: bytes) -> bytes | None:
+    """The JSON of an error that comes before any content, unless the request itself is at fault."""
+    found = _LEADING_ERROR.match(events)
+    if found is None:
+        return None
+    try:
+        error = _decode_error(found[1]).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    callers = isinstance(error, _ErrorFields) and error.type == "invalid_request_error"
+    return None if callers else found[1]
 
 
 def error_event(error: RouterError) -> bytes:

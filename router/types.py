@@ -29,6 +29,8 @@ class Ticket:
     stream: bool
     arrived_s: float
     body: bytes
+    trace: str = ""
+    """Header lines of the caller's trace, each with its line break."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class Lease:
     model: str
     granted_s: float
     attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a node's accounts say of a lease that has ended."""
+
+    lease: Lease
+    ended_s: float
+    failed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +87,10 @@ class NodeView:
     """Why it is not reachable, as a sentence."""
     heard_s: float
     """Monotonic time of its last word; 0 before the first."""
+    remembered: frozenset[str] = frozenset()
+    """Models that it had before the router's start; they count until its first word."""
+
+    def model_names(self) -> frozenset[str]:
+        if self.status is None:
+            return self.remembered
+        return frozenset(model.name for model in self.status.models)

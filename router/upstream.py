@@ -179,6 +179,12 @@ class _Connection(asyncio.Protocol):
             raise
         return response
 
+    def break_off(self, reason: str) -> None:
+        """As `abort`; whoever waits for an answer fails, also where its end is the connection's."""
+        if self._response is not None:
+            self._response.on_failure(UpstreamBroken(reason))
+        self.abort()
+
     def abort(self) -> None:
         self.closed = True
         if self._transport is not None:
@@ -279,6 +285,12 @@ class Upstream:
         """Breaks every connection."""
         for connection in list(self._all):
             connection.abort()
+        self._idle.clear()
+
+    def break_all(self) -> None:
+        """Fails every exchange: the node is not there any more. New ones may be begun."""
+        for connection in list(self._all):
+            connection.break_off("The node has gone silent.")
         self._idle.clear()
 
     @property

@@ -21,6 +21,7 @@ from router.errors import RouterError, WrongNodeProtocol
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.node_client import KIND_OPENAI, NodeClient
+from router.settings import LOST_GRACE_S
 
 log = logging.getLogger("mlx_fleet.nodes")
 
@@ -39,6 +40,18 @@ class _Watched:
     first_word: asyncio.Event = field(default_factory=asyncio.Event)
     instance_id: str = ""
     last_seq: int = 0
+    breaking: asyncio.TimerHandle | None = None
+    """Set while the node is lost and its open requests still wait for it."""
+
+    def break_later(self) -> None:
+        if self.breaking is None:
+            loop = asyncio.get_running_loop()
+            self.breaking = loop.call_later(LOST_GRACE_S, self.client.break_all)
+
+    def keep_requests(self) -> None:
+        if self.breaking is not None:
+            self.breaking.cancel()
+            self.breaking = None
 
 
 class Watcher:
@@ -87,6 +100,8 @@ class Watcher:
     async def close(self) -> None:
         nodes, self._nodes = list(self._nodes.values()), {}
         await asyncio.gather(*(_end(watched) for watched in nodes))
+        for watched in nodes:
+            watched.keep_requests()
         await asyncio.gather(*(watched.client.close() for watched in nodes))
         for node_id in list(self._leaving):
             self.release(node_id)
@@ -113,6 +128,8 @@ class Watcher:
                 watched.first_word.set()
             if self._reachable(watched):
                 log.warning("node %s is lost: %s", watched.record.name, reason)
+                if watched.record.kind != KIND_OPENAI:
+                    watched.break_later()
             self._fleet.lost(watched.record.id, reason)
             if time.monotonic() - started_s > MAX_BACKOFF_S:
                 backoff_s = FIRST_BACKOFF_S
@@ -134,8 +151,11 @@ class Watcher:
                 "update mlx-fleet on the older of the two machines."
             )
         if status.instance_id != watched.instance_id:
+            if watched.breaking is not None:
+                watched.client.break_all()
             watched.instance_id = status.instance_id
             watched.last_seq = 0
+        watched.keep_requests()
         if not self._reachable(watched):
             log.info("node %s is there: %s", watched.record.name, watched.record.url)
         self._fleet.heard(watched.record.id, status)

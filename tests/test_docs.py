@@ -1,5 +1,8 @@
 """Every command, option, setting, error code and path stands in the documentation."""
 
+import importlib
+import pkgutil
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -76,8 +79,20 @@ def tree(base: Any) -> Iterator[Any]:
         yield from tree(child)
 
 
-@pytest.mark.parametrize("base", [node.errors.NodeError, router.errors.RouterError])
-def test_every_error_code_is_documented_with_its_status(base: Any) -> None:
+def import_everything(package: Any) -> None:
+    """All modules but those of engine processes, so that every subclass is known."""
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if not module.name.startswith(("node.engine", "node.worker")):
+            importlib.import_module(module.name)
+
+
+@pytest.mark.parametrize(
+    ("package", "base"),
+    [(node, node.errors.NodeError), (router, router.errors.RouterError)],
+    ids=["node", "router"],
+)
+def test_every_error_code_is_documented_with_its_status(package: Any, base: Any) -> None:
+    import_everything(package)
     text = page("errors.md")
     missing = [
         each.__name__
@@ -110,3 +125,8 @@ def test_every_error_code_is_documented_with_its_status(base: Any) -> None:
 )
 def test_every_path_is_documented(path: str) -> None:
     assert f"`{path}" in page("api.md") or f" {path}" in page("api.md")
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    assert f"## [{project['version']}]" in (DOCS.parent / "CHANGELOG.md").read_text()

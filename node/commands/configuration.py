@@ -1,16 +1,43 @@
 """What the verbs share: settings from options and environment, and the store they name."""
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from node.errors import StartError
+from node.errors import NodeError, StartError
 from node.settings import Settings, default_home, read_environment
 from node.store import ModelStore
 
+EXTRA = (
+    *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),
+    *("huggingface_hub", "psutil"),
+)
+"""What `mlx-fleet[node]` brings, and the base install does without."""
+INSTALL_EXTRA = "pip install 'mlx-fleet[node]'"
 ENGINES = ("text", "scripted")
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+
+
+class ExtraMissing(NodeError):
+    """The node extra is not installed; install it with pip install 'mlx-fleet[node]'."""
+
+    code = "extra_missing"
+
+
+def missing_extra() -> list[str]:
+    """The modules of the node extra that are not installed."""
+    return [name for name in EXTRA if importlib.util.find_spec(name) is None]
+
+
+def need_extra() -> None:
+    """Raises `ExtraMissing` that says what is missing and how to install it."""
+    if missing := missing_extra():
+        raise ExtraMissing(
+            f"The node extra is not complete ({', '.join(missing)} missing); install it with "
+            f"{INSTALL_EXTRA}."
+        )
 
 
 def read_bytes(text: str) -> int:
@@ -41,6 +68,10 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
     return settings
 
 
-def open_store(home: Path | None) -> ModelStore:
-    """The store of the agent whose folder is `home`, or the configured one."""
-    return ModelStore(read_settings({"home": home}).models_folder)
+def open_store(home: Path | None, *, make_home: bool = False) -> ModelStore:
+    """The store of the agent whose folder is `home`, or the configured one. With `make_home` that
+    folder is made if need be, for its owner alone, since it will hold the token."""
+    settings = read_settings({"home": home})
+    if make_home:
+        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return ModelStore(settings.models_folder)

@@ -2,15 +2,15 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.progress import Progress
 
-from node.commands.configuration import open_store
+from node.commands.configuration import need_extra, open_store
 from node.errors import NodeError
+from node.hardware import python_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Import:
 
     def command(self, folder: Path) -> list[str]:
         """The importer's process, apart so that its memory returns."""
-        command = [sys.executable, "-m", "node.engine.gguf", "--name", self.name]
+        command = [*python_command(), "-m", "node.engine.gguf", "--name", self.name]
         if self.dtype is not None:
             command += ["--dtype", self.dtype]
         if self.keep_quantized:
@@ -38,7 +38,8 @@ class ImportFailed(NodeError):
 
 def import_model(home: Path | None, job: Import) -> None:
     """Imports a GGUF file under a name. Raises `ImportFailed` with the importer's sentence."""
-    folder = open_store(home).folder_for(job.name)
+    need_extra()
+    folder = open_store(home, make_home=True).folder_for(job.name)
     with (
         subprocess.Popen(job.command(folder), stdout=subprocess.PIPE, text=True) as process,
         Progress(transient=True) as bars,

@@ -4,25 +4,25 @@ The macOS checks have been tested with recorded answers only, not on a Mac.
 """
 
 import functools
+import importlib
 import platform
 import re
 import shutil
 import socket
 import stat
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
-import psutil
 from rich.console import Console
 from rich.table import Table
 
-from node.commands.configuration import read_settings
+from node.commands.configuration import INSTALL_EXTRA, missing_extra, read_settings
 from node.engine.blas import load_fast_blas
-from node.hardware import Machine, Runner, is_mac, read_machine, run_command
+from node.errors import StartError
+from node.hardware import Machine, Runner, is_mac, python_command, read_machine, run_command
 from node.settings import Settings
 from node.store import ModelStore
 
@@ -70,8 +70,9 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
     """All checks, in the order in which they are shown."""
     machine = read_machine(run, mac=mac)
     yield check_python()
+    yield check_extra(missing_extra())
     yield check_mlx(run)
-    yield check_memory(settings, machine, psutil.virtual_memory().available)
+    yield check_memory(settings, machine, _available_bytes())
     yield check_disk(settings, lambda path: shutil.disk_usage(path).free)
     yield check_port(settings)
     yield check_token(settings)
@@ -79,7 +80,7 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
     if mac:
         yield check_wired_limit(machine)
         yield check_sleep(run)
-        yield check_local_network(settings)
+        yield check_local_network()
     else:
         yield check_compiler(shutil.which)
         yield check_blas(load_fast_blas)
@@ -89,30 +90,47 @@ def check_python() -> Check:
     return Check("python", Level.OK, f"Python {platform.python_version()} runs the agent.")
 
 
+def check_extra(missing: Sequence[str]) -> Check:
+    if missing:
+        sentence = f"The node extra is not complete: {', '.join(missing)} missing."
+        return Check("extra", Level.FAIL, sentence, f"Run `{INSTALL_EXTRA}`.")
+    return Check("extra", Level.OK, "The node extra is installed.")
+
+
+def _available_bytes() -> int | None:
+    """Memory that programs can have now; None where psutil, of the node extra, is missing."""
+    try:
+        psutil = importlib.import_module("psutil")
+    except ModuleNotFoundError:
+        return None
+    available: int = psutil.virtual_memory().available
+    return available
+
+
 def check_mlx(run: Runner) -> Check:
     # In a child: only an engine process may hold MLX, and a broken one can end its process.
     code = "import mlx.core as mx, mlx_lm; print(mx.__version__, mx.default_device())"
-    answer = run([sys.executable, "-c", code])
+    answer = run([*python_command(), "-c", code])
     if answer is None:
-        advice = "Install it with `pip install 'mlx-fleet[node]'`."
+        advice = f"Install it with `{INSTALL_EXTRA}`."
         return Check("mlx", Level.FAIL, "MLX or mlx-lm cannot be imported.", advice)
     return Check("mlx", Level.OK, f"MLX {answer} and mlx-lm can be imported.")
 
 
-def check_memory(settings: Settings, machine: Machine, available_bytes: int) -> Check:
+def check_memory(settings: Settings, machine: Machine, available_bytes: int | None) -> Check:
     budget_bytes = settings.memory_budget_bytes or machine.default_budget_bytes
     gib = 1024**3
+    available = "?" if available_bytes is None else f"{available_bytes / gib:.0f}"
     sentence = (
-        f"{machine.chip} with {machine.memory_bytes / gib:.0f} GiB, "
-        f"{available_bytes / gib:.0f} GiB of them available; models may take "
-        f"{budget_bytes / gib:.0f} GiB."
+        f"{machine.chip} with {machine.memory_bytes / gib:.0f} GiB, {available} GiB of them "
+        f"available; models may take {budget_bytes / gib:.0f} GiB."
     )
     if budget_bytes > machine.memory_bytes:
         advice = "The budget is larger than the memory: lower --memory-budget."
         return Check("memory", Level.FAIL, sentence, advice)
     if budget_bytes < SMALL_BUDGET_BYTES:
         return Check("memory", Level.WARN, sentence, "That is enough for small models only.")
-    if budget_bytes > available_bytes:
+    if available_bytes is not None and budget_bytes > available_bytes:
         advice = "Close other programs, or lower --memory-budget, or the machine will swap."
         return Check("memory", Level.WARN, sentence, advice)
     return Check("memory", Level.OK, sentence)
@@ -151,7 +169,11 @@ def check_token(settings: Settings) -> Check:
 
 
 def check_models(settings: Settings) -> Check:
-    entries = ModelStore(settings.models_folder).list()
+    try:
+        entries = ModelStore(settings.models_folder).list()
+    except StartError as error:
+        advice = "Make it a folder that you can read."
+        return Check("models", Level.FAIL, error.message, advice)
     if not entries:
         advice = "Get one with `node-agent pull OWNER/NAME` or `node-agent import FILE.gguf`."
         return Check("models", Level.WARN, "There is no model on disk.", advice)
@@ -200,7 +222,7 @@ def check_sleep(run: Runner) -> Check:
     return Check("sleep", Level.OK, "This Mac does not sleep.")
 
 
-def check_local_network(settings: Settings) -> Check:
+def check_local_network() -> Check:
     sentence = "macOS asks once whether a program may use the local network."
     advice = (
         "If a router cannot reach this Mac, look in System Settings, Privacy & Security, "

@@ -12,7 +12,7 @@ from node.downloads import Hub, PullRequest, pull
 
 def pull_model(home: Path | None, request: PullRequest, hub: Hub | None = None) -> None:
     """Pulls a model and shows how far it is."""
-    store = open_store(home)
+    store = open_store(home, make_home=True)
     # One bar for all files instead of the library's own, one for each.
     disable_progress_bars()
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())

@@ -1,6 +1,9 @@
 """`node-agent serve`: settings to a listening server, and a bounded way down."""
 
+import asyncio
+import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import signal
@@ -8,15 +11,22 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
-from node.app import NodeApp, build_app, is_loopback, load_token
+from node.app import STOP_GRACE_S, NodeApp, build_app, is_loopback, load_token
+from node.commands.configuration import need_extra
 from node.errors import StartError
 from node.settings import Settings
 
-GRACE_S = 10
+GRACE_S = 10.0
 """How long running answers may take to end at shutdown."""
+FLUSH_S = 2.0
+"""How long clients may take to read the end of what they were sent."""
+LAST_RESORT_S = 5
+"""How long what then still runs may go on before uvicorn cancels it."""
+POLL_S = 0.02
 BACKLOG = 2048
 
 
@@ -24,18 +34,21 @@ def serve(settings: Settings) -> None:
     """Serves until a signal, or the end of standard input where the settings say so. Raises
     `StartError`."""
     check_bind(settings)
+    if settings.exit_on_stdin_eof and sys.stdin is None:
+        raise StartError("Standard input is closed, and the agent would end with it at once.")
+    if settings.engine == "text":
+        need_extra()
     with bind(settings.host, settings.port) as listener:
-        url = url_of(settings.host, listener)
         # Before anything else can fail, since the next start does not show it again.
         token, is_new = load_token(settings)
         if is_new:
-            announce_token(url_of(reachable_host(settings.host), listener), token)
+            announce_token(settings.host, listener, token)
         app = build_app(settings)
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-        server = AgentServer(app, url)
+        server = AgentServer(app, url_of(settings.host, listener))
         if settings.exit_on_stdin_eof:
             watch_end(sys.stdin.fileno(), server.stop)
-        # uvicorn shuts down at these signals and raises them once more when it is done.
+        # Once the server has stopped, one more Ctrl-C must not make a failure of a clean end.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
         server.run(sockets=[listener])
@@ -84,13 +97,19 @@ def url_of(host: str, listener: socket.socket) -> str:
 
 def reachable_host(host: str) -> str:
     """A name for the machine where the host means all its addresses, else the host itself."""
-    return socket.gethostname() if host in ("0.0.0.0", "::", "") else host
+    try:
+        is_any = not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        is_any = False
+    return socket.gethostname() if is_any else host
 
 
-def announce_token(url: str, token: str) -> None:
+def announce_token(host: str, listener: socket.socket, token: str) -> None:
     """Prints what a router needs, at the first start only."""
+    url = url_of(reachable_host(host), listener)
+    plain_http = "" if is_loopback(host) else " --allow-plain-http"
     print("This is the agent's first start. To add it to a router, run there:")
-    print(f"  router add-node {url} --token {token}", flush=True)
+    print(f"  router add-node {url} --token {token}{plain_http}", flush=True)
 
 
 def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
@@ -108,7 +127,7 @@ def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
 
 
 class AgentServer(uvicorn.Server):
-    """uvicorn with a line that says when it listens, and a shutdown that ends event streams."""
+    """uvicorn with a line that says when it listens, and a shutdown that loses no accounts."""
 
     def __init__(self, app: NodeApp, url: str) -> None:
         super().__init__(
@@ -122,22 +141,47 @@ class AgentServer(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_graceful_shutdown=GRACE_S,
+                timeout_graceful_shutdown=LAST_RESORT_S,
             )
         )
         self._agent = app.agent
         self._url = url
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def stop(self) -> None:
         """Begins the shutdown; from any thread."""
         self.should_exit = True
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal begins the shutdown, the next one ends its grace. uvicorn's own way
+        would leave at the second one without the end of the engines."""
+        if self.should_exit and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._agent.hurry)
+        self.should_exit = True
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
             print(f"node-agent listening on {self._url}", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Event streams have no end of their own, and uvicorn waits for open answers.
-        self._agent.end_events()
+        for server in self.servers:
+            server.close()
+        for connection in tuple(self.server_state.connections):
+            connection.shutdown()
+        await self._agent.drain(GRACE_S)
+        await self._agent.close(STOP_GRACE_S)
+        await self._flush()
         await super().shutdown(sockets)
+
+    async def _flush(self) -> None:
+        """Waits for the last bytes, and cuts off the clients that do not read them: uvicorn would
+        cancel their requests, with a traceback for each."""
+        connections = self.server_state.connections
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                while connections:
+                    await asyncio.sleep(POLL_S)
+        for connection in tuple(connections):
+            connection.transport.abort()

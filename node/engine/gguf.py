@@ -30,6 +30,7 @@ from node.engine.gguf_tensors import (
     rope_factors,
     targets,
     write_weights,
+    written_bytes,
 )
 from node.engine.gguf_tokenizer import special_ids, write_tokenizer
 from node.store import PARTIAL_MARKER, write_name
@@ -38,6 +39,11 @@ MAX_LAYERS = 1000
 MAX_WIDTH = 2**20
 LLAMA3_CONTEXT_TOKENS = 8192
 """The context that Llama 3.1 and later were first trained with; GGUF does not carry it."""
+
+KEEP_HELP = (
+    "keep 4-, 5- and 8-bit blocks as they are; Q2_K, Q3_K and Q6_K do not fit MLX's format and "
+    "become plain weights (a Q4_K_M file has some of them)"
+)
 
 _NEUTRAL = {
     "expert_count": 0,
@@ -96,7 +102,7 @@ def _write(
     kept = quantization(file, wanted) if options.keep_quantized else None
     if kept is not None:
         config["quantization"] = config["quantization_config"] = kept
-    _check_room(file, folder, None if kept is not None else options.dtype)
+    _check_room(file, folder, options)
     write_tokenizer(file.metadata, folder, config["max_position_embeddings"])
     convert = packed(options.dtype) if options.keep_quantized else dense(options.dtype)
     write_weights(file, wanted, folder, convert, progress)
@@ -202,13 +208,8 @@ def llama3_factors(factor: float, theta: float, head_dim: int) -> list[float]:
     return found
 
 
-def _check_room(file: GgufFile, folder: Path, dtype: str | None) -> None:
-    """`dtype` None: the blocks are kept, and scales may grow by a factor of two."""
-    if dtype is None:
-        needed_bytes = sum(info.size_bytes for info in file.tensors.values()) * 3 // 2
-    else:
-        values = sum(math.prod(info.shape) for info in file.tensors.values())
-        needed_bytes = values * DTYPES[dtype].size
+def _check_room(file: GgufFile, folder: Path, options: ImportOptions) -> None:
+    needed_bytes = written_bytes(file, options.dtype, keep_quantized=options.keep_quantized)
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
         raise GgufError(
@@ -252,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("dest", type=Path)
     parser.add_argument("--name", help="the model's name; default: the folder's")
     parser.add_argument("--dtype", choices=sorted(DTYPES), default=default_dtype())
-    parser.add_argument("--keep-quantized", action="store_true")
+    parser.add_argument("--keep-quantized", action="store_true", help=KEEP_HELP)
     given = parser.parse_args(arguments)
     options = ImportOptions(given.name or given.dest.name, given.dtype, given.keep_quantized)
     try:

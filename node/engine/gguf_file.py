@@ -6,6 +6,7 @@ damaged or hostile file costs one sentence and no memory.
 
 import mmap
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -40,19 +41,20 @@ TENSOR_TYPES = {
     1: ("F16", 1, 2),
     2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
     8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
+    14: ("Q6_K", 256, 210),
     30: ("BF16", 1, 2),
 }
-"""Number of each readable type: name, values in a block, bytes of a block."""
+"""Number of each readable type in ggml's `enum ggml_type`: name, values in a block, bytes of a
+block."""
 _UNREADABLE = {
-    6: "Q5_0",
-    7: "Q5_1",
     9: "Q8_1",
-    10: "Q2_K",
-    11: "Q3_K",
-    12: "Q4_K",
-    13: "Q5_K",
-    14: "Q6_K",
     15: "Q8_K",
     16: "IQ2_XXS",
     17: "IQ2_XS",
@@ -118,9 +120,16 @@ class GgufFile:
     ) -> None:
         self._map.close()
 
-    def data(self, info: TensorInfo) -> bytes:
-        """The tensor's bytes as they lie in the file, copied."""
-        return self._map[info.start : info.start + info.size_bytes]
+    def pieces(self, info: TensorInfo, most_values: int) -> Iterator[bytes]:
+        """The tensor's bytes as they lie in the file, copied, in order: whole rows, together no
+        more than `most_values` values unless one row alone has more."""
+        columns = info.shape[-1]
+        rows = prod(info.shape) // columns
+        row_bytes = info.size_bytes // rows
+        step_bytes = max(1, most_values // columns) * row_bytes
+        end = info.start + info.size_bytes
+        for start in range(info.start, end, step_bytes):
+            yield self._map[start : min(start + step_bytes, end)]
 
 
 class _Reader:

@@ -1,6 +1,7 @@
 """Turns a llama-architecture GGUF's tensors into MLX ones: names, row order, blocks."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,16 +11,21 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from node.engine.gguf_blocks import unpack, values
 from node.engine.gguf_file import GgufError, GgufFile, TensorInfo
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 GROUP_SIZE = 32
-"""Values that share a scale in every readable GGUF block type."""
+"""Values that share a scale in every GGUF block type that MLX can compute with."""
+PIECE_VALUES = 2**20
+"""Values that are decoded at once: what numpy holds beside a tensor is a few times as many."""
 SHARD_BYTES = 4 * 1024**3
 ROPE_FACTORS = "rope_freqs.weight"
 """Not a weight: the frequency factors that Llama 3.1 and later stretch their context with."""
 
-_QUANTIZED_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
+_KEPT_BITS = {"Q4_0": 4, "Q4_1": 4, "Q4_K": 4, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5, "Q8_0": 8}
+"""Types that MLX's affine format holds exactly. Q2_K, Q3_K and Q6_K have a scale for 16 values;
+MLX's smallest group has 32."""
 _LAYER_NAMES = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -41,6 +47,10 @@ class Target:
     shape: tuple[int, ...]
     permuted_heads: int = 0
     """Heads whose rows llama.cpp has interleaved; 0 for all but q and k."""
+
+
+Convert = Callable[[GgufFile, TensorInfo, Target], dict[str, mx.array]]
+"""A tensor of the file to the named tensors of the model."""
 
 
 def targets(config: dict[str, Any]) -> dict[str, Target]:
@@ -96,9 +106,9 @@ def check_tensors(file: GgufFile, wanted: dict[str, Target]) -> None:
 def quantization(file: GgufFile, wanted: dict[str, Target]) -> dict[str, Any] | None:
     """The `quantization` entry of a config whose blocks are kept; None if there are none."""
     bits = {
-        target.module: _QUANTIZED_BITS[file.tensors[name].type_name]
+        target.module: _KEPT_BITS[file.tensors[name].type_name]
         for name, target in wanted.items()
-        if file.tensors[name].type_name in _QUANTIZED_BITS
+        if _keepable(file.tensors[name])
     }
     if not bits:
         return None
@@ -114,7 +124,7 @@ def write_weights(
     file: GgufFile,
     wanted: dict[str, Target],
     folder: Path,
-    convert: Callable[[GgufFile, TensorInfo, Target], dict[str, mx.array]],
+    convert: Convert,
     progress: Callable[[float], None],
 ) -> None:
     """Writes all tensors as safetensors shards of about 4 GiB and their index; no more than one
@@ -142,39 +152,56 @@ def write_weights(
     _write_index(folder, shards)
 
 
-def dense(dtype: str) -> Callable[[GgufFile, TensorInfo, Target], dict[str, mx.array]]:
+def dense(dtype: str) -> Convert:
     """Converts to plain weights, exactly in float32 and then rounded once."""
 
     def convert(file: GgufFile, info: TensorInfo, target: Target) -> dict[str, mx.array]:
-        values = _unpermuted(_floats(file.data(info), info), target)
-        return {f"{target.module}.weight": mx.array(values).astype(DTYPES[dtype])}
+        pieces = []
+        for data in file.pieces(info, PIECE_VALUES):
+            rows = values(data, info.type_name).reshape(-1, info.shape[-1])
+            pieces.append(mx.array(rows).astype(DTYPES[dtype]))
+            mx.eval(pieces[-1])
+        whole = mx.concatenate(pieces).reshape(info.shape)
+        return {f"{target.module}.weight": _unpermuted(whole, target)}
 
     return convert
 
 
-def packed(dtype: str) -> Callable[[GgufFile, TensorInfo, Target], dict[str, mx.array]]:
-    """Keeps quantised blocks as they are, in MLX's layout; `dtype` is that of the scales."""
+def packed(dtype: str) -> Convert:
+    """Keeps quantised blocks as they are, in MLX's layout, where that holds them exactly; `dtype`
+    is that of the scales and of what cannot be kept."""
     plain = dense(dtype)
 
     def convert(file: GgufFile, info: TensorInfo, target: Target) -> dict[str, mx.array]:
-        if info.type_name not in _QUANTIZED_BITS:
+        if not _keepable(info):
             return plain(file, info, target)
-        rows = info.shape[0]
-        quants, scales, biases = _blocks(file.data(info), info.type_name)
-        if info.type_name != "Q8_0":
-            # MLX packs neighbours into one byte, low half first; GGUF packs value i with i + 16.
-            quants = quants[:, 0::2] | (quants[:, 1::2] << 4)
-        words = np.ascontiguousarray(quants).view("<u4").reshape(rows, -1)
-        parts = {
-            "weight": mx.array(_unpermuted(words, target)),
-            "scales": mx.array(_unpermuted(scales.reshape(rows, -1), target)),
-            "biases": mx.array(_unpermuted(biases.reshape(rows, -1), target)),
+        bits, columns = _KEPT_BITS[info.type_name], info.shape[-1]
+        pieces: dict[str, list[mx.array]] = {"weight": [], "scales": [], "biases": []}
+        for data in file.pieces(info, PIECE_VALUES):
+            quants, scales, biases = unpack(data, info.type_name)
+            pieces["weight"].append(mx.array(_words(quants.reshape(-1, columns), bits)))
+            for part, numbers in (("scales", scales), ("biases", biases)):
+                rows = mx.array(numbers.reshape(-1, columns // GROUP_SIZE))
+                pieces[part].append(rows.astype(DTYPES[dtype]))
+                mx.eval(pieces[part][-1])
+        return {
+            f"{target.module}.{part}": _unpermuted(mx.concatenate(rows), target)
+            for part, rows in pieces.items()
         }
-        for part in ("scales", "biases"):
-            parts[part] = parts[part].astype(DTYPES[dtype])
-        return {f"{target.module}.{part}": value for part, value in parts.items()}
 
     return convert
+
+
+def written_bytes(file: GgufFile, dtype: str, *, keep_quantized: bool) -> int:
+    """What the weights will take on disk."""
+    total_bytes = 0
+    for info in file.tensors.values():
+        count, each_bytes = math.prod(info.shape), DTYPES[dtype].size
+        if keep_quantized and _keepable(info):
+            total_bytes += count * _KEPT_BITS[info.type_name] // 8
+            count = count // GROUP_SIZE * 2
+        total_bytes += count * each_bytes
+    return total_bytes
 
 
 def rope_factors(file: GgufFile) -> list[float] | None:
@@ -182,48 +209,36 @@ def rope_factors(file: GgufFile) -> list[float] | None:
     info = file.tensors.get(ROPE_FACTORS)
     if info is None:
         return None
-    values: list[float] = _floats(file.data(info), info).reshape(-1).tolist()
-    return values
+    if math.prod(info.shape) > PIECE_VALUES:
+        raise GgufError(f"The tensor {ROPE_FACTORS} has the shape {info.shape}.")
+    data = b"".join(file.pieces(info, PIECE_VALUES))
+    factors: list[float] = values(data, info.type_name).tolist()
+    return factors
 
 
-def _blocks(data: bytes, type_name: str) -> tuple[Any, Any, Any]:
-    """(quants as unsigned bytes, one row a block; float32 scales; float32 biases), so that
-    value = quant * scale + bias."""
-    if type_name == "Q8_0":
-        raw = np.frombuffer(data, dtype=[("scale", "<f2"), ("quants", "i1", 32)])
-        scales = raw["scale"].astype(np.float32)
-        return raw["quants"].view(np.uint8) ^ 0x80, scales, scales * -128
-    fields: list[Any] = [("scale", "<f2"), ("quants", "u1", 16)]
-    if type_name == "Q4_1":
-        fields.insert(1, ("bias", "<f2"))
-    raw = np.frombuffer(data, dtype=fields)
-    scales = raw["scale"].astype(np.float32)
-    biases = raw["bias"].astype(np.float32) if type_name == "Q4_1" else scales * -8
-    halves = raw["quants"]
-    return np.concatenate([halves & 0x0F, halves >> 4], axis=1), scales, biases
+def _keepable(info: TensorInfo) -> bool:
+    """Norms, which have one dimension, have no quantised form in MLX."""
+    return info.type_name in _KEPT_BITS and len(info.shape) == 2
 
 
-def _floats(data: bytes, info: TensorInfo) -> Any:
-    match info.type_name:
-        case "F32":
-            values = np.frombuffer(data, dtype="<f4")
-        case "F16":
-            values = np.frombuffer(data, dtype="<f2").astype(np.float32)
-        case "BF16":
-            values = (np.frombuffer(data, dtype="<u2").astype("<u4") << 16).view("<f4")
-        case _:
-            quants, scales, biases = _blocks(data, info.type_name)
-            values = quants.astype(np.float32) * scales[:, None] + biases[:, None]
-    return values.reshape(info.shape)
+def _words(quants: Any, bits: int) -> Any:
+    """uint8 (rows, columns) to MLX's uint32 (rows, columns * bits / 32): a row is one stream of
+    bits, the first value in the lowest."""
+    eights = quants.reshape(-1, 8)
+    stream = np.zeros(len(eights), dtype="<u8")
+    for index in range(8):
+        stream |= eights[:, index].astype("<u8") << np.uint64(bits * index)
+    narrow = stream.view("u1").reshape(-1, 8)[:, :bits]
+    return np.ascontiguousarray(narrow).reshape(-1).view("<u4").reshape(len(quants), -1)
 
 
-def _unpermuted(rows: Any, target: Target) -> Any:
+def _unpermuted(rows: mx.array, target: Target) -> mx.array:
     """Rows in the order of the original model. llama.cpp interleaves the two halves of each
     head's rotary pairs; rows are outputs, so packed rows move whole."""
     if not target.permuted_heads:
         return rows
     pairs = rows.reshape(target.permuted_heads, -1, 2, *rows.shape[1:])
-    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
+    return pairs.swapaxes(1, 2).reshape(rows.shape)
 
 
 def _draft(index: int) -> str:

@@ -31,8 +31,9 @@ class Penalties:
         self._counts = mx.zeros(vocab_size)
         self._seen = mx.zeros(vocab_size).at[mx.array(list(prompt))].add(1.0) > 0
         self._bias = mx.zeros(vocab_size)
-        for token, addend in params.logit_bias:
-            self._bias[token] += addend
+        if params.logit_bias:
+            tokens, addends = zip(*params.logit_bias, strict=True)
+            self._bias = self._bias.at[mx.array(tokens)].add(mx.array(addends))
 
     def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
         params = self._params

@@ -1,7 +1,8 @@
 """An engine that says what it is told, at a set pace, with no model and no MLX.
 
 It ships with the product: for dry runs of a fleet, and for tests of everything around an engine.
-Its switches imitate what real engines do wrong: stall, wedge, crash, fail a step, fail a load.
+Its switches imitate what real engines do wrong: stall, wedge, crash, fail a step, a load or an
+unload.
 """
 
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from node.engine.base import LoadError
+from node.engine.scripted_cache import PrefixCache, ScriptedCache
 from node.parsing.stops import StopMatcher
 from node.protocol.messages import FinishReason
 from node.store import ModelEntry
@@ -51,14 +53,6 @@ class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     context_tokens: int = 32_768
 
 
-class ScriptedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A toy prefix cache: it holds the most recent prompts and saves their prefill time."""
-
-    capacity_tokens: int = 0
-    trimmable: bool = True
-    """Whether any common prefix can be reused, or only a stored prompt as a whole."""
-
-
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a scripted engine does. All waits are in seconds; `None` switches a fault off."""
 
@@ -82,6 +76,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sentence of a load that fails."""
     load_out_of_memory: bool = False
     """The load raises MemoryError."""
+    unload_delay_s: float = 0.0
+    """How long the engine takes to free its memory; the agent kills one that takes too long."""
+    unload_failure: str | None = None
+    """The sentence of an unload that raises; the process ends with status 1."""
     wedge: bool = False
     """Requests are accepted and never get a token; the process stays healthy."""
     stall_after_tokens: int | None = None
@@ -95,6 +93,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class StepFailure(Exception):
     """The script asked for a step that fails."""
+
+
+class UnloadFailure(Exception):
+    """The script asked for an unload that fails."""
 
 
 def read_script(path: Path | None) -> Script:
@@ -205,7 +207,7 @@ class ScriptedEngine:
         self._words = script.text.split() if script.text is not None else []
         self._waiting: deque[_Row] = deque()
         self._running: list[_Row] = []
-        self._prefixes = _PrefixCache(script.cache)
+        self._prefixes = PrefixCache(script.cache)
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
         prompt_tokens = len(request.tokens)
@@ -267,6 +269,9 @@ class ScriptedEngine:
     def close(self) -> None:
         self._running.clear()
         self._waiting.clear()
+        time.sleep(self._script.unload_delay_s)
+        if self._script.unload_failure is not None:
+            raise UnloadFailure(self._script.unload_failure)
 
     def _natural_tokens(self, request: GenerateRequest, room_tokens: int) -> int:
         if self._script.tokens is not None and request.max_tokens is None:
@@ -342,56 +347,6 @@ class ScriptedEngine:
             decode_s=now_s - first_token_s,
         )
         return Delta(row.request.uid, _parts(text), row.token_count, finish, usage, error)
-
-
-class _PrefixCache:
-    """Prompts of the recent past, the least recently used dropped first."""
-
-    def __init__(self, settings: ScriptedCache) -> None:
-        self._settings = settings
-        self._prompts: dict[tuple[int, ...], None] = {}
-        self._held_tokens = 0
-
-    def cached_tokens(self, tokens: tuple[int, ...]) -> int:
-        """Tokens of the prompt that need no prefill; at least the last one always does."""
-        reusable = _common_length if self._settings.trimmable else _whole_length
-        lengths = {prompt: reusable(prompt, tokens) for prompt in self._prompts}
-        best = max(lengths, key=lambda prompt: lengths[prompt], default=None)
-        if best is None or lengths[best] == 0:
-            return 0
-        self._touch(best)
-        return min(lengths[best], len(tokens) - 1)
-
-    def store(self, tokens: tuple[int, ...]) -> None:
-        """Keeps a prompt, unless it is larger than the whole cache."""
-        if len(tokens) > self._settings.capacity_tokens:
-            return
-        if tokens in self._prompts:
-            self._touch(tokens)
-            return
-        self._prompts[tokens] = None
-        self._held_tokens += len(tokens)
-        while self._held_tokens > self._settings.capacity_tokens:
-            oldest = next(iter(self._prompts))
-            del self._prompts[oldest]
-            self._held_tokens -= len(oldest)
-
-    def _touch(self, prompt: tuple[int, ...]) -> None:
-        self._prompts[prompt] = self._prompts.pop(prompt)
-
-
-def _common_length(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    pairs = zip(prompt, tokens, strict=False)
-    return next(
-        (index for index, (left, right) in enumerate(pairs) if left != right),
-        min(len(prompt), len(tokens)),
-    )
-
-
-def _whole_length(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> int:
-    # A snapshot cannot be cut, so one as long as the prompt leaves no token to compute.
-    is_prefix = len(prompt) < len(tokens) and tokens[: len(prompt)] == prompt
-    return len(prompt) if is_prefix else 0
 
 
 def _parts(text: str) -> tuple[Part, ...]:

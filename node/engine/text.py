@@ -29,6 +29,8 @@ from node.types import (
 
 _PREFILL_CHUNK_TOKENS = 512
 """Of each prompt, in one step. Running rows stall for it; larger chunks gain little speed."""
+USUAL_ANSWER_TOKENS = 1024
+"""What a request without max_tokens is taken to answer."""
 _PREFILL_STEP_TOKENS = 4 * _PREFILL_CHUNK_TOKENS
 """Of all prompts together, padding included; it bounds the stall when many long ones come."""
 
@@ -63,6 +65,15 @@ class _Row:
     first_token_s: float | None = None
     token_count: int = field(default=0)
     """Tokens of output; an end token is none of them."""
+
+    @property
+    def projected_tokens(self) -> int:
+        """Prompt and output that the row counts for. Without max_tokens that is an answer of usual
+        length: the limit is then the whole context, and rows that hold it each would run one by
+        one."""
+        asked = self.request.max_tokens
+        expected = self.limit if asked is not None else min(self.limit, USUAL_ANSWER_TOKENS)
+        return len(self.request.tokens) + max(expected, self.token_count)
 
     def read(self, token: int) -> tuple[str, bool]:
         """(text, whether a stop string ends the row) that one more token brings."""
@@ -113,6 +124,9 @@ class TextEngine:
             vocab_size=model.vocab_size,
         )
         self._model: LoadedModel | None = model
+        self._kv_bytes_per_token = spec.kv_bytes_per_token
+        self._kv_bytes = spec.lease_bytes - model.weight_bytes
+        """What the rows inside may come to hold together."""
         self._waiting: dict[str, _Row] = {}
         self._start(model)
 
@@ -210,7 +224,7 @@ class TextEngine:
         while self._waiting and len(self._inside) < self.info.max_rows:
             row = next(iter(self._waiting.values()))
             request = row.request
-            if not self._order.has_room(len(request.tokens)):
+            if not self._order.has_room(len(request.tokens)) or not self._is_within_lease(row):
                 return
             row.prefill_began_s = time.monotonic()
             processors: list[Callable[[mx.array, mx.array], mx.array]] = []
@@ -222,6 +236,14 @@ class TextEngine:
             )
             self._inside[number] = self._waiting.pop(request.uid)
             self._order.insert(number, row.sampling, len(request.tokens))
+
+    def _is_within_lease(self, row: _Row) -> bool:
+        """Whether the row may go in beside those inside, if all become as long as projected. A row
+        that comes alone always may: its context bounds it."""
+        if not self._inside:
+            return True
+        tokens = sum(each.projected_tokens for each in (*self._inside.values(), row))
+        return tokens * self._kv_bytes_per_token <= max(self._kv_bytes, 0)
 
     def _take(self, response: GenerationBatch.Response, now_s: float) -> Delta | None:
         """What one row's token brings; None where it is nothing to tell."""

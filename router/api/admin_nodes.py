@@ -29,7 +29,9 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
     credential = NodeCredential(asked.token.strip(), asked.allow_plain_http)
     credential.check()
     url = check_node_url(asked.url, credential)
-    async with NodeClient(url, credential) as client:
+    if asked.kind == KIND_OPENAI:
+        url = url.removesuffix("/v1")  # as other programs want their base URLs
+    async with NodeClient(url, credential, asked.kind) as client:
         node_id = await _contact(client, asked.kind)
     async with admin.core.registry.read() as session:
         known = await nodes.list_all(session)

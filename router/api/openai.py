@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, cast
 
 import msgspec
@@ -19,7 +20,7 @@ from router.errors import (
     BodyTooLarge,
     MethodNotAllowed,
     RouterError,
-    UnknownModel,
+    ShuttingDown,
     UnknownPath,
 )
 from router.relay import Relay, Send
@@ -33,7 +34,12 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 RELAYED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 _MODELS = "/v1/models"
-
+_TRACEPARENT = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+_TRACE_MEMBER = rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\x2d-<>-~]{0,255}[!-+\x2d-<>-~]"
+_TRACESTATE = re.compile(_TRACE_MEMBER + rb"(?:[ \t]*,[ \t]*" + _TRACE_MEMBER + rb"){0,31}")
+_TRACESTATE_BYTES = 512
 
 WATCH_AFTER_S = 0.05
 """How long a request runs before somebody watches whether its client leaves."""
@@ -70,8 +76,8 @@ class OpenAIApi:
             await self._route(scope, receive, send)
         except RouterError as error:
             await send_error(send, error)
-        except ClientLeft:
-            return
+        except (ClientLeft, asyncio.CancelledError):
+            return  # whoever cancels a request that has failed wants its end, not its story
         except Exception:
             log.exception("a fault of the router, at %s", scope["path"])
             # Once the answer has begun, uvicorn refuses another one and closes the connection.
@@ -94,7 +100,10 @@ class OpenAIApi:
     async def _infer(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
         core = self._core
         arrived_s = time.monotonic()
-        body = await read_body(scope, receive)
+        try:
+            body = await read_body(scope, receive)
+        except asyncio.CancelledError:
+            raise ShuttingDown from None
         routing = parse_routing(body)
         model = core.fleet.resolve(routing.model)
         ticket = Ticket(
@@ -106,15 +115,25 @@ class OpenAIApi:
             stream=bool(routing.stream),
             arrived_s=arrived_s,
             body=body if model == routing.model else splice_model(body, model),
+            trace=trace_lines(scope["headers"]),
         )
         relay = Relay(ticket, send, core.dispatcher, core.settings.hold_head_s)
-        await until_client_leaves(relay.run(), receive)
+        try:
+            await until_client_leaves(relay.run(), receive)
+        except RouterError as error:
+            error.request_id = ticket.request_id
+            await relay.fail(error)
+        except Exception:
+            log.exception("a fault of the router, in request %s", ticket.request_id)
+            fault = RouterError()
+            fault.request_id = ticket.request_id
+            await relay.fail(fault)
 
     def _models(self, name: str) -> dict[str, object]:
         names = self._core.fleet.names()
         if name:
             if name not in names:
-                raise UnknownModel(f"No node of the fleet has the model {name!r}.", param="model")
+                self._core.fleet.resolve(name)
             return self._model(name)
         return {"object": "list", "data": [self._model(each) for each in sorted(names)]}
 
@@ -128,7 +147,8 @@ class OpenAIApi:
 
 
 async def until_client_leaves(work: Awaitable[None], receive: Receive) -> None:
-    """Awaits `work`, and cancels it when the client disconnects.
+    """Awaits `work`, and cancels it when the client disconnects. Raises `ShuttingDown` where
+    somebody else cancels it: nobody else does.
 
     The caller must have read the whole request body: what `receive` then yields is the disconnect.
     """
@@ -137,9 +157,9 @@ async def until_client_leaves(work: Awaitable[None], receive: Receive) -> None:
     try:
         await work
     except asyncio.CancelledError:
-        if not watch.left:
-            raise
         task.uncancel()
+        if not watch.left:
+            raise ShuttingDown from None
     finally:
         watch.end()
 
@@ -193,6 +213,21 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
     return b"".join(parts)
 
 
+def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The caller's W3C trace context as header lines; empty where it is not one."""
+    found = [pair for pair in headers if pair[0] == b"traceparent" or pair[0] == b"tracestate"]
+    if not found:
+        return ""
+    parents = [value for name, value in found if name == b"traceparent"]
+    if len(parents) != 1 or not _TRACEPARENT.fullmatch(parents[0]):
+        return ""
+    lines = b"traceparent: %b\r\n" % parents[0]
+    state = b",".join(value for name, value in found if name == b"tracestate")
+    if len(state) <= _TRACESTATE_BYTES and _TRACESTATE.fullmatch(state):
+        lines += b"tracestate: %b\r\n" % state
+    return lines.decode("ascii")
+
+
 def parse_routing(body: bytes) -> _Routing:
     """Model and stream flag of a body. Raises `BadRequest` naming the field at fault."""
     try:
@@ -239,6 +274,8 @@ async def send_error(send: Send, error: RouterError) -> None:
     headers = []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    if error.request_id is not None:
+        headers.append((b"x-request-id", error.request_id.encode()))
     await _send_bytes(send, error.status, error.body(), headers)
 
 

@@ -25,6 +25,8 @@ from router.settings import Settings, default_home, read_environment
 
 SHUTDOWN_S = 5.0
 """How long requests may go on once the router is told to end."""
+_LAST_WORDS_S = 2.0
+"""How long after that a caller may take to read why its request ended."""
 _ORPHAN_S = 20.0
 """How long after its parent's end the router may still be there, whatever hangs."""
 _KEEP_ALIVE_S = 75
@@ -90,6 +92,18 @@ class Server(uvicorn.Server):
         if sockets:
             print(f"router listening on {url_of(sockets[0])}", flush=True)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Requests that are open at the end of the grace are cancelled, and tell their callers."""
+        grace = asyncio.get_running_loop().call_later(SHUTDOWN_S, self._end_requests)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            grace.cancel()
+
+    def _end_requests(self) -> None:
+        for task in list(self.server_state.tasks):
+            task.cancel()
+
     async def on_tick(self, counter: int) -> bool:
         return await super().on_tick(counter) or self._stop.is_set()
 
@@ -108,7 +122,7 @@ def server_config(core: Core) -> uvicorn.Config:
         proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=int(SHUTDOWN_S),
+        timeout_graceful_shutdown=int(SHUTDOWN_S + _LAST_WORDS_S),
     )
 
 

@@ -64,7 +64,3 @@ def several(words: Sequence[str], limit: int = 6) -> str:
     if len(words) <= limit:
         return ", ".join(words)
     return f"{', '.join(words[:limit])} and {len(words) - limit} more"
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -62,8 +62,13 @@ class Answer:
 
 
 async def ask(
-    http: aiohttp.ClientSession, front: Router, body: bytes, first: asyncio.Event | None = None
+    http: aiohttp.ClientSession,
+    front: Router,
+    body: bytes,
+    first: asyncio.Event | None = None,
+    node: str = "node1",
 ) -> Answer:
+    """Sets `first` at the first bytes that `node` has sent."""
     answer = Answer()
     try:
         async with http.post(
@@ -74,7 +79,7 @@ async def ask(
             answer.node = response.headers.get("x-fleet-node", "")
             async for chunk in response.content.iter_any():
                 answer.body += chunk
-                if first is not None:
+                if first is not None and answer.node == node:
                     first.set()
     except aiohttp.ClientError:
         answer.broken = True

@@ -57,13 +57,20 @@ class Driver:
         folder: Path,
         *,
         max_rows: int = 4,
+        lease_bytes: int = 0,
+        kv_bytes_per_token: int = 0,
         change: Callable[[LoadedModel], LoadedModel] = lambda model: model,
     ) -> None:
         self.rows: dict[str, Row] = {}
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._thread = ThreadPoolExecutor(1)
         spec = EngineSpec(
-            engine="text", model="m", folder=str(folder), max_rows=max_rows, lease_bytes=0
+            engine="text",
+            model="m",
+            folder=str(folder),
+            max_rows=max_rows,
+            lease_bytes=lease_bytes,
+            kv_bytes_per_token=kv_bytes_per_token,
         )
         self.engine = self.call(
             lambda: TextEngine(change(load_folder(folder, lambda fraction: None)), spec)

@@ -12,13 +12,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from node.engine.gguf import ImportOptions, import_gguf, llama3_factors, main
-from node.engine.gguf_file import GgufError, GgufFile
+from node.engine.gguf_file import TENSOR_TYPES, GgufError, GgufFile
 from node.store import read_entry
 
 pytestmark = pytest.mark.mlx
 
 HIDDEN, INNER, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 64, 96, 4, 2, 16, 2
-TYPES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "BF16": 30}
+TYPES = {name: number for number, (name, _, _) in TENSOR_TYPES.items()}
 Array = Any
 
 
@@ -321,8 +321,8 @@ def test_names_a_quantisation_that_it_cannot_read(tmp_path: Path) -> None:
     data = write(tmp_path).read_bytes()
     needle = text("output_norm.weight") + struct.pack("<IQ", 1, HIDDEN)
     at = data.index(needle) + len(needle)
-    (tmp_path / "model.gguf").write_bytes(data[:at] + struct.pack("<I", 12) + data[at + 4 :])
-    with pytest.raises(GgufError, match="type Q4_K"):
+    (tmp_path / "model.gguf").write_bytes(data[:at] + struct.pack("<I", 20) + data[at + 4 :])
+    with pytest.raises(GgufError, match="type IQ4_NL"):
         GgufFile(tmp_path / "model.gguf")
 
 

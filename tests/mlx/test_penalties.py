@@ -1,5 +1,6 @@
 """Penalties against their definitions in numpy."""
 
+import time
 from typing import Any
 
 import mlx.core as mx
@@ -65,3 +66,16 @@ def test_equals_the_definition_at_every_step(params: SamplingParams, dtype: mx.D
 
 def test_a_row_without_penalties_needs_no_processor() -> None:
     assert not needs_penalties(SamplingParams(temperature=0.3, top_p=0.5, seed=1))
+
+
+def test_a_large_bias_is_one_array() -> None:
+    entries = tuple((token, token / 1000.0) for token in range(40_000))
+    began_s = time.monotonic()
+    penalties = Penalties(SamplingParams(logit_bias=(*entries, (1, 1.0))), PROMPT, 50_000)
+    out = penalties(mx.array(PROMPT, dtype=mx.int32), mx.zeros((1, 50_000)))
+    mx.eval(out)
+    # One operation for each entry takes tens of seconds.
+    assert time.monotonic() - began_s < 1
+    wanted = np.array([addend for _, addend in entries] + [0.0] * 10_000, dtype=np.float32)
+    wanted[1] += 1.0
+    np.testing.assert_allclose(np.array(out)[0], wanted, rtol=1e-6)

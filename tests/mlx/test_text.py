@@ -8,6 +8,7 @@ import mlx.core as mx
 import pytest
 
 from node.engine.model import LoadedModel
+from node.engine.text import USUAL_ANSWER_TOKENS
 from node.protocol.messages import FinishReason
 from node.types import Delta, GenerateRequest, Refused, SamplingParams
 from tests.mlx.driver import GREEDY, Driver
@@ -216,3 +217,60 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
             assert row.finish is FinishReason.ERROR
             assert row.error == "The engine failed on this step."
         assert (rows["waits"].text, rows["waits"].finish) == (alone, FinishReason.LENGTH)
+
+
+@pytest.mark.parametrize(("room_tokens", "together"), [(60, 2), (59, 1), (0, 1)])
+def test_rows_go_in_while_their_longest_fits_the_lease(
+    tiny: Path, room_tokens: int, together: int
+) -> None:
+    with Driver(tiny) as unlimited:
+        weight_bytes = unlimited.engine.info.weight_bytes
+    lease_bytes = weight_bytes + 10 * room_tokens
+    with Driver(tiny, lease_bytes=lease_bytes, kv_bytes_per_token=10) as engine:
+        for uid in "abc":
+            # 10 tokens of prompt and 20 of output, at most.
+            engine.submit(uid, (5,) * 10, max_tokens=20)
+        engine.step()
+        inside = [uid for uid in "abc" if engine.engine._number(uid) is not None]
+        assert inside == list("abc"[:together])
+        rows = engine.run()
+    assert {uid: rows[uid].finish is not None for uid in "abc"} == dict.fromkeys("abc", True)
+    first, last = rows["a"].usage, rows["c"].usage
+    assert first is not None and last is not None
+    assert last.queue_s > first.prefill_s
+
+
+def test_a_request_without_max_tokens_counts_as_an_answer_of_usual_length(tiny: Path) -> None:
+    with Driver(tiny) as unlimited:
+        weight_bytes = unlimited.engine.info.weight_bytes
+    room_tokens = 2 * (10 + min(USUAL_ANSWER_TOKENS, CONTEXT_TOKENS - 10))
+    lease_bytes = weight_bytes + 10 * room_tokens
+    with Driver(tiny, lease_bytes=lease_bytes, kv_bytes_per_token=10) as engine:
+        for uid in "abc":
+            engine.submit(uid, (5,) * 10, max_tokens=None)
+        engine.step()
+        inside = [uid for uid in "abc" if engine.engine._number(uid) is not None]
+        assert inside == ["a", "b"]
+
+
+def test_without_a_known_size_of_the_cache_the_lease_limits_nothing(tiny: Path) -> None:
+    with Driver(tiny, lease_bytes=1) as engine:
+        for uid in "abcd":
+            engine.submit(uid, (5,) * 10)
+        engine.step()
+        assert all(engine.engine._number(uid) is not None for uid in "abcd")
+
+
+def test_a_cancel_takes_a_prompt_out_between_two_chunks(tiny: Path) -> None:
+    prompt = (5,) * (CONTEXT_TOKENS - 100)
+    with Driver(tiny) as engine:
+        engine.submit("a", prompt, max_tokens=2)
+        engine.step()
+        engine.step()
+        number = engine.engine._number("a")
+        assert number is not None and engine.rows["a"].token_count == 0
+        last = engine.cancel("a")
+        # At once, without one more step, and nothing of it is computed after.
+        assert last is not None and last.finish is FinishReason.CANCELLED
+        assert engine.engine.wait_s() is None
+        assert engine.engine._number("a") is None

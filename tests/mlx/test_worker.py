@@ -85,6 +85,23 @@ def test_marks_a_cancel_at_once_in_a_long_prefill_and_dies_in_one(tiny: Path) ->
         assert engine.hang_up() < 1.0
 
 
+def test_a_cancelled_row_is_gone_after_one_more_chunk(tiny: Path) -> None:
+    with EngineProcess(spec(tiny)) as engine:
+        engine.next(Loaded)
+        # A row that decodes tells of each step: beside it, every step has one chunk of the prompt.
+        engine.send(submit("clock", 5, max_tokens=2000))
+        engine.next(Frame)
+        engine.send(submit("long", LONG))
+        engine.next(Accepted)
+        engine.send(Cancel("long"))
+        engine.next(Marked)
+        steps = 0
+        while all(delta.uid != "long" for delta in engine.next(Frame).deltas):
+            steps += 1
+        # The step that had ended as the cancel came, and the one that began before it was taken.
+        assert steps <= 2, "a whole prefill has eight"
+
+
 def test_a_new_temperature_compiles_nothing(tiny: Path, tmp_path: Path) -> None:
     def compiled() -> set[Path]:
         return set((tmp_path / "mlx").rglob("*.so"))

@@ -3,16 +3,27 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
-from node import agent as agent_module
-from node.agent import Agent, EventHub, Identity, Job
+from node.agent import agent as agent_module
+from node.agent import events as events_module
+from node.agent.agent import Agent, Identity, Job
+from node.agent.events import EventHub
 from node.app import ScriptedStore
 from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
-from node.errors import BadRequest, EngineDied, LoadFailure, NodeError, UnknownModel
+from node.errors import (
+    BadRequest,
+    EngineDied,
+    LoadFailure,
+    NodeError,
+    ShuttingDown,
+    StartError,
+    UnknownModel,
+)
 from node.memory import GIB, Budget
 from node.openai import parse_chat
 from node.protocol.messages import (
@@ -25,6 +36,7 @@ from node.protocol.messages import (
     NodeStatus,
     StatusEvent,
 )
+from node.store import ModelEntry
 from node.supervisor import EngineKind
 from node.types import Delta
 from tests.node.serving import chat_body
@@ -86,7 +98,7 @@ async def test_a_subscription_begins_with_the_status_and_what_was_missed() -> No
 
 
 async def test_only_so_many_records_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module, "KEPT_FINISHED", 3)
+    monkeypatch.setattr(events_module, "KEPT_FINISHED", 3)
     hub = EventHub()
     for number in range(10):
         hub.finish(finished(str(number)))
@@ -97,7 +109,7 @@ async def test_only_so_many_records_are_kept(monkeypatch: pytest.MonkeyPatch) ->
 async def test_a_slow_subscriber_is_dropped_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "SUBSCRIBER_LIMIT", 5)
+    monkeypatch.setattr(events_module, "SUBSCRIBER_LIMIT", 5)
     hub = EventHub()
     slow, quick = hub.subscribe(STATUS, after=0), hub.subscribe(STATUS, after=0)
     await anext(slow)
@@ -224,3 +236,89 @@ async def test_an_agent_is_ready_while_it_runs_and_has_a_model() -> None:
         assert await agent.model_names() == ["scripted"]
         agent.end_events()
         assert agent.unready_reason() is not None
+
+
+@pytest.mark.parametrize(
+    ("script", "tokens"),
+    [
+        pytest.param(Script(load_delay_s=60), 0, id="loading"),
+        pytest.param(Script(accept_delay_s=60), 0, id="waiting"),
+        pytest.param(Script(stall_after_tokens=2), 2, id="decoding"),
+    ],
+)
+async def test_what_is_open_at_the_end_of_the_grace_is_ended_and_accounted(
+    script: Script, tokens: int
+) -> None:
+    async with running(script) as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        batches = agent.run(job(agent, "mine"), 0.01)
+        seen = 0
+        while seen < tokens or agent.status().models[0].state is ModelState.ON_DISK:
+            seen = max([seen, *(delta.token_count for delta in await anext(batches))])
+        rest = asyncio.create_task(until_end(batches))
+        drain = asyncio.create_task(agent.drain(0.05))
+        with pytest.raises(ShuttingDown):
+            await rest
+        await drain
+        records = [event async for batch in events for event in batch]
+        (record,) = [event for event in records if isinstance(event, Finished)]
+        assert (record.request_id, record.reason) == ("mine", FinishReason.ERROR)
+        assert record.completion_tokens == tokens
+
+
+async def until_end(batches: AsyncIterator[Sequence[Delta]]) -> None:
+    async for _ in batches:
+        pass
+
+
+async def test_a_request_that_ends_within_the_grace_is_not_disturbed() -> None:
+    async with running(Script(tokens=5, token_interval_s=0.02)) as agent:
+        events = agent.subscribe("", 0)
+        batches = agent.run(job(agent), 5.0)
+        await anext(batches)
+        drain = asyncio.create_task(agent.drain(WAIT_S))
+        await asyncio.wait({drain}, timeout=0)
+        with pytest.raises(ShuttingDown):
+            await run(agent, job(agent))
+        await until_end(batches)
+        await drain
+        records = [event async for batch in events for event in batch]
+        reasons = [event.reason for event in records if isinstance(event, Finished)]
+        assert reasons == [FinishReason.ERROR, FinishReason.STOP]
+
+
+async def test_a_hurry_ends_the_grace() -> None:
+    async with running(Script(wedge=True)) as agent:
+        answer = asyncio.create_task(run(agent, job(agent)))
+        drain = asyncio.create_task(agent.drain(60))
+        agent.hurry()
+        await drain
+        with pytest.raises(ShuttingDown):
+            await answer
+
+
+async def test_a_store_that_hangs_or_fails_does_not_hold_up_the_beat(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agent_module, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(agent_module, "REFRESH_S", 0.02)
+    hanging, ending, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def read(_self: ScriptedStore) -> tuple[ModelEntry, ...]:
+        if failed.is_set():
+            hanging.set()
+            assert ending.wait(WAIT_S)
+        failed.set()
+        raise StartError("The models cannot be read.")
+
+    async with running() as agent:
+        events = agent.subscribe("", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(ScriptedStore, "list", read)
+            while not hanging.is_set():
+                assert await anext(events)
+            for _ in range(5):
+                assert await anext(events)
+            ending.set()
+    assert "The models cannot be read." in caplog.messages

@@ -4,14 +4,19 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
+from node import api
+from node.api import THREAD_BODY_BYTES
 from node.engine.scripted import Script, ScriptedModel
+from node.openai import TextRequest, parse_chat
 from node.protocol.messages import (
     CancelMarked,
     Finished,
@@ -33,13 +38,8 @@ def _texts(chunks: list[Any]) -> list[str]:
 
 
 async def _engine_pid(agent: RunningAgent) -> int:
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
-    if not children.exists():
-        pytest.skip("needs /proc")
-    for pid in children.read_text().split():
-        if b"node.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
-    raise AssertionError("There is no engine process.")
+    children = psutil.Process().children()
+    return next(int(child.pid) for child in children if "node.worker" in child.cmdline())
 
 
 async def test_streams_words_in_order_and_ends_with_done(tmp_path: Path) -> None:
@@ -256,6 +256,23 @@ async def test_a_body_cut_in_half_just_ends(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+@pytest.mark.parametrize(("size", "in_thread"), [(1000, False), (THREAD_BODY_BYTES, True)])
+async def test_a_large_body_is_parsed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, in_thread: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def parse(body: bytes) -> TextRequest:
+        threads.append(threading.current_thread())
+        return parse_chat(body)
+
+    monkeypatch.setitem(api._GENERATE, "/v1/chat/completions", parse)
+    script = Script(models=(ScriptedModel(context_tokens=10**6),))
+    async with running(tmp_path, script) as agent:
+        assert (await agent.chat("x" * size, max_tokens=1)).status_code == 200
+    assert [thread is not threading.main_thread() for thread in threads] == [in_thread]
+
+
 async def test_the_token_is_checked_first(tmp_path: Path) -> None:
     async with (
         running(tmp_path) as agent,
@@ -300,8 +317,9 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_its_code(tmp_path: Path
             "/v1/completions", json={"model": "scripted", "prompt": [9999]}
         )
         assert (ids.status_code, ids.json()["error"]["param"]) == (400, "prompt")
-        bias = await agent.chat(logit_bias={"9999": 1})
+        bias = await agent.chat(logit_bias={"9999": 1}, max_tokens=99)
         assert (bias.status_code, bias.json()["error"]["param"]) == (400, "logit_bias")
+        assert bias.json()["error"]["code"] == "invalid_value"
         await agent.chat("x", max_tokens=1)
         assert (await events.next(Finished)).seq == 1
 

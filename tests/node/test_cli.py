@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -109,3 +111,42 @@ def test_shows_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     options = "home host port engine memory-budget max-rows allow-plain-http script model"
     for option in [*options.split(), "exit-on-stdin-eof", "served-model-name"]:
         assert f"--{option}" in out
+
+
+WITHOUT_EXTRA = """
+import sys
+from node.commands.configuration import EXTRA
+sys.modules |= dict.fromkeys(EXTRA)
+from node.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pull", "org/tiny"],
+        ["import", "x.gguf", "--name", "x"],
+        ["serve", "--port", "0"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_base_install_says_in_one_sentence_what_is_missing(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    command = [sys.executable, "-c", WITHOUT_EXTRA, *arguments, "--home", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("node-agent: The node extra is not complete (mlx, mlx_lm,")
+    assert done.stderr.endswith("install it with pip install 'mlx-fleet[node]'.\n")
+
+
+def test_the_doctor_examines_the_base_install(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WITHOUT_EXTRA, "doctor", "--json", "--home", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["extra"]["level"] == "fail"
+    assert "psutil" in checks["extra"]["sentence"]
+    assert checks["extra"]["advice"] == "Run `pip install 'mlx-fleet[node]'`."
+    assert {"memory", "disk", "models"} <= checks.keys()

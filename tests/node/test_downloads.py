@@ -33,16 +33,17 @@ class ScriptedHub(Hub):
         self.error: Exception | None = None
         self.download_error: Exception | None = None
         self.lost = ""
+        self.commit = "c0ffee"
         self.downloads = 0
 
     def plan(self, request: PullRequest) -> Plan:
         if self.error is not None:
             raise self.error
-        return Plan("c0ffee", {path: len(data) for path, data in self.files.items()})
+        return Plan(self.commit, {path: len(data) for path, data in self.files.items()})
 
     def download(self, request: PullRequest, commit: str, folder: Path) -> None:
         self.downloads += 1
-        assert commit == "c0ffee"
+        assert commit == self.commit
         for path, data in self.files.items():
             if path != self.lost and path.endswith((".json", ".safetensors")):
                 (folder / path).write_bytes(data)
@@ -156,3 +157,34 @@ def made(error: object) -> Exception:
         kind, status = (getattr(errors, error) if isinstance(error, str) else error), 404
     result: Exception = kind("failed", response=Response(status))
     return result
+
+
+def test_another_model_of_that_name_is_never_taken_for_this_one(tmp_path: Path) -> None:
+    hub, store = ScriptedHub(), ModelStore(tmp_path)
+    pull(PullRequest("org/tiny", name="taken"), store, quiet, hub)
+    with pytest.raises(DownloadError, match="taken is there already, from org/tiny; pull other/m"):
+        pull(PullRequest("other/m", name="taken"), store, quiet, hub)
+    (tmp_path / "taken" / "mlx-fleet.json").unlink()
+    with pytest.raises(DownloadError, match="from another source"):
+        pull(PullRequest("org/tiny", name="taken"), store, quiet, hub)
+    assert hub.downloads == 1
+
+
+def test_another_revision_is_refused_and_the_same_is_not_pulled_again(tmp_path: Path) -> None:
+    hub, store = ScriptedHub(), ModelStore(tmp_path)
+    entry = pull(REQUEST, store, quiet, hub)
+    assert pull(PullRequest("org/tiny", revision="main"), store, quiet, hub) == entry
+    hub.commit = "decaf"
+    assert pull(REQUEST, store, quiet, hub) == entry
+    with pytest.raises(DownloadError, match="of another revision than v2"):
+        pull(PullRequest("org/tiny", revision="v2"), store, quiet, hub)
+    assert hub.downloads == 1
+
+
+def test_an_interrupted_pull_is_not_gone_on_with_by_another_model(tmp_path: Path) -> None:
+    hub, store = ScriptedHub(), ModelStore(tmp_path)
+    hub.download_error = ConnectionError("cut")
+    with pytest.raises(DownloadError, match="cut"):
+        pull(PullRequest("org/tiny", name="taken"), store, quiet, hub)
+    with pytest.raises(DownloadError, match="from org/tiny"):
+        pull(PullRequest("other/m", name="taken"), store, quiet, hub)

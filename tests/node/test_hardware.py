@@ -4,7 +4,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from node.hardware import Machine, linux_chip, read_machine, run_command
+import pytest
+
+from node.hardware import (
+    PACKAGE_ROOT,
+    Machine,
+    linux_chip,
+    python_command,
+    read_machine,
+    run_command,
+)
 
 
 def recorded(answers: dict[str, str]) -> "Recorded":
@@ -64,3 +73,16 @@ def test_a_command_that_fails_or_is_absent_answers_none() -> None:
     assert run_command([sys.executable, "-c", "print('x')"]) == "x"
     assert run_command([sys.executable, "-c", "raise SystemExit(1)"]) is None
     assert run_command(["no-such-command-anywhere"]) is None
+
+
+def test_a_child_imports_nothing_from_the_folder_where_the_command_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(PACKAGE_ROOT)
+    assert python_command() == [sys.executable]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
+    for name in ("queue", "node"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    code = "import node.worker, queue; print('ours')"
+    assert run_command([*python_command(), "-c", code], timeout_s=30) == "ours"

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from node.engine.scripted import Script, encode_script
-from node.errors import EngineDied, LoadFailure
+from node.errors import EngineDied, LoadFailure, ShuttingDown
+from node.hardware import PACKAGE_ROOT
 from node.link import EngineLink, RowRefused, RowStream
 from node.protocol.messages import FinishReason
 from node.types import Delta, EngineSpec, GenerateRequest, Marked
@@ -72,6 +74,34 @@ async def test_a_row_is_accepted_and_ends_with_its_accounts() -> None:
         assert await ends.queue.get() == (row, deltas[-1])
         assert link.open_rows == 0
         assert row.first_content_s is not None
+
+
+async def test_a_module_in_the_current_folder_does_not_take_the_place_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
+    for name in ("queue", "node"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
+    monkeypatch.chdir(tmp_path)
+    async with linked() as link:
+        assert link.info is not None
+
+
+async def test_an_abandoned_row_fails_at_once_and_ends_once() -> None:
+    ends = Ends()
+    async with linked(Script(stall_after_tokens=1)) as link:
+        row = link.submit(request(), ends)
+        await row.answered()
+        assert [delta.token_count for delta in await row.next()] == [1]
+        link.abandon("u", ShuttingDown())
+        link.abandon("u", ShuttingDown())
+        with pytest.raises(ShuttingDown):
+            await row.next()
+        assert await ends.queue.get() == (row, None)
+        # The engine has dropped the row, so that the next one's answer is the next thing it says.
+        await rest(link.submit(request("v", max_tokens=1), ends))
+        assert (await ends.queue.get())[0].uid == "v"
+        assert ends.queue.empty()
 
 
 async def test_deltas_that_wait_come_together() -> None:
@@ -229,6 +259,6 @@ asyncio.run(main())
 
 def is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False

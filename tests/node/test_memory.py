@@ -44,10 +44,12 @@ def test_says_when_a_model_can_never_fit() -> None:
         Budget(GIB).lease("a", 2 * GIB)
 
 
-def test_estimates_rows_of_8192_tokens_up_to_half_the_weights() -> None:
+def test_estimates_rows_of_8192_tokens_up_to_half_the_weights_or_2_gib() -> None:
     row_bytes = 8192 * 1000
     assert estimate_bytes(entry(GIB, 1000), 2) == GIB + 2 * row_bytes + OVERHEAD_BYTES
-    assert estimate_bytes(entry(GIB, 1000), 1000) == GIB + GIB // 2 + OVERHEAD_BYTES
-    assert estimate_bytes(entry(1000, 1000), 4) == 1000 + row_bytes + OVERHEAD_BYTES
+    assert estimate_bytes(entry(GIB, 1000), 1000) == GIB + 2 * GIB + OVERHEAD_BYTES
+    assert estimate_bytes(entry(8 * GIB, 1000), 1000) == 8 * GIB + 4 * GIB + OVERHEAD_BYTES
+    assert estimate_bytes(entry(1000, 1000), 4) == 1000 + 4 * row_bytes + OVERHEAD_BYTES
+    assert estimate_bytes(entry(1000, GIB), 4) == 1000 + 8192 * GIB + OVERHEAD_BYTES
     assert estimate_bytes(entry(1000, 10, 100), 1) == 1000 + 1000 + OVERHEAD_BYTES
     assert estimate_bytes(entry(1000, 0, None), 4) == 1000 + OVERHEAD_BYTES

@@ -48,7 +48,7 @@ def test_null_means_absent() -> None:
     later = {
         *("tools", "tool_choice", "functions", "function_call", "response_format", "n", "best_of"),
         *("logprobs", "top_logprobs", "echo", "suffix", "reasoning_effort", "enable_thinking"),
-        *("chat_template_kwargs", "modalities", "audio", "prediction"),
+        *("chat_template_kwargs", "modalities", "audio", "prediction", "store", "service_tier"),
     }
     fields = sampling | length | later
     assert chat(**dict.fromkeys(fields)) == chat()
@@ -185,6 +185,7 @@ def test_a_value_that_is_not_valid_is_refused_with_its_field(
         ({"function_call": "auto"}, "function_call"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"n": 2}, "n"),
+        ({"n": True}, "n"),
         ({"best_of": 2}, "best_of"),
         ({"logprobs": True}, "logprobs"),
         ({"logprobs": 0}, "logprobs"),
@@ -199,6 +200,12 @@ def test_a_value_that_is_not_valid_is_refused_with_its_field(
         ({"audio": {}}, "audio"),
         ({"prediction": {}}, "prediction"),
         ({"web_search_options": {}}, "web_search_options"),
+        ({"store": True}, "store"),
+        ({"service_tier": "flex"}, "service_tier"),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "audio": {"id": "a"}}]},
+            "messages[0].audio",
+        ),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         (
             {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
@@ -226,6 +233,8 @@ def test_what_later_versions_bring_is_refused_and_not_ignored(
         {"response_format": {"type": "text"}, "n": 1, "best_of": 1},
         {"logprobs": False, "top_logprobs": 0, "echo": False, "suffix": ""},
         {"chat_template_kwargs": {}, "modalities": ["text"]},
+        {"store": False, "service_tier": "auto", "parallel_tool_calls": True},
+        {"service_tier": "default", "user": "me", "metadata": {"a": "b"}},
     ],
 )
 def test_values_that_ask_for_nothing_pass(fields: dict[str, Any]) -> None:

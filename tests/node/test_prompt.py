@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from node import prompt
 from node.errors import BadRequest, LoadFailure
 from node.openai import TextRequest, parse_chat, parse_completion
-from node.prompt import PromptRenderer, Renderers, ScriptedRenderer, generate_request, render
+from node.prompt import PromptRenderer, Renderers, ScriptedRenderer, generate_request
 from node.types import Loaded
 
 WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]
@@ -128,20 +129,54 @@ async def test_one_that_stops_waiting_does_not_cancel_the_load(folder: Path) -> 
     assert isinstance(await renderers.get(folder), PromptRenderer)
 
 
-@pytest.mark.parametrize(("length", "in_thread"), [(10, False), (prompt.THREAD_BYTES + 1, True)])
+LONG = prompt.THREAD_LENGTH + 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "in_thread"),
+    [
+        (completion("x" * 10), False),
+        (completion("x" * LONG), True),
+        (chat(("user", "x" * 10)), False),
+        (chat(("user", "x" * LONG)), True),
+        (chat(*[("user", "")] * (LONG // prompt.MESSAGE_LENGTH + 1)), True),
+    ],
+    ids=["short text", "long text", "short chat", "long chat", "many empty messages"],
+)
 async def test_long_prompts_are_rendered_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch, length: int, *, in_thread: bool
+    monkeypatch: pytest.MonkeyPatch, request_: TextRequest, *, in_thread: bool
 ) -> None:
-    calls: list[object] = []
+    threads: list[str] = []
 
-    async def to_thread(function: Any, *arguments: Any) -> Any:
-        calls.append(function)
-        return function(*arguments)
+    def recording(_self: ScriptedRenderer, _request: TextRequest) -> tuple[int, ...]:
+        threads.append(threading.current_thread().name.partition("_")[0])
+        return (1,)
 
-    monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    for request in (completion("x" * length), chat(("user", "x" * length))):
-        assert len(await render(ScriptedRenderer(), request)) == (length + 3) // 4
-    assert len(calls) == (2 if in_thread else 0)
+    monkeypatch.setattr(ScriptedRenderer, "render", recording)
+    renderers = Renderers()
+    assert await renderers.render(Path(), request_) == (1,)
+    renderers.close()
+    assert threads == ["render" if in_thread else threading.current_thread().name]
+
+
+async def test_nothing_else_waits_for_long_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = threading.Event()
+
+    def slow(_self: ScriptedRenderer, _request: TextRequest) -> tuple[int, ...]:
+        assert ending.wait(10)
+        return (1,)
+
+    monkeypatch.setattr(ScriptedRenderer, "render", slow)
+    renderers = Renderers()
+    many = [renderers.render(Path(), completion("x" * LONG)) for _ in range(64)]
+    waiting = asyncio.gather(*many)
+    async with asyncio.timeout(10):
+        # More of them than there are threads of any kind.
+        assert await asyncio.to_thread(lambda: "soon") == "soon"
+        assert not waiting.done()
+        ending.set()
+        assert await waiting == [(1,)] * 64
+    renderers.close()
 
 
 def test_a_row_takes_over_what_the_request_asks_for() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.errors import BadRequest, UnknownModel
+from node.errors import BadRequest, StartError, UnknownModel
 from node.store import (
     ModelStore,
     NotAModel,
@@ -187,3 +187,26 @@ def test_an_index_cannot_name_files_outside_the_folder(tmp_path: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(NotAModel, match=r"lacks secret\.safetensors"):
         read_entry(folder)
+
+
+def test_what_cannot_be_read_is_skipped_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_model(tmp_path / "good")
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (make_model(tmp_path / "deep") / "config.json").write_text("[" * 100_000)
+    index = {"weight_map": {"w": ["a list"]}}
+    odd = make_model(tmp_path / "odd") / "model.safetensors.index.json"
+    odd.write_text(json.dumps(index))
+    store = ModelStore(tmp_path, (ServedFolder(tmp_path / "circle"),))
+    for _ in range(2):
+        assert [entry.name for entry in store.list()] == ["good"]
+    assert len(caplog.messages) == 2
+    assert str(tmp_path / "circle") in caplog.messages[0]
+    assert str(tmp_path / "deep") in caplog.messages[1]
+
+
+def test_a_store_that_is_no_folder_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("")
+    with pytest.raises(StartError, match=r"models cannot be read: Not a directory\.$"):
+        ModelStore(tmp_path / "models").list()

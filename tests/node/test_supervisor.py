@@ -154,6 +154,26 @@ async def test_a_death_during_a_drain_ends_it() -> None:
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
 
 
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        pytest.param(Script(unload_failure="It is stuck."), 1, id="fails"),
+        pytest.param(Script(unload_delay_s=60), -9, id="hangs"),
+    ],
+)
+async def test_an_unload_that_fails_or_hangs_frees_the_model_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, script: Script, code: int
+) -> None:
+    monkeypatch.setattr(supervisor_module, "STOP_GRACE_S", WAIT_S if code == 1 else 0.1)
+    async with world(script) as it:
+        await it.touch()
+        await it.supervisor.unload(await it.entry())
+        assert it.supervisor.status()[0].state is ModelState.ON_DISK
+        assert it.supervisor.budget.leased_bytes == 0
+        assert caplog.messages == [f"The engine of scripted ended with code {code}."]
+        await it.touch()
+
+
 async def test_a_failed_load_is_tried_again_after_a_cool_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

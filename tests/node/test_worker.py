@@ -100,3 +100,10 @@ def test_ignores_ctrl_c() -> None:
         engine.send(submit("a"))
         assert engine.rows(1)["a"][1].finish is FinishReason.LENGTH
         assert engine.shut_down()[0] == 0
+
+
+def test_an_unload_that_fails_is_an_exit_status() -> None:
+    with EngineProcess(spec(Script(unload_failure="It is stuck."))) as engine:
+        engine.next(Loaded)
+        status, errors = engine.shut_down()
+        assert status == 1 and "It is stuck." in errors

@@ -55,6 +55,29 @@ async def test_accounts_that_come_late_replace_a_row_without_them(registry: Regi
         assert await usage.recent(session, 9) == [ROW]
 
 
+async def test_a_later_event_of_the_same_instance_replaces_an_earlier_one(
+    registry: Registry,
+) -> None:
+    first = replace(ROW, seq=5, reason="cancelled", completion_tokens=1)
+    again = replace(ROW, seq=6)
+    untold = replace(ROW, seq=0, reason="node_failed", completion_tokens=None)
+    for batch in ([first, again], [first], [untold], [replace(again, instance_id="i2", seq=9)]):
+        await registry.write(lambda s, rows=batch: usage.add_many(s, rows))  # type: ignore[misc]
+    async with registry.read() as session:
+        assert await usage.recent(session, 9) == [again]
+
+
+async def test_a_request_that_two_nodes_have_worked_on_is_counted_once(registry: Registry) -> None:
+    rows = [
+        replace(ROW, node_id="n2", seq=0, prompt_tokens=None, cached_tokens=None),
+        ROW,
+        replace(ROW, request_id="r2"),
+    ]
+    await registry.write(lambda s: usage.add_many(s, rows))
+    async with registry.read() as session:
+        assert await usage.totals(session, None) == [UsageTotal("k1", "qwen", 2, 200, 80, 21)]
+
+
 async def test_no_records_are_no_rows(registry: Registry) -> None:
     assert await registry.write(lambda s: usage.add_many(s, [])) == 0
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import pytest_asyncio
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -190,6 +191,12 @@ class ScriptedNode:
             wire.end()
             writer.transport.abort()
             self._tasks.discard(task)
+
+    async def tell(self, event: Event) -> None:
+        """Sends an event on every event stream that is open."""
+        for request in self.requests:
+            if request.target.startswith("/fleet/events") and not request.gone.is_set():
+                await request.chunk(encode_event(event) + b"\n")
 
     async def _serve(self, request: Request) -> None:
         if not request.target.startswith("/fleet/events"):
@@ -424,6 +431,22 @@ async def start_node() -> AsyncIterator[StartNode]:
     yield start
     for node in started:
         await node.stop()
+
+
+AddNode = Callable[[RunningRouter, str, Script], Awaitable[ScriptedNode]]
+
+
+@pytest.fixture
+def add_node(start_node: StartNode) -> AddNode:
+    """Starts scripted nodes with the model `m` and adds them to a router."""
+
+    async def add(router: RunningRouter, name: str, script: Script) -> ScriptedNode:
+        first = (StatusEvent(node_status(model_status("m"), node_id="id-" + name)),)
+        node = await start_node(script, first_events=first)
+        await router.add(node, name)
+        return node
+
+    return add
 
 
 async def silent(_request: Request) -> None:

@@ -100,7 +100,11 @@ async def test_the_admin_api_is_behind_its_key(router: RunningRouter) -> None:
 
 
 async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRouter) -> None:
-    for method, path, status in (("GET", "/nowhere", 404), ("POST", "/health", 405)):
+    for method, path, status, words in (
+        ("GET", "/nowhere", 404, "There is nothing at /nowhere."),
+        ("POST", "/health", 405, "/health takes GET."),
+        ("PUT", "/admin/nodes", 405, "/admin/nodes takes GET and POST."),
+    ):
         caller = await router.send(method, path, content_length="0")
         assert await caller.head() == status
-        assert (await caller.error())["message"] == f"There is nothing at {method} {path}."
+        assert (await caller.error())["message"] == words

@@ -3,13 +3,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import pytest_asyncio
 
-from router.dispatcher import OUTCOME_NODE_FAILED, OUTCOME_SERVED, Dispatcher
+from node.protocol.messages import FinishReason
+from registry.records import ResidencyRecord
+from router.dispatcher import Dispatcher
 from router.errors import NodeFailed, NoNodeReady, UnknownModel
 from router.fleet import Fleet
-from router.ledger import Ledger
+from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_SERVED, Ledger
 from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (
@@ -21,6 +24,7 @@ from tests.router.conftest import (
     node_status,
     ticket,
 )
+from tests.router.test_ledger import FINISHED
 
 
 class World:
@@ -67,7 +71,7 @@ async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
     with pytest.raises(NodeFailed, match="removed from the fleet"):
         await world.dispatcher.open(ticket(), lease)
     assert world.dispatcher.node_name(lease) == "id-a"
-    assert world.dispatcher.place_again(lease, node_at_fault=False) is None
+    assert world.dispatcher.place_again(lease, answered=False) is None
     assert world.dispatcher.open_leases == 0
     assert world.ledger.open_requests == 0
     world.dispatcher.forget("id-a")
@@ -94,6 +98,27 @@ async def test_a_node_that_failed_a_request_is_passed_over_for_a_while(world: Wo
         assert other.node_id != lease.node_id
     world.clock.advance(60.0)
     assert world.dispatcher.place(ticket("5")).node_id == lease.node_id
+
+
+async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(world: World) -> None:
+    world.add("a")
+    world.add("b")
+    lease = world.dispatcher.place(ticket("1"))
+    world.ledger.opened(ticket("1"), lease, "a", "i1", reported=True)
+    world.dispatcher.done(lease, OUTCOME_SERVED)
+    finished = msgspec.structs.replace(FINISHED, request_id="1", reason=FinishReason.ERROR)
+    world.ledger.on_finished(lease.node_id, "i1", finished)
+    for number in range(2, 5):
+        assert world.dispatcher.place(ticket(str(number))).node_id != lease.node_id
+
+
+async def test_a_model_of_a_node_that_has_not_spoken_since_the_start_has_no_node_ready() -> None:
+    fleet, ledger = Fleet((), [ResidencyRecord("id-a", "m", "ready", 1, 0.0)]), Ledger("router-1")
+    dispatcher = Dispatcher(fleet, Watcher(fleet, ledger), ledger)
+    fleet.add(node_record("http://x"))
+    assert fleet.resolve("m") == "m"
+    with pytest.raises(NoNodeReady):
+        dispatcher.place(ticket())
 
 
 async def test_a_node_that_does_not_take_the_connection_has_failed(

@@ -9,6 +9,7 @@ import pytest
 from node.protocol.messages import Finished, FinishReason
 from router.ledger import Ledger, finished_line
 from router.settings import UNREPORTED_AFTER_S
+from router.types import Verdict
 from tests.fakes import FakeClock
 from tests.router.conftest import lease, ticket
 
@@ -57,6 +58,45 @@ def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: boo
     assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (20, 4, 11)
     assert (row.reasoning_tokens, row.ttft_s, row.decode_s) == (2, 0.25, 2.0)
     assert row.finished_at_s == 99.0
+    assert ledger.open_requests == 0
+
+
+@pytest.mark.parametrize("report_first", [True, False])
+@pytest.mark.parametrize(
+    ("outcome", "reason", "failed"),
+    [
+        ("served", FinishReason.STOP, False),
+        ("served", FinishReason.LENGTH, False),
+        ("served", FinishReason.ERROR, True),
+        ("served", FinishReason.CANCELLED, None),
+        ("cancelled", FinishReason.CANCELLED, None),
+        ("cancelled", FinishReason.ERROR, True),
+        ("node_failed", FinishReason.ERROR, None),
+        ("refused", FinishReason.ERROR, None),
+    ],
+)
+def test_the_node_s_own_word_decides_where_the_relay_saw_nothing_wrong(
+    report_first: bool, outcome: str, reason: FinishReason, failed: bool | None
+) -> None:
+    ledger = ledger_with("r")
+    if not report_first:
+        ledger.ended(lease(), 10.0, outcome)
+    ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, reason=reason))
+    if report_first:
+        assert ledger.take_verdicts() == []
+        ledger.ended(lease(), 10.0, outcome)
+    expected = [] if failed is None else [Verdict(lease(), 10.0, failed)]
+    assert ledger.take_verdicts() == expected
+    assert ledger.take_verdicts() == []
+    assert ledger.open_requests == 0
+    assert len(ledger.take_rows()) == 1
+
+
+def test_a_request_that_is_accounted_for_and_still_runs_at_shutdown_is_one_row() -> None:
+    ledger = ledger_with("r")
+    ledger.on_finished("n", "i1", FINISHED)
+    ledger.close_all()
+    assert [row.seq for row in ledger.take_rows()] == [7]
     assert ledger.open_requests == 0
 
 

@@ -249,6 +249,34 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
     assert request.header("content-length") == "13"
 
 
+async def test_a_foreign_server_is_not_told_whose_request_it_is(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b"{}"))
+    client = NodeClient(node.url, NodeCredential("secret"), "openai")
+    clients.append(client)
+    await (await client.open(ticket("req-1", asked_model="fast"), "router-1/key-1")).read_all()
+    (request,) = node.requests
+    assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
+    assert "router-1" not in str(request.headers) and "key-1" not in str(request.headers)
+    assert request.header("x-request-id") == "req-1"
+
+
+async def test_a_foreign_server_that_refuses_is_not_hinted_at_what_it_is(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b"<html>", "404 Not Found"))
+    client = NodeClient(node.url, NodeCredential(), "openai")
+    clients.append(client)
+    with pytest.raises(NodeRefused, match="OpenAI-compatible") as raised:
+        await client.foreign_models()
+    assert "--kind" not in raised.value.message
+    await node.stop()
+    with pytest.raises(NodeUnreachable) as gone:
+        await client.foreign_models()
+    assert "node-agent" not in gone.value.message
+
+
 async def test_a_model_name_cannot_add_a_header(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from node.protocol.messages import StatusEvent
 from tests.router.conftest import (
     CHAT,
+    AddNode,
     RawCaller,
     Request,
     RunningRouter,
     Script,
     ScriptedNode,
-    StartNode,
     answer_bytes,
-    model_status,
-    node_status,
 )
 
 STREAM = {"model": "m", "stream": True}
@@ -53,20 +49,6 @@ def refuse(status: str, **headers: str) -> Script:
         await request.answer(FULL, status, **headers)
 
     return script
-
-
-AddNode = Callable[[RunningRouter, str, Script], Awaitable[ScriptedNode]]
-
-
-@pytest.fixture
-def add_node(start_node: StartNode) -> AddNode:
-    async def add(router: RunningRouter, name: str, script: Script) -> ScriptedNode:
-        first = (StatusEvent(node_status(model_status("m"), node_id="id-" + name)),)
-        node = await start_node(script, first_events=first)
-        await router.add(node, name)
-        return node
-
-    return add
 
 
 def asked(*nodes: ScriptedNode) -> list[int]:

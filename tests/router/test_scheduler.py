@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ from router.scheduler import (
     RETRY_AFTER_S,
     Scheduler,
 )
-from router.types import Action, Grant, Lease, NodeView, Reject
+from router.types import Action, Grant, Lease, NodeView, Reject, Verdict
 from tests.router.conftest import model_status, node_view, ticket
 
 
@@ -67,6 +69,13 @@ def test_a_node_that_has_not_spoken_yet_has_no_models() -> None:
     assert not rejected(Scheduler().on_request(ticket(), [silent], 0.0)).known
 
 
+def test_what_a_node_had_before_the_start_is_known_until_its_first_word() -> None:
+    silent = replace(node_view("a"), status=None, reachable=False, remembered=frozenset("m"))
+    assert rejected(Scheduler().on_request(ticket(), [silent], 0.0)).known
+    heard = replace(node_view("a", model_status("x")), remembered=frozenset("m"))
+    assert not rejected(Scheduler().on_request(ticket(), [heard], 0.0)).known
+
+
 def test_a_request_goes_to_the_node_with_fewer_in_flight() -> None:
     scheduler = Scheduler()
     a, b = node_view("a"), node_view("b")
@@ -80,6 +89,17 @@ def test_load_counts_from_the_grant_on() -> None:
     views = [node_view(name) for name in "abc"]
     leases = [granted(scheduler.on_request(ticket(str(n)), views, 0.0)) for n in range(6)]
     assert sorted(lease.node_id for lease in leases) == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_a_request_of_another_model_keeps_the_node_s_one_gpu_busy() -> None:
+    scheduler = Scheduler()
+    a = node_view("a", model_status("x", max_rows=2), model_status("m"))
+    b = node_view("b", model_status("m"))
+    for number in range(2):
+        granted(scheduler.on_request(ticket(f"x{number}", "x"), [a], 0.0))
+    assert scheduler.expected_wait_s(a, model_status("m"), 0.0) == PRIOR_SERVICE_S
+    busy(scheduler, b, 1)
+    assert granted(scheduler.on_request(ticket(), [a, b], 0.0)).node_id == "b"
 
 
 def test_more_rows_shorten_the_wait() -> None:
@@ -131,10 +151,10 @@ def test_a_failed_request_goes_to_another_node_once() -> None:
     scheduler = Scheduler()
     views = [node_view("a"), node_view("b"), node_view("c")]
     first = granted(scheduler.on_request(ticket(), views, 0.0))
-    second = granted(scheduler.on_failed(first, views, 1.0, node_at_fault=True))
+    second = granted(scheduler.on_failed(first, views, 1.0, answered=True))
     assert second.node_id != first.node_id
     assert second.attempt == MAX_ATTEMPTS
-    rejected(scheduler.on_failed(second, views, 2.0, node_at_fault=True))
+    rejected(scheduler.on_failed(second, views, 2.0, answered=True))
     assert scheduler.open_leases == 0
 
 
@@ -142,23 +162,23 @@ def test_a_broken_connection_is_tried_again_on_the_same_node_where_no_other_is_l
     scheduler = Scheduler()
     views = [node_view("a"), node_view("b", reachable=False)]
     first = granted(scheduler.on_request(ticket(), views, 0.0))
-    second = granted(scheduler.on_failed(first, views, 1.0, node_at_fault=False))
+    second = granted(scheduler.on_failed(first, views, 1.0, answered=False))
     assert (second.node_id, second.attempt) == ("a", 2)
-    rejected(scheduler.on_failed(second, views, 2.0, node_at_fault=False))
+    rejected(scheduler.on_failed(second, views, 2.0, answered=False))
 
 
 def test_a_node_that_refused_is_not_asked_again() -> None:
     scheduler = Scheduler()
     views = [node_view("a")]
     first = granted(scheduler.on_request(ticket(), views, 0.0))
-    rejected(scheduler.on_failed(first, views, 1.0, node_at_fault=True))
+    rejected(scheduler.on_failed(first, views, 1.0, answered=True))
 
 
 def test_a_broken_connection_to_a_node_that_is_away_by_now_is_rejected() -> None:
     scheduler = Scheduler()
     first = granted(scheduler.on_request(ticket(), [node_view("a")], 0.0))
     away = [node_view("a", reachable=False)]
-    assert rejected(scheduler.on_failed(first, away, 1.0, node_at_fault=False)).known
+    assert rejected(scheduler.on_failed(first, away, 1.0, answered=False)).known
 
 
 def test_a_node_that_fails_at_once_does_not_draw_all_requests() -> None:
@@ -187,6 +207,30 @@ def test_blame_doubles_to_a_limit_and_ends_with_a_served_request() -> None:
         assert scheduler.expected_wait_s(view, model, blamed_s) == 0.0
     end(0.0, served=True)
     assert scheduler.expected_wait_s(view, model, 0.0) == 0.0
+
+
+def test_a_verdict_blames_or_teaches_as_the_end_itself_does() -> None:
+    scheduler = Scheduler()
+    view, model = node_view("a", model_status(max_rows=1)), model_status(max_rows=1)
+    lease = granted(scheduler.on_request(ticket(), [view], 0.0))
+    scheduler.on_done(lease, 12.0, served=False)
+    assert scheduler.on_verdict(Verdict(lease, 12.0, failed=True)) == []
+    assert scheduler.expected_wait_s(view, model, 12.5) == BLAME_WAIT_S
+    assert scheduler.expected_wait_s(view, model, 12.0 + FIRST_BLAME_S) == 0.0
+    scheduler.on_verdict(Verdict(lease, 12.0, failed=False))
+    assert scheduler.expected_wait_s(view, model, 12.5) == 0.0
+    busy(scheduler, view, 1)
+    assert scheduler.expected_wait_s(view, model, 0.0) == pytest.approx(PRIOR_SERVICE_S + 2.0)
+
+
+def test_a_verdict_on_a_node_that_is_forgotten_is_nothing() -> None:
+    scheduler = Scheduler()
+    lease = granted(scheduler.on_request(ticket(), [node_view("a")], 0.0))
+    scheduler.on_done(lease, 1.0, served=False)
+    scheduler.on_node_removed("a")
+    for failed in (True, False):
+        assert scheduler.on_verdict(Verdict(lease, 1.0, failed=failed)) == []
+    assert scheduler.expected_wait_s(node_view("a"), model_status(), 1.0) == 0.0
 
 
 def test_a_lease_cannot_end_twice() -> None:
@@ -248,7 +292,7 @@ class World:
 
     def fail(self, lease: Lease, fleet: list[NodeView], now_s: float, *, at_fault: bool) -> None:
         del self.held[lease.ticket_id]
-        actions = self.scheduler.on_failed(lease, fleet, now_s, node_at_fault=at_fault)
+        actions = self.scheduler.on_failed(lease, fleet, now_s, answered=at_fault)
         same = None if at_fault else lease.node_id
         self.take(lease.ticket_id, actions, fleet, same=same)
 

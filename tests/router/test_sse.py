@@ -55,8 +55,33 @@ def test_any_split_of_a_stream_gives_the_same_bytes() -> None:
     ],
 )
 def test_comments_are_not_content(events: bytes, content: bool) -> None:
-    assert sse.has_content(events) is content
-    assert not sse.has_content(sse.PING)
+    assert sse.has_event(events) is content
+    assert not sse.has_event(sse.PING)
+
+
+ERROR = b'{"error":{"message":"No.","type":"server_error"}}'
+
+
+@pytest.mark.parametrize(
+    ("events", "error"),
+    [
+        (b"data: " + ERROR + b"\n\n", ERROR),
+        (b": x\n\n: y\r\n\r\ndata:" + ERROR + b"\r\n\r\n", ERROR),
+        (b"event: error\ndata: " + ERROR + b"\n\n", ERROR),
+        (b'data: { "error": "No." }\n\n', b'{ "error": "No." }'),
+        (b"data: " + ERROR, ERROR),
+        (b"data: " + ERROR.replace(b"server", b"invalid_request") + b"\n\n", None),
+        (b"data: {}\n\ndata: " + ERROR + b"\n\n", None),
+        (b'data: {"error":\n\n', None),
+        (b'data: {"error":null,"choices":[]}\n\n', None),
+        (b"data: " + b'{"error":' + b"[" * 9999, None),
+        (b": comment\n\n", None),
+    ],
+)
+def test_an_error_before_content_is_found_unless_the_caller_s(
+    events: bytes, error: bytes | None
+) -> None:
+    assert sse.leading_error(events) == error
 
 
 def test_an_error_event_is_one_event_with_the_envelope() -> None:

@@ -1,5 +1,6 @@
 """`node-agent import` around its importer."""
 
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,13 @@ from typing import Any
 import pytest
 
 from node.commands.convert import Import, ImportFailed, import_model
+from node.hardware import python_command
 
 
 def test_gives_the_importer_what_was_asked() -> None:
     job = Import(Path("a.gguf"), "org/tiny", "float16", keep_quantized=True)
     assert job.command(Path("/m/org--tiny")) == [
-        *(sys.executable, "-m", "node.engine.gguf", "--name", "org/tiny"),
+        *(*python_command(), "-m", "node.engine.gguf", "--name", "org/tiny"),
         *("--dtype", "float16", "--keep-quantized", "--", "a.gguf", "/m/org--tiny"),
     ]
 
@@ -45,5 +47,7 @@ def test_tells_where_the_model_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     importer(monkeypatch, """print('{"fraction": 1.0}'); print('{"done": "x"}')""")
-    import_model(tmp_path, Import(Path("a.gguf"), "tiny"))
+    home = tmp_path / "new" / "node"
+    import_model(home, Import(Path("a.gguf"), "tiny"))
     assert "tiny is at" in capsys.readouterr().out
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700

@@ -51,7 +51,7 @@ def test_examines_a_mac(tmp_path: Path) -> None:
 def test_examines_a_linux_machine(tmp_path: Path) -> None:
     checks = list(examine(Settings(home=tmp_path), answers({"-c": "0.32 cpu"}), mac=False))
     names = [check.name for check in checks]
-    assert names[:4] == ["python", "mlx", "memory", "disk"]
+    assert names[:5] == ["python", "extra", "mlx", "memory", "disk"]
     assert {"compiler", "openblas"} <= set(names)
     assert all(check.advice for check in checks if check.level is not Level.OK)
 
@@ -75,6 +75,14 @@ def test_compares_the_budget_with_the_memory(tmp_path: Path) -> None:
     assert level(17) is Level.FAIL
     assert level(2) is Level.WARN
     assert level(8, available_gib=4) is Level.WARN
+    assert doctor.check_memory(Settings(home=tmp_path), machine, None).level is Level.OK
+
+
+def test_a_models_folder_that_is_none_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("")
+    found = doctor.check_models(Settings(home=tmp_path))
+    assert found.level is Level.FAIL
+    assert "Not a directory" in found.sentence
 
 
 def test_a_token_that_others_can_read_is_a_failure(tmp_path: Path) -> None:

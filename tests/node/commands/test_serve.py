@@ -1,5 +1,6 @@
 """The agent as a process: where it listens, what it prints, how it ends."""
 
+import json
 import os
 import re
 import select
@@ -9,13 +10,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
-from node.commands.serve import GRACE_S, bind, check_bind, reachable_host, url_of
+from node.commands.serve import (
+    GRACE_S,
+    announce_token,
+    bind,
+    check_bind,
+    reachable_host,
+    serve,
+    url_of,
+)
 from node.errors import StartError
 from node.settings import Settings
 
@@ -123,3 +134,127 @@ def test_names_the_machine_where_it_binds_every_address() -> None:
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert url_of("::1", listener) == f"http://[::1]:{port}"
+
+
+def test_an_open_stream_ends_with_one_error_and_its_accounts_at_the_second_ctrl_c(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"stall_after_tokens": 1}')
+    with agent(tmp_path, "--script", str(script)) as process:
+        url = lines_until_listening(process)[-1].split()[-1]
+        (engine_pid,) = started_engine(url, process, tmp_path)
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
+        with (
+            client_of(url, tmp_path) as client,
+            client.stream("GET", "/fleet/events") as events,
+            client.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as answer,
+            futures.ThreadPoolExecutor() as threads,
+        ):
+            whole = threads.submit(lambda: client.post("/v1/chat/completions", json=body))
+            lines, told = answer.iter_lines(), events.iter_lines()
+            assert '"delta"' in next(lines)
+            while '"active_requests":2' not in next(told):
+                pass
+            process.send_signal(signal.SIGINT)
+            until_refused(url)
+            process.send_signal(signal.SIGINT)
+            rest = [line for line in lines if line]
+            assert [json.loads(line[6:])["error"]["code"] for line in rest] == ["shutting_down"]
+            refused = whole.result(WAIT_S)
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            records = [event for event in map(json.loads, told) if event["type"] == "finished"]
+            assert [(r["reason"], r["completion_tokens"]) for r in records] == [("error", 1)] * 2
+        _, err = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, beyond_info(err)) == (0, [])
+    assert not psutil.pid_exists(engine_pid)
+
+
+def test_a_client_that_does_not_read_is_no_traceback(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"tokens": 30000}')
+    body = json.dumps(
+        {"model": "scripted", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+    )
+    with agent(tmp_path, "--script", str(script)) as process:
+        url = lines_until_listening(process)[-1].split()[-1]
+        client = client_of(url, tmp_path)
+        with client, socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as deaf:
+            token = (tmp_path / "token").read_text().strip()
+            head = (
+                f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+                f"authorization: Bearer {token}\r\ncontent-length: {len(body)}\r\n\r\n"
+            )
+            deaf.sendall((head + body).encode())
+            with client.stream("GET", "/fleet/events") as events:
+                told = events.iter_lines()
+                while '"type":"finished"' not in next(told):
+                    pass
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=WAIT_S)
+        assert (process.returncode, beyond_info(err)) == (0, [])
+
+
+def client_of(url: str, home: Path) -> httpx.Client:
+    token = (home / "token").read_text().strip()
+    headers = {"authorization": f"Bearer {token}", "x-fleet-protocol": "1"}
+    return httpx.Client(base_url=url, headers=headers, timeout=WAIT_S, trust_env=False)
+
+
+def started_engine(url: str, process: subprocess.Popen[str], home: Path) -> list[int]:
+    with client_of(url, home) as client:
+        assert client.post("/fleet/load", json={"model": "scripted"}).status_code == 200
+    return [child.pid for child in psutil.Process(process.pid).children()]
+
+
+def beyond_info(err: str) -> list[str]:
+    return [line for line in err.splitlines() if not line.startswith("INFO ")]
+
+
+def until_refused(url: str) -> None:
+    """Waits until the agent takes no more connections."""
+    port = int(url.rpartition(":")[2])
+    deadline_s = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline_s:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionError:
+            return
+    raise AssertionError("It goes on to take connections.")
+
+
+def test_a_models_folder_that_is_none_stops_the_start_with_one_line(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("")
+    with agent(tmp_path, "--engine", "text") as process:
+        _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 2
+    assert err == f"node-agent: {tmp_path}/models cannot be read: Not a directory.\n"
+
+
+def test_a_standard_input_that_is_closed_already_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    settings = Settings(home=tmp_path, engine="scripted", port=0, exit_on_stdin_eof=True)
+    with pytest.raises(StartError, match="Standard input is closed"):
+        serve(settings)
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "flag"),
+    [
+        ("127.0.0.1", "127.0.0.1", ""),
+        ("0.0.0.0", socket.gethostname(), " --allow-plain-http"),
+        ("::", socket.gethostname(), " --allow-plain-http"),
+        ("0:0:0:0:0:0:0:0", socket.gethostname(), " --allow-plain-http"),
+        ("192.0.2.1", "192.0.2.1", " --allow-plain-http"),
+    ],
+)
+def test_the_line_for_the_router_works_as_it_is_printed(
+    capsys: pytest.CaptureFixture[str], host: str, name: str, flag: str
+) -> None:
+    with bind("127.0.0.1", 0) as listener:
+        announce_token(host, listener, "secret")
+        port = listener.getsockname()[1]
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line == f"  router add-node http://{name}:{port} --token secret{flag}"

@@ -5,15 +5,16 @@ import pytest
 from node.engine.base import Engine, LoadError
 from node.engine.scripted import (
     Script,
-    ScriptedCache,
     ScriptedEngine,
     ScriptedModel,
     StepFailure,
+    UnloadFailure,
     encode_script,
     load,
     parse_script,
     scripted_entries,
 )
+from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import FinishReason
 from node.types import Accepted, Delta, EngineSpec, GenerateRequest, Loaded, Refused
 
@@ -276,3 +277,14 @@ def test_a_bad_script_is_refused_with_a_sentence(text: str) -> None:
 def test_lists_the_models_of_the_script_as_if_on_disk() -> None:
     (entry,) = scripted_entries(parse_script(""))
     assert (entry.name, entry.context_tokens) == ("scripted", 32_768)
+
+
+def test_an_unload_takes_its_time_and_fails_as_the_script_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    make(Script(unload_delay_s=3.0)).close()
+    assert waits == [3.0]
+    with pytest.raises(UnloadFailure, match="It is stuck"):
+        make(Script(unload_failure="It is stuck.")).close()

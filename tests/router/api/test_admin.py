@@ -110,7 +110,7 @@ class World:
 
     # --- what the core sees of it ---
 
-    def open(self, url: str, credential: NodeCredential) -> PlayedClient:
+    def open(self, url: str, credential: NodeCredential, kind: str) -> PlayedClient:
         return PlayedClient(self.played[url], credential.token)
 
     async def watch(self, record: NodeRecord) -> None:
@@ -309,12 +309,14 @@ async def test_default_names_are_unique() -> None:
     assert len(admin_nodes.default_name(f"http://{'x' * 90}:1", {"x" * 59})) <= 63
 
 
+@pytest.mark.parametrize("path", ["", "/v1", "/v1/"])
 async def test_a_foreign_server_is_a_node_with_an_id_of_ours(
-    world: World, api: httpx.AsyncClient
+    world: World, api: httpx.AsyncClient, path: str
 ) -> None:
     world.play("http://127.0.0.1:11434", PlayedNode(a_status("?", a_model("llama"))))
-    asked = {"url": "http://127.0.0.1:11434", "kind": "openai", "name": "ollama"}
+    asked = {"url": "http://127.0.0.1:11434" + path, "kind": "openai", "name": "ollama"}
     row = (await api.post("/nodes", json=asked)).json()
+    assert row["url"] == "http://127.0.0.1:11434"
     assert len(row["id"]) == 16
     assert row["models"] == [{"name": "llama", "state": "ready"}]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from node.protocol.messages import StatusEvent
 from registry.records import KeyRecord
-from router.api.openai import parse_routing, splice_model
+from router.api.openai import parse_routing, splice_model, trace_lines
 from router.auth import new_key
 from router.errors import BadRequest
 from router.settings import MAX_BODY_BYTES
@@ -279,6 +279,61 @@ async def test_a_body_with_an_alias_and_a_broken_key_is_400(
     router.core.fleet.set_alias("fast", "m")
     caller = await router.post(b'{"model":"fast","\xff":1}')
     await refused(caller, 400, "invalid_value")
+
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        ({"traceparent": PARENT}, (PARENT, None)),
+        ({"traceparent": PARENT, "tracestate": "a=1, b@v=x y"}, (PARENT, "a=1, b@v=x y")),
+        ({"traceparent": PARENT, "tracestate": "no state"}, (PARENT, None)),
+        ({"traceparent": PARENT, "tracestate": "a=" + "x" * 600}, (PARENT, None)),
+        ({"tracestate": "a=1"}, (None, None)),
+        ({"traceparent": PARENT.upper(), "tracestate": "a=1"}, (None, None)),
+        ({"traceparent": "ff" + PARENT[2:]}, (None, None)),
+        ({"traceparent": f"00-{'0' * 32}-b7ad6b7169203331-01"}, (None, None)),
+        ({"traceparent": PARENT + " x"}, (None, None)),
+    ],
+)
+async def test_a_trace_passes_where_it_is_one(
+    router: RunningRouter,
+    start_node: StartNode,
+    given: dict[str, str],
+    passed: tuple[str | None, str | None],
+) -> None:
+    node = await a_node(router, start_node)
+    await (await router.post(WHOLE, **given)).body()
+    (request,) = inferences(node)
+    assert (request.header("traceparent"), request.header("tracestate")) == passed
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"traceparent", PARENT.encode() + b"\r\nx-evil: 1")],
+        [(b"traceparent", PARENT.encode() + b"\n")],
+        [(b"traceparent", PARENT.encode())] * 2,
+    ],
+)
+def test_what_is_no_trace_adds_no_header(headers: list[tuple[bytes, bytes]]) -> None:
+    assert trace_lines(headers) == ""
+
+
+def test_a_trace_s_states_are_one_header() -> None:
+    headers = [(b"tracestate", b"a=1"), (b"traceparent", PARENT.encode()), (b"tracestate", b"b=2")]
+    assert trace_lines(headers) == f"traceparent: {PARENT}\r\ntracestate: a=1,b=2\r\n"
+
+
+async def test_a_very_long_model_name_does_not_stall_the_router(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await a_node(router, start_node, *(f"qwen3-{size}b" for size in range(50)))
+    caller = await router.post({"model": "qwen3" * 2_000_000})
+    error = await refused(caller, 404, "model_not_found")
+    assert len(error["message"]) < 400
 
 
 async def send_in_pieces(caller: RawCaller, total: int, *, chunked: bool) -> None:

@@ -1,4 +1,6 @@
 import asyncio
+import json
+import logging
 import os
 import socket
 import threading
@@ -6,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from registry.migrate import Migration
+from registry import usage
+from registry.migrate import Migration, open_migrated
+from router.app import open_core
 from router.commands import migrate, serve
 from router.commands.client import Place
 from router.errors import StartError
 from router.settings import Settings
+from tests.router.commands.running import TIMEOUT_S
+from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
+from tests.router.test_relay import HELLO, STREAM, in_band_error
+from tests.router.test_relay_failing import hello_and_hang, until
 
 
 def test_options_win_over_the_environment_and_that_over_defaults(
@@ -84,3 +92,59 @@ def test_migrate_needs_the_router_stopped(router_place: Place) -> None:
 
 def test_a_migration_is_told_by_its_revisions() -> None:
     assert migrate.sentence("r.db", Migration("0001", "0002")) == "r.db: 0001 -> 0002"
+
+
+async def whole_sending_and_admin(router: RunningRouter, node: ScriptedNode) -> list[RawCaller]:
+    """Callers that wait for a whole answer, within their own body, and for the admin API."""
+    asked = json.dumps({"url": node.url, "token": "t"}).encode()
+    admin_key = router.core.settings.admin_key_file.read_text().strip()
+    return [
+        await router.post({"model": "m"}),
+        await router.send("POST", CHAT, b'{"mod', x_api_key=router.key, content_length="100"),
+        await router.send(
+            "POST",
+            "/admin/nodes",
+            asked,
+            x_api_key=admin_key,
+            content_type="application/json",
+            content_length=str(len(asked)),
+        ),
+    ]
+
+
+async def test_requests_that_outlive_the_grace_end_with_an_error_and_without_a_traceback(
+    tmp_path: Path,
+    start_node: StartNode,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(serve, "SHUTDOWN_S", 0.1)
+    node = await start_node(hello_and_hang)
+    settings, stop = Settings(tmp_path / "router", port=0), threading.Event()
+    with serve.bind(settings) as listener:
+        async with open_core(settings) as core:
+            server = serve.Server(core, stop)
+            serving = asyncio.create_task(server.serve([listener]))
+            key = settings.first_key_file.read_text().strip()
+            port = listener.getsockname()[1]
+            router = RunningRouter(core, port, key, server.server_state)
+            await router.add(node)
+            streaming = await router.post(STREAM)
+            assert await streaming.head() == 200
+            assert await streaming.chunk() == HELLO
+            others = await whole_sending_and_admin(router, node)
+            await until(lambda: len(node.requests) == 4 and len(server.server_state.tasks) == 4)
+            stop.set()
+            assert (await in_band_error(streaming))["code"] == "shutting_down"
+            for caller in others:
+                assert await caller.head() == 503
+                assert (await caller.error())["code"] == "shutting_down"
+            await asyncio.wait_for(serving, TIMEOUT_S)
+            for caller in router.callers:
+                caller.leave()
+    assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
+    registry = await open_migrated(settings.registry)
+    async with registry.read() as session:
+        reasons = [row.reason for row in await usage.recent(session, 9)]
+    await registry.close()
+    assert reasons == ["cancelled", "cancelled"]

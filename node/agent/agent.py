@@ -10,17 +10,15 @@ import logging
 import re
 import secrets
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown
+from node.agent.events import EventHub
+from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown, StartError
 from node.link import RowRefused, RowStream
 from node.memory import Budget
 from node.openai import TextRequest
-from node.prompt import Renderers, generate_request, render
+from node.prompt import Renderers, generate_request
 from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
@@ -35,10 +33,9 @@ from node.store import ModelEntry, ModelStore
 from node.supervisor import EngineHandle, EngineKind, Lease, Supervisor
 from node.types import Delta, GenerateRequest, Marked, RowUsage
 
-KEPT_FINISHED = 10_000
-SUBSCRIBER_LIMIT = 20_000
-"""Events that may wait for one subscriber before it is dropped."""
 REFRESH_S = 5.0
+LAST_WORD_S = 1.0
+"""How long a request may take to end once it has been told to."""
 ORIGIN_LIMIT = 200
 
 logger = logging.getLogger(__name__)
@@ -67,83 +64,16 @@ class Job:
     """Monotonic."""
 
 
-class EventHub:
-    """The last finished requests, and the subscribers to everything that happens."""
-
-    def __init__(self) -> None:
-        self._kept: deque[Finished] = deque(maxlen=KEPT_FINISHED)
-        self._seq = 0
-        self._subscribers: set[_Subscriber] = set()
-
-    @property
-    def is_watched(self) -> bool:
-        return bool(self._subscribers)
-
-    def finish(self, finished: Finished) -> None:
-        """Keeps and publishes the record, under the next number."""
-        self._seq += 1
-        numbered = msgspec.structs.replace(finished, seq=self._seq)
-        self._kept.append(numbered)
-        self.publish(numbered)
-
-    def publish(self, event: Event) -> None:
-        for subscriber in tuple(self._subscribers):
-            subscriber.on_event(event)
-            if subscriber.closed:
-                self._subscribers.discard(subscriber)
-
-    def close(self) -> None:
-        """Ends all subscriptions."""
-        for subscriber in self._subscribers:
-            subscriber.close()
-        self._subscribers.clear()
-
-    async def subscribe(self, first: Event, after: int) -> AsyncIterator[list[Event]]:
-        """`first` and the kept records after number `after`, then everything new, all that waits
-        at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events wait."""
-        subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
-        self._subscribers.add(subscriber)
-        try:
-            while events := await subscriber.take():
-                yield events
-        finally:
-            self._subscribers.discard(subscriber)
-
-
-class _Subscriber:
-    def __init__(self, events: list[Event]) -> None:
-        self.closed = False
-        self._events = events
-        self._some = asyncio.Event()
-        self._some.set()
-
-    def on_event(self, event: Event) -> None:
-        if len(self._events) >= SUBSCRIBER_LIMIT:
-            self._events.clear()
-            self.close()
-            return
-        self._events.append(event)
-        self._some.set()
-
-    def close(self) -> None:
-        self.closed = True
-        self._some.set()
-
-    async def take(self) -> list[Event]:
-        """All events that wait, or none at the end."""
-        await self._some.wait()
-        events, self._events = self._events, []
-        if not self.closed:
-            self._some.clear()
-        return events
-
-
 @dataclass(slots=True, eq=False)
 class _Account:
     """What is known of a request before its row's last delta."""
 
     job: Job
+    start: asyncio.Task[tuple[EngineHandle, RowStream]] | None = None
+    """On the way to a row that the engine has accepted."""
+    handle: EngineHandle | None = None
     row: RowStream | None = None
+    """Of `handle`."""
 
 
 class Agent:
@@ -158,8 +88,12 @@ class Agent:
         self._hub = EventHub()
         self._renderers = Renderers()
         self._accounts: dict[str, _Account] = {}
-        self._beat: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._ending = False
+        self._ended = False
         self._supervisor = Supervisor(
             store, budget, kind, on_change=self._on_change, on_marked=self._on_marked
         )
@@ -167,8 +101,33 @@ class Agent:
     # --- lifecycle ---------------------------------------------------------------------------
 
     async def start(self) -> None:
+        """Raises `StartError` if the store cannot be read."""
         await self._supervisor.refresh()
-        self._beat = asyncio.create_task(self._heartbeat())
+        self._tasks = (
+            asyncio.create_task(self._keep_beating()),
+            asyncio.create_task(self._keep_fresh()),
+        )
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes no more requests, and waits until none is open. Those that still are after
+        `grace_s`, or after `hurry`, end with `ShuttingDown`. Then all event streams end: they have
+        the accounts of every request."""
+        self._ending = True
+        waits = {asyncio.create_task(event.wait()) for event in (self._idle, self._hurry)}
+        await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        self._ended = True
+        for account in tuple(self._accounts.values()):
+            _shut_down(account)
+        # What has no row yet ends in its own task, unless its client keeps that from running.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), LAST_WORD_S)
+        self.end_events()
+
+    def hurry(self) -> None:
+        """Ends the grace of `drain` now."""
+        self._hurry.set()
 
     def end_events(self) -> None:
         """Ends all event streams, so that a server that waits for its connections can stop."""
@@ -177,25 +136,32 @@ class Agent:
 
     async def close(self, grace_s: float) -> None:
         """Stops every engine; one that is not gone after `grace_s` is killed."""
-        if self._beat is not None:
-            self._beat.cancel()
-            await asyncio.wait({self._beat})
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         await self._supervisor.close(grace_s)
+        self._renderers.close()
         self.end_events()
 
-    async def _heartbeat(self) -> None:
-        refresh_at_s = time.monotonic() + REFRESH_S
+    async def _keep_beating(self) -> None:
         while True:
             # Half of the promised time, so that a late timer does not break the promise.
             await asyncio.sleep(HEARTBEAT_S / 2)
-            if self._hub.is_watched:
-                self._on_change()
-            if time.monotonic() >= refresh_at_s:
-                try:
-                    await self._supervisor.refresh()
-                except OSError as exc:
-                    logger.warning("The models on disk cannot be read: %s", exc)
-                refresh_at_s = time.monotonic() + REFRESH_S
+            self._on_change()
+
+    async def _keep_fresh(self) -> None:
+        # Apart from the beat, which must not wait for a disk.
+        told = ""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            try:
+                await self._supervisor.refresh()
+                told = ""
+            except StartError as exc:
+                if exc.message != told:
+                    logger.warning("%s", exc.message)
+                told = exc.message
 
     # --- state -------------------------------------------------------------------------------
 
@@ -215,7 +181,7 @@ class Agent:
 
     def unready_reason(self) -> str | None:
         """Why no request can be served, as a sentence; None if one can."""
-        if self._ending or self._beat is None:
+        if self._ending or not self._tasks:
             return "The agent is starting or shutting down."
         return None if self._supervisor.names() else "There is no model on this node."
 
@@ -262,8 +228,11 @@ class Agent:
         """
         account = _Account(job)
         self._accounts[job.request_id] = account
+        self._idle.clear()
         reason: FinishReason | None = FinishReason.ERROR
         try:
+            if self._ending:
+                raise ShuttingDown
             entry = await self._supervisor.find(job.request.model)
             async with contextlib.aclosing(self._deltas(account, entry, tick_s)) as batches:
                 async for deltas in batches:
@@ -282,13 +251,17 @@ class Agent:
         self, account: _Account, entry: ModelEntry, tick_s: float
     ) -> AsyncGenerator[Sequence[Delta], None]:
         with self._supervisor.serving(entry) as lease:
-            start = asyncio.create_task(self._start(account, lease, entry))
+            if self._ended:
+                raise ShuttingDown
+            start = account.start = asyncio.create_task(self._start(account, lease, entry))
             try:
                 while not start.done():
                     await asyncio.wait({start}, timeout=tick_s)
                     if not start.done():
                         yield ()
-                handle, row = start.result()
+                if start.cancelled():
+                    raise ShuttingDown
+                _, row = start.result()
                 finish = None
                 while finish is None:
                     deltas = await row.next(tick_s)
@@ -306,11 +279,10 @@ class Agent:
         request = account.job.request
         self._renderers.begin(entry.folder)
         handle = await lease.ready()
-        tokens = await render(await self._renderers.get(entry.folder), request)
+        tokens = await self._renderers.render(entry.folder, request)
         generate = generate_request(request, account.job.request_id, tokens, handle.info)
-        row = account.row = handle.link.submit(
-            generate, lambda row, last: self._on_row_end(account, row, last)
-        )
+        row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
+        account.handle, account.row = handle, row
         try:
             await row.answered()
         except asyncio.CancelledError:
@@ -346,6 +318,8 @@ class Agent:
         """Closes the account, and publishes it unless `reason` is None."""
         job, row = account.job, account.row
         self._accounts.pop(job.request_id, None)
+        if not self._accounts:
+            self._idle.set()
         if reason is None:
             return
         first_s = row.first_content_s if row is not None else None
@@ -373,10 +347,9 @@ def _refusal(
     exc: RowRefused, generate: GenerateRequest, request: TextRequest, handle: EngineHandle
 ) -> BadRequest:
     """The engine's refusal in the caller's terms."""
-    needed_tokens = len(generate.tokens) + (generate.max_tokens or 1)
-    if needed_tokens > handle.info.context_tokens:
-        return ContextTooLong(exc.message, param=request.prompt_field)
     is_prompt = exc.param in ("messages", "prompt")
+    if is_prompt and len(generate.tokens) >= handle.info.context_tokens:
+        return ContextTooLong(exc.message, param=request.prompt_field)
     return BadRequest(exc.message, param=request.prompt_field if is_prompt else exc.param)
 
 
@@ -385,6 +358,13 @@ def _raise_unless_complete(last: Delta) -> None:
         raise EngineFault(last.error)
     if last.finish is FinishReason.CANCELLED:
         raise ShuttingDown("The engine ended the request because it stops.")
+
+
+def _shut_down(account: _Account) -> None:
+    if account.row is not None and account.handle is not None:
+        account.handle.link.abandon(account.row.uid, ShuttingDown())
+    elif account.start is not None:
+        account.start.cancel()
 
 
 def _cancel(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:

@@ -1,0 +1,88 @@
+"""What happens on a node, for routers that listen now and for those that come back later."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from node.protocol.messages import Event, Finished
+
+KEPT_FINISHED = 10_000
+SUBSCRIBER_LIMIT = 20_000
+"""Events that may wait for one subscriber before it is dropped."""
+
+
+class EventHub:
+    """The last finished requests, and the subscribers to everything that happens."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Finished] = deque(maxlen=KEPT_FINISHED)
+        self._seq = 0
+        self._subscribers: set[_Subscriber] = set()
+        self._closed = False
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._subscribers)
+
+    def finish(self, finished: Finished) -> None:
+        """Keeps and publishes the record, under the next number."""
+        self._seq += 1
+        numbered = msgspec.structs.replace(finished, seq=self._seq)
+        self._kept.append(numbered)
+        self.publish(numbered)
+
+    def publish(self, event: Event) -> None:
+        for subscriber in tuple(self._subscribers):
+            subscriber.on_event(event)
+            if subscriber.closed:
+                self._subscribers.discard(subscriber)
+
+    def close(self) -> None:
+        """Ends all subscriptions; one that begins later brings what is kept, and ends."""
+        self._closed = True
+        for subscriber in self._subscribers:
+            subscriber.close()
+        self._subscribers.clear()
+
+    async def subscribe(self, first: Event, after: int) -> AsyncIterator[list[Event]]:
+        """`first` and the kept records after number `after`, then everything new, all that waits
+        at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events wait."""
+        subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
+        if self._closed:
+            subscriber.close()
+        self._subscribers.add(subscriber)
+        try:
+            while events := await subscriber.take():
+                yield events
+        finally:
+            self._subscribers.discard(subscriber)
+
+
+class _Subscriber:
+    def __init__(self, events: list[Event]) -> None:
+        self.closed = False
+        self._events = events
+        self._some = asyncio.Event()
+        self._some.set()
+
+    def on_event(self, event: Event) -> None:
+        if len(self._events) >= SUBSCRIBER_LIMIT:
+            self._events.clear()
+            self.close()
+            return
+        self._events.append(event)
+        self._some.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self._some.set()
+
+    async def take(self) -> list[Event]:
+        """All events that wait, or none at the end."""
+        await self._some.wait()
+        events, self._events = self._events, []
+        if not self.closed:
+            self._some.clear()
+        return events
