@@ -61,6 +61,10 @@ class RowOrder(Generic[RowT]):
         calls = (tuple(self._decoding.values()), moving)
         return [call for call in calls if call]
 
+    def prefilled_next(self) -> int:
+        """Tokens of prompts that the next step takes in."""
+        return sum(self._chunk(prompt.left) for prompt in self._prompts.values())
+
     def advance(self, numbers: Sequence[int], finished: Sequence[int]) -> None:
         """Follows a step that answered for `numbers` and dropped `finished`.
 

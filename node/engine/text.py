@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.generate import BatchGenerator, GenerationBatch
 
 from node.engine.detokenizer import Detokenizer
+from node.engine.gather import Gather
 from node.engine.model import LoadedModel, load_folder
 from node.engine.penalties import Penalties, needs_penalties
 from node.engine.rows import RowOrder
@@ -128,6 +129,7 @@ class TextEngine:
         self._kv_bytes = spec.lease_bytes - model.weight_bytes
         """What the rows inside may come to hold together."""
         self._waiting: dict[str, _Row] = {}
+        self._gather = Gather()
         self._start(model)
 
     def _start(self, model: LoadedModel) -> None:
@@ -198,14 +200,24 @@ class TextEngine:
         return None if row is None else row.last(FinishReason.CANCELLED)
 
     def wait_s(self) -> float | None:
-        return 0.0 if self._waiting or self._inside else None
+        if self._inside:
+            return 0.0
+        if not self._waiting:
+            return None
+        rows = list(self._waiting.values())
+        tokens = sum(len(row.request.tokens) for row in rows)
+        due_s = self._gather.due_s(rows[0].accepted_s, rows[-1].accepted_s, tokens)
+        return max(0.0, due_s - time.monotonic())
 
     def step(self) -> list[Delta]:
         self._admit()
         if not self._inside:
             return []
         self._sampler.expect(self._order.sampled_next())
+        tokens, began_s = self._order.prefilled_next(), time.monotonic()
         _, responses = self._generator.next()
+        if not responses:
+            self._gather.learn(tokens, time.monotonic() - began_s)
         ended = [response.uid for response in responses if response.finish_reason]
         self._order.advance([response.uid for response in responses], ended)
         now_s = time.monotonic()

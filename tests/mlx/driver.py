@@ -127,7 +127,7 @@ class Driver:
 
     def run(self) -> dict[str, Row]:
         """Steps until nothing is left to do."""
-        while self.engine.wait_s() == 0:
+        while self.engine.wait_s() is not None:
             self.step()
         return self.rows
 

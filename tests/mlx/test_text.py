@@ -7,6 +7,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from node.engine.gather import LONGEST_S
 from node.engine.model import LoadedModel
 from node.engine.text import USUAL_ANSWER_TOKENS
 from node.protocol.messages import FinishReason
@@ -274,3 +275,17 @@ def test_a_cancel_takes_a_prompt_out_between_two_chunks(tiny: Path) -> None:
         assert last is not None and last.finish is FinishReason.CANCELLED
         assert engine.engine.wait_s() is None
         assert engine.engine._number("a") is None
+
+
+def test_an_idle_engine_waits_a_moment_for_requests_that_come_together(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        engine.submit("a", PROMPT)
+        assert engine.engine.wait_s() == 0, "nothing is known of its speed"
+        engine.run()
+        engine.engine._gather.learn(1, 1.0)
+        engine.submit("b", PROMPT)
+        wait_s = engine.engine.wait_s()
+        assert wait_s is not None and 0 < wait_s <= LONGEST_S
+        engine.step()
+        engine.submit("c", PROMPT)
+        assert engine.engine.wait_s() == 0, "an engine that decodes waits for nobody"
