@@ -66,6 +66,11 @@ class WriteSession(ReadSession):
         )
         return result.rowcount
 
+    async def execute_text(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+        """The same for a statement in SQLite's words with one `?` for each value of a row."""
+        kept = {"preserve_rowcount": True}
+        return (await self._connection.exec_driver_sql(sql, list(rows), kept)).rowcount
+
     async def run_sync(self, work: Callable[[Connection], T]) -> T:
         """Run plain SQLAlchemy code on this transaction's connection; for Alembic."""
         return await self._connection.run_sync(work)

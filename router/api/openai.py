@@ -8,8 +8,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any, cast
+from collections.abc import Iterable, MutableMapping
+from typing import Any
 
 import msgspec
 
@@ -23,6 +23,7 @@ from router.errors import (
     ShuttingDown,
     UnknownPath,
 )
+from router.leaving import Leavers, Receive
 from router.relay import Relay, Send
 from router.settings import MAX_BODY_BYTES
 from router.types import Caller, Ticket
@@ -30,7 +31,6 @@ from router.types import Caller, Ticket
 log = logging.getLogger("mlx_fleet.router")
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 RELAYED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 _MODELS = "/v1/models"
@@ -40,9 +40,6 @@ _TRACEPARENT = re.compile(
 _TRACE_MEMBER = rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\x2d-<>-~]{0,255}[!-+\x2d-<>-~]"
 _TRACESTATE = re.compile(_TRACE_MEMBER + rb"(?:[ \t]*,[ \t]*" + _TRACE_MEMBER + rb"){0,31}")
 _TRACESTATE_BYTES = 512
-
-WATCH_AFTER_S = 0.05
-"""How long a request runs before somebody watches whether its client leaves."""
 
 
 class ClientLeft(Exception):
@@ -70,6 +67,7 @@ class OpenAIApi:
         # Unique over restarts and routers; a random id for each request costs a system call.
         self._id_prefix = f"req-{secrets.token_hex(8)}-"
         self._numbers = itertools.count(1)
+        self._leavers = Leavers()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -119,7 +117,7 @@ class OpenAIApi:
         )
         relay = Relay(ticket, send, core.dispatcher, core.settings.hold_head_s)
         try:
-            await until_client_leaves(relay.run(), receive)
+            await self._leavers.cancel_when_left(relay.run(), receive)
         except RouterError as error:
             error.request_id = ticket.request_id
             await relay.fail(error)
@@ -144,51 +142,6 @@ class OpenAIApi:
             "created": self._started_unix_s,
             "owned_by": "mlx-fleet",
         }
-
-
-async def until_client_leaves(work: Awaitable[None], receive: Receive) -> None:
-    """Awaits `work`, and cancels it when the client disconnects. Raises `ShuttingDown` where
-    somebody else cancels it: nobody else does.
-
-    The caller must have read the whole request body: what `receive` then yields is the disconnect.
-    """
-    task = cast("asyncio.Task[None]", asyncio.current_task())
-    watch = _LeaveWatch(task, receive)
-    try:
-        await work
-    except asyncio.CancelledError:
-        task.uncancel()
-        if not watch.left:
-            raise ShuttingDown from None
-    finally:
-        watch.end()
-
-
-class _LeaveWatch:
-    """Cancels a task when its client leaves."""
-
-    def __init__(self, task: asyncio.Task[None], receive: Receive) -> None:
-        self.left = False
-        self._task = task
-        self._receive = receive
-        self._watcher: asyncio.Task[None] | None = None
-        loop = asyncio.get_running_loop()
-        # A request that is answered at once needs no task of its own for this.
-        self._timer = loop.call_later(WATCH_AFTER_S, self._begin)
-
-    def _begin(self) -> None:
-        self._watcher = asyncio.get_running_loop().create_task(self._watch())
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.left = True
-        self._task.cancel()
-
-    def end(self) -> None:
-        self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
