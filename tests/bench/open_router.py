@@ -17,11 +17,12 @@ import uvloop
 from registry import nodes
 from registry.db import WriteSession
 from registry.records import NodeRecord
-from router.api.openai import Receive, Scope
+from router.api.openai import Scope
 from router.app import AsgiApp, build_app, open_core
 from router.commands.serve import server_config
 from router.core import Core
 from router.credentials import NodeCredential
+from router.leaving import Receive
 from router.node_client import KIND_OPENAI
 from router.relay import Send
 from router.settings import Settings
