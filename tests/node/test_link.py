@@ -251,14 +251,10 @@ asyncio.run(main())
         sys.executable, str(file), stdout=asyncio.subprocess.PIPE
     )
     output, _ = await agent.communicate()
-    pid = int(output)
-    async with asyncio.timeout(1):
-        while is_alive(pid):
-            await asyncio.to_thread(os.sched_yield)
-
-
-def is_alive(pid: int) -> bool:
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        engine = psutil.Process(int(output))
     except psutil.NoSuchProcess:
-        return False
+        return
+    _gone, alive = await asyncio.to_thread(psutil.wait_procs, [engine], 1)
+    # Where nothing reaps orphans, what has ended stays as a zombie.
+    assert all(each.status() == psutil.STATUS_ZOMBIE for each in alive)
