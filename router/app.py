@@ -6,10 +6,9 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -27,12 +26,12 @@ from router.dispatcher import Dispatcher
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.fleet import Fleet
 from router.jobs import Jobs
+from router.leaving import Receive
 from router.ledger import Ledger
+from router.relay import Send
 from router.settings import Settings
 from router.watcher import Watcher
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 

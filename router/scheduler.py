@@ -176,7 +176,7 @@ class Scheduler:
         view, model = chosen
         lease = Lease(ticket.request_id, view.node_id, ticket.model, now_s, attempt)
         self._hold(ticket, lease, tried).max_rows = model.max_rows or 1
-        return Grant(lease, expected_wait_s=best[0])
+        return Grant(lease)
 
     def _reject(self, ticket: Ticket, *, known: bool) -> Reject:
         reason = (

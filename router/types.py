@@ -56,7 +56,6 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 class Grant:
     lease: Lease
-    expected_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
