@@ -1,11 +1,11 @@
 """What crosses between the agent and an engine process, frozen and in one place.
 
-Agent to engine: `Submit`, `Cancel`, `Shutdown`. Engine to agent: `Loading`, `Loaded` or
-`LoadFailed` once, then `Accepted` or `Refused` for each `Submit`, `CancelMarked` at once for each
-`Cancel`, and one `Frame` per engine step for all rows.
+Agent to engine: `Submit`, `Cancel`, `SetLease`, `SetPressure`, `ClearCache`, `Shutdown`. Engine
+to agent: `Loading`, `Loaded` or `LoadFailed` once, then `Accepted` or `Refused` for each `Submit`,
+`Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, and `EngineStats`.
 """
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 import msgspec
 
@@ -43,6 +43,12 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     sampling: SamplingParams = SamplingParams()
     stops: tuple[str, ...] = ()
     """Stop strings, matched on the text and never part of it."""
+    boundaries: tuple[int, ...] = ()
+    """Ascending lengths of the prompt at which a message ends: where a later prompt may diverge."""
+    reusable_tokens: int | None = None
+    """How much of the prompt the next turn's prompt begins with; None: all, and the answer too."""
+    warm: bool = False
+    """Only prefill the prompt and keep it, pinned; there is no output."""
 
 
 class PartKind(StrEnum):
@@ -95,7 +101,23 @@ class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     pass
 
 
-Command = Submit | Cancel | Shutdown
+class SetLease(msgspec.Struct, frozen=True, tag="set_lease"):
+    """The engine's new lease. Answered by an `EngineStats` once the engine is within it."""
+
+    lease: "MemoryLease"
+
+
+class SetPressure(msgspec.Struct, frozen=True, tag="set_pressure"):
+    """How short the machine is of memory."""
+
+    level: "Pressure"
+
+
+class ClearCache(msgspec.Struct, frozen=True, tag="clear_cache"):
+    """Forget all stored KV, on disk too, pinned too. Answered by an `EngineStats`."""
+
+
+Command = Submit | Cancel | Shutdown | SetLease | SetPressure | ClearCache
 
 
 # --- engine to agent -------------------------------------------------------------------------
@@ -142,13 +164,143 @@ class Marked(msgspec.Struct, frozen=True, tag="marked"):
     monotonic_s: float
 
 
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the prefill of one row is."""
+
+    uid: str
+    done_tokens: int
+    """Cached ones included."""
+    total_tokens: int
+
+
+class CacheEventKind(StrEnum):
+    STORED = "stored"
+    """Into memory."""
+    SPLIT = "split"
+    """`entry` keeps the tokens from `begin_tokens` on; those before are now `parent`'s."""
+    EVICTED = "evicted"
+    """From memory and from disk: gone."""
+    SPILLED = "spilled"
+    """Out of memory; still on disk."""
+    PROMOTED = "promoted"
+    """From disk back into memory."""
+
+
+class CacheEvent(msgspec.Struct, frozen=True, array_like=True):
+    """A change of one entry of the prefix cache: the KV of a run of tokens that continues
+    `parent`'s. Entries form a tree; ids are never used twice within an engine's life."""
+
+    kind: CacheEventKind
+    entry: int
+    parent: int
+    """0 for an entry that begins a prompt."""
+    begin_tokens: int
+    end_tokens: int
+    """The entry covers the tokens of its prompt from `begin_tokens` to here."""
+    usable_tokens: int
+    """How long a prefix a prompt that goes through this entry can reuse: `end_tokens`, or less
+    where some layers can be restored only at a snapshot."""
+    uid: str = ""
+    """The request whose tokens were stored."""
+
+
 class Frame(msgspec.Struct, frozen=True, tag="frame"):
     """One engine step."""
 
     deltas: tuple[Delta, ...]
+    progress: tuple[Progress, ...] = ()
+    cache_events: tuple[CacheEvent, ...] = ()
 
 
-Report = Loading | Loaded | LoadFailed | Accepted | Refused | Marked | Frame
+class PrefillRate(msgspec.Struct, frozen=True, array_like=True):
+    """Learned speed of prefill at a depth."""
+
+    depth_tokens: int
+    """Lower end of the class; its upper end is the next class's lower one."""
+    tokens_per_s: float
+
+
+class DecodeRate(msgspec.Struct, frozen=True, array_like=True):
+    """Learned time of one decode step."""
+
+    rows: int
+    depth_tokens: int
+    """Of the longest row; lower end of the class."""
+    step_s: float
+
+
+class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
+    """The state of an engine: at least every `STATS_S` while it works, and after each command
+    that says so."""
+
+    weight_bytes: int
+    live_kv_bytes: int
+    stored_kv_bytes: int
+    """KV and snapshots in the prefix cache, in memory."""
+    snapshot_bytes: int
+    """Share of `stored_kv_bytes`."""
+    disk_kv_bytes: int
+    active_bytes: int
+    """What MLX reports as in use."""
+    free_bytes: int
+    """What MLX holds for reuse."""
+    entries: int
+    """Of the prefix cache, in memory or on disk."""
+    waiting_rows: int
+    prefilling_rows: int
+    decoding_rows: int
+    prefill_tokens: int
+    """Through the model's forward since the load."""
+    cached_tokens: int
+    """Reused from the prefix cache since the load."""
+    prefill_rates: tuple[PrefillRate, ...] = ()
+    decode_rates: tuple[DecodeRate, ...] = ()
+    lease: "MemoryLease | None" = None
+    """The lease that the engine keeps within."""
+    answered: int = 0
+    """How many `SetLease` and `ClearCache` commands are done since the start; the worker counts."""
+
+
+STATS_S = 1.0
+
+Report = Loading | Loaded | LoadFailed | Accepted | Refused | Marked | Frame | EngineStats
+
+
+class Pressure(IntEnum):
+    """How short the machine is of memory."""
+
+    NONE = 0
+    SOFT = 1
+    """Store nothing new, and evict."""
+    HARD = 2
+    """Take no new requests either."""
+
+
+class MemoryLease(msgspec.Struct, frozen=True):
+    """Bytes that the agent grants to one engine."""
+
+    weight_bytes: int
+    live_kv_bytes: int
+    """KV of the rows that are being prefilled or decoded."""
+    stored_kv_bytes: int
+    """The prefix cache in memory."""
+    overhead_bytes: int = 0
+    """Interpreter, MLX, compiled graphs, scratch of a step."""
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.live_kv_bytes + self.stored_kv_bytes + self.overhead_bytes
+
+
+class DiskCache(msgspec.Struct, frozen=True):
+    """Where evicted KV goes."""
+
+    folder: str
+    """`<home>/kv`; each model has a folder in it, named by its fingerprint."""
+    max_bytes: int
+    max_files: int = 100_000
+    max_bytes_per_day: int = 0
+    """Most that is written in a day, for the life of the SSD; 0: no limit."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True):
@@ -160,9 +312,17 @@ class EngineSpec(msgspec.Struct, frozen=True):
     folder: str
     """Real path of the model folder; empty for the scripted engine."""
     max_rows: int
-    lease_bytes: int
-    """Memory that the agent grants: weights and live KV."""
-    kv_bytes_per_token: int = 0
-    """0: unknown, so that only the contexts bound the KV."""
+    lease: MemoryLease
     script_json: str = ""
     """The scripted engine's script, JSON."""
+    prefill_chunk_tokens: int = 2048
+    """Of one prompt in one step, while no row decodes."""
+    decode_stall_target_ms: int = 200
+    """Longest wait of decoding rows for one prefill chunk."""
+    kv_cache_bits: int | None = None
+    """4 or 8: how stored KV is quantised; None: not at all."""
+    kv_live_bits: int | None = None
+    """The same for the KV of running rows."""
+    snapshot_bytes: int = 0
+    """Most of the stored KV that snapshots may take; 0: half."""
+    disk: DiskCache | None = None

@@ -3,7 +3,19 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from node.types import Accepted, Delta, EngineSpec, GenerateRequest, Loaded, Refused
+from node.types import (
+    Accepted,
+    CacheEvent,
+    Delta,
+    EngineSpec,
+    EngineStats,
+    GenerateRequest,
+    Loaded,
+    MemoryLease,
+    Pressure,
+    Progress,
+    Refused,
+)
 
 
 class Engine(Protocol):
@@ -21,11 +33,29 @@ class Engine(Protocol):
         """Seconds until `step` has work: 0 now, None not before the next `submit`."""
 
     def step(self) -> list[Delta]:
-        """One decode step and at most one prefill chunk of each prompt. Raises nothing but bugs;
-        after an exception the worker calls `reset`."""
+        """One decode step of all rows, or one prefill chunk. Raises nothing but bugs; after an
+        exception the worker calls `reset`."""
 
     def reset(self, reason: str) -> list[Delta]:
-        """After an exception in `step`: a fresh generator; the last deltas of all lost rows."""
+        """After an exception in `step`: no rows inside; the last deltas of all lost rows."""
+
+    def set_lease(self, lease: MemoryLease) -> None:
+        """The engine is within the lease when this returns, as far as its live rows allow."""
+
+    def set_pressure(self, level: Pressure) -> None:
+        """How short the machine is of memory from now on."""
+
+    def clear_cache(self) -> None:
+        """Forgets all stored KV, in memory and on disk."""
+
+    def stats(self) -> EngineStats:
+        """The state at this moment."""
+
+    def take_progress(self) -> tuple[Progress, ...]:
+        """How far long prefills are, where that has changed since the last call."""
+
+    def take_cache_events(self) -> tuple[CacheEvent, ...]:
+        """What has happened to the prefix cache since the last call, in order."""
 
     def close(self) -> None:
         """Frees all memory, in the thread that made the engine."""

@@ -1,0 +1,156 @@
+"""Keeps the cache within its bytes: what is evicted when, and what is written ahead of it."""
+
+from collections.abc import Callable
+
+from node.engine.cache.eviction import Appraisal, EvictionPlan, Pick
+from node.engine.cache.index import Node, RadixIndex
+from node.engine.cache.parts import DiskTier
+from node.engine.cache.promotion import Promoter
+from node.engine.cache.spilling import Spiller
+from node.engine.cache.value import worth_reading
+
+LOOSE_SHARE = 0.25
+"""Of the budget: so much may be in memory without a copy on disk. Beyond it the least valuable
+is written ahead of its eviction, so that room for something new can be made at once: memory that
+is being written can't be freed."""
+
+
+class MemoryBudget:
+    """The lease of the cache, and how it is kept."""
+
+    def __init__(
+        self,
+        index: RadixIndex,
+        spiller: Spiller,
+        promoter: Promoter,
+        tier: DiskTier | None,
+        appraise: Callable[[], Appraisal],
+    ) -> None:
+        self._index = index
+        self._spiller = spiller
+        self._promoter = promoter
+        self._tier = tier
+        self._appraise = appraise
+        self._bytes = 0
+        self._snapshot_bytes = 0
+
+    def set(self, budget_bytes: int, snapshot_bytes: int) -> None:
+        """Sets the lease; 0 snapshot bytes are half of it. Nothing is evicted yet."""
+        self._bytes = budget_bytes
+        self._snapshot_bytes = snapshot_bytes or budget_bytes // 2
+
+    def make_room(self, nbytes: int, snapshot_bytes: int, keep: Node) -> bool:
+        """Frees memory at once for `nbytes` more, of which `snapshot_bytes` are for a snapshot;
+        what is new continues `keep`. False, and nothing is evicted, if that much can't be freed
+        now."""
+        over, over_snapshots = self._over(nbytes, snapshot_bytes)
+        if over <= 0 and over_snapshots <= 0:
+            return True
+        if nbytes > self._bytes or snapshot_bytes > self._snapshot_bytes:
+            return False
+        plan = EvictionPlan(self._index, self._appraise(), at_once=True, keep=keep)
+        if not (plan.free_snapshots(over_snapshots) and plan.free(over)):
+            return False
+        self._index.hold(keep)
+        for pick in plan.picks:
+            self._spiller.drop(pick)
+        self._index.release(keep)
+        return True
+
+    def fit(self) -> None:
+        """Evicts, through the disk tier, what is beyond the lease."""
+        over, over_snapshots = self._over(0, 0)
+        over -= self._index.leaving_bytes
+        over_snapshots -= self._index.leaving_snapshot_bytes
+        if over > 0 or over_snapshots > 0:
+            self._shed(over, over_snapshots)
+
+    def evict(self, nbytes: int) -> int:
+        """Frees so many bytes or more, as far as possible. How many: they may still be waiting
+        to be written."""
+        return self._shed(nbytes, 0)
+
+    def spill_ahead(self) -> None:
+        """Writes the least valuable of what is in memory only, if that is much."""
+        if self._tier is None:
+            return
+        _, loose_snapshots = self._loose()
+        excess_snapshots = loose_snapshots - int(self._snapshot_bytes * LOOSE_SHARE)
+        if excess_snapshots > 0:
+            self._write_ahead(excess_snapshots, snapshots=True)
+        loose, _ = self._loose()
+        excess = loose - int(self._bytes * LOOSE_SHARE)
+        if excess > 0:
+            self._write_ahead(excess, snapshots=False)
+
+    def _write_ahead(self, nbytes: int, *, snapshots: bool) -> None:
+        plan = EvictionPlan(self._index, self._appraise(), at_once=False)
+        end = self._spiller.queued_bytes + nbytes
+        while self._spiller.queued_bytes < end:
+            pick = plan.pick_snapshot() if snapshots else plan.pick()
+            if pick is None or not self._write(pick):
+                return
+
+    def flush(self) -> int:
+        """Gives the tier what is worth keeping and in memory only, the most valuable first, until
+        it takes no more. How many bytes that were."""
+        before = self._spiller.queued_bytes
+        appraisal = self._appraise()
+        nodes = sorted(
+            self._index.resident,
+            key=lambda node: appraisal.value(node, node.span_bytes + node.snapshot_bytes),
+            reverse=True,
+        )
+        for node in nodes:
+            if self._tier is not None and not self._write(Pick(node, span=True)):
+                break
+        return self._spiller.queued_bytes - before
+
+    def _over(self, nbytes: int, snapshot_bytes: int) -> tuple[int, int]:
+        """Bytes beyond the lease with so many more."""
+        index, promoter = self._index, self._promoter
+        return (
+            index.nbytes + promoter.reserved_bytes + nbytes - self._bytes,
+            index.snapshot_bytes
+            + promoter.reserved_snapshot_bytes
+            + snapshot_bytes
+            - self._snapshot_bytes,
+        )
+
+    def _shed(self, nbytes: int, snapshot_bytes: int) -> int:
+        plan = EvictionPlan(self._index, self._appraise(), at_once=False)
+        plan.free_snapshots(snapshot_bytes)
+        plan.free(nbytes)
+        for pick in plan.picks:
+            if self._is_worth_a_file(pick):
+                self._spiller.spill(pick)
+            else:
+                self._spiller.drop(pick)
+        return plan.freed_bytes
+
+    def _loose(self) -> tuple[int, int]:
+        """Bytes in memory that are neither on disk nor on their way there; of snapshots."""
+        snapshots = sum(n.snapshot_bytes for n in self._index.resident if not n.snapshot_file)
+        spans = sum(n.span_bytes for n in self._index.resident if not n.file)
+        return spans + snapshots, snapshots
+
+    def _write(self, pick: Pick) -> bool:
+        """False if the tier takes no more."""
+        if not self._is_worth_a_file(pick):
+            return True
+        node = pick.node
+        return (not pick.span or self._spiller.write_span(node)) and (
+            self._spiller.write_snapshot(node)
+        )
+
+    def _is_worth_a_file(self, pick: Pick) -> bool:
+        """Also true of what has one: memory that is being written can't be dropped."""
+        node = pick.node
+        if (node.file if pick.span else node.snapshot_file) is not None:
+            return True
+        if self._tier is None:
+            return False
+        appraisal = self._appraise()
+        again_s = appraisal.again_s(node) if pick.span else appraisal.snapshot_again_s(node)
+        nbytes = node.snapshot_bytes + (node.span_bytes if pick.span else 0)
+        return worth_reading(again_s, nbytes, self._tier.read_bytes_per_s)

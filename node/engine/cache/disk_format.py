@@ -1,0 +1,94 @@
+"""The layout of one file of the disk tier: that of safetensors.
+
+Eight bytes hold the length of a JSON header, then come the header and the arrays. It is written
+here and not by `safetensors.serialize_file`, because that opens the file itself: it can neither
+checksum the bytes on their way, nor stop half-way, nor create the file readable by its owner only.
+"""
+
+import json
+import math
+from typing import NamedTuple
+
+from node.engine.cache.parts import Tensor, Tensors
+
+_ITEM_BYTES = {
+    "BOOL": 1,
+    "U8": 1,
+    "I8": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "U16": 2,
+    "I16": 2,
+    "F16": 2,
+    "BF16": 2,
+    "U32": 4,
+    "I32": 4,
+    "F32": 4,
+    "U64": 8,
+    "I64": 8,
+    "F64": 8,
+    "C64": 8,
+}
+_ALIGNMENT_BYTES = 8
+
+
+class CorruptFile(Exception):
+    """The file does not hold what was written to it."""
+
+
+class Layout(NamedTuple):
+    """A file before it is written."""
+
+    views: tuple[memoryview, ...]
+    """The header and the arrays, in the order of the file."""
+    nbytes: int
+    """Of the whole file."""
+
+
+def encode(tensors: Tensors) -> Layout:
+    """Where each array goes; none is copied. Raises `ValueError` where an array's bytes do not
+    match its dtype and shape."""
+    # Wide items first, so that every array begins at a multiple of its item's size.
+    names = sorted(tensors, key=lambda name: (-_item_bytes(tensors[name]), name))
+    entries: dict[str, dict[str, object]] = {}
+    views = []
+    at = 0
+    for name in names:
+        dtype, shape, data = tensors[name]
+        if data.nbytes != math.prod(shape) * _item_bytes(tensors[name]):
+            raise ValueError(f"{name} has {data.nbytes} bytes, which is not {dtype} {shape}.")
+        end = at + data.nbytes
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (at, end)}
+        views.append(data if data.format == "B" and data.ndim == 1 else data.cast("B"))
+        at = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT_BYTES)
+    header = len(text).to_bytes(8, "little") + text
+    return Layout((memoryview(header), *views), len(header) + at)
+
+
+def decode(content: memoryview) -> dict[str, Tensor]:
+    """The arrays of a whole file, as views of it. Raises `CorruptFile`."""
+    begin = 8 + int.from_bytes(content[:8], "little")
+    try:
+        entries = json.loads(bytes(content[8:begin]))
+        return {name: _tensor(content[begin:], entry) for name, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(f"The header cannot be read: {error!r}.") from error
+
+
+def _item_bytes(tensor: Tensor) -> int:
+    if tensor.dtype not in _ITEM_BYTES:
+        raise ValueError(f"{tensor.dtype} is not a dtype of safetensors.")
+    return _ITEM_BYTES[tensor.dtype]
+
+
+def _tensor(arrays: memoryview, entry: dict[str, object]) -> Tensor:
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not (isinstance(dtype, str) and isinstance(shape, list) and isinstance(offsets, list)):
+        raise ValueError("an entry has another form")
+    begin, end = offsets
+    tensor = Tensor(dtype, tuple(shape), arrays[begin:end])
+    if tensor.data.nbytes != math.prod(tensor.shape) * _item_bytes(tensor):
+        raise ValueError("an array has another size")
+    return tensor

@@ -1,0 +1,90 @@
+"""How much the disk tier may hold and write, and when it stops trying."""
+
+import logging
+from dataclasses import dataclass
+
+MIN_FREE_BYTES = 10 * 10**9
+DEFAULT_SHARE = 0.1
+DEFAULT_MAX_BYTES = 50 << 30
+DAY_S = 86_400
+FAILURES = 3
+"""This many in a row stop the writing …"""
+PAUSE_S = 60.0
+"""… for so long."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one tier."""
+
+    max_bytes: int
+    max_files: int = 100_000
+    max_bytes_per_day: int = 0
+    """Most that is written in a UTC day; 0: no limit."""
+    queue_bytes: int = 512 << 20
+    """Most that waits to be written; a larger file is taken where nothing else waits."""
+    queue_files: int = 256
+
+
+def default_disk_bytes(free_bytes: int) -> int:
+    """The size of a tier nobody has chosen one for, by what the disk has free; 0: no tier."""
+    if free_bytes < MIN_FREE_BYTES:
+        return 0
+    return min(int(free_bytes * DEFAULT_SHARE), DEFAULT_MAX_BYTES)
+
+
+class DayBudget:
+    """Bytes written in each UTC day, for the life of the SSD."""
+
+    def __init__(self, max_bytes: int, day: int, written_bytes: int) -> None:
+        """`day` and `written_bytes` are the last ones known; days count from 1970."""
+        self._max_bytes = max_bytes
+        self.day = day
+        self.written_bytes = written_bytes
+        self._told_day = -1
+
+    def allows(self, nbytes: int, unix_s: float) -> bool:
+        """Whether so much may still be written today. Says it once a day if not."""
+        self._turn(unix_s)
+        if self._max_bytes == 0 or self.written_bytes + nbytes <= self._max_bytes:
+            return True
+        if self._told_day != self.day:
+            self._told_day = self.day
+            logger.warning("The disk cache has written its %d bytes for today.", self._max_bytes)
+        return False
+
+    def spend(self, nbytes: int, unix_s: float) -> None:
+        self._turn(unix_s)
+        self.written_bytes += nbytes
+
+    def _turn(self, unix_s: float) -> None:
+        day = int(unix_s // DAY_S)
+        if day != self.day:
+            self.day = day
+            self.written_bytes = 0
+
+
+class Outage:
+    """Stops the writing for a while once it keeps failing."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until_s = 0.0
+
+    def paused(self, monotonic_s: float) -> bool:
+        return self._failures >= FAILURES and monotonic_s < self._until_s
+
+    def failed(self, error: Exception, monotonic_s: float) -> None:
+        self._failures += 1
+        self._until_s = monotonic_s + PAUSE_S
+        if self._failures == 1:
+            logger.warning("The disk cache cannot write: %s", error)
+        elif self._failures == FAILURES:
+            logger.warning("The disk cache pauses: %d writes in a row failed.", FAILURES)
+
+    def succeeded(self) -> None:
+        if self._failures:
+            logger.info("The disk cache writes again.")
+        self._failures = 0

@@ -1,0 +1,221 @@
+"""Which entries go first: chosen by value, before anything is changed."""
+
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from node.engine.cache.index import Node, RadixIndex
+from node.engine.cache.value import value_per_byte
+
+PrefillS = Callable[[int, int], float]
+"""Estimated seconds to prefill the tokens begin..end of a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """Memory to free: all that a node owns, or its snapshot alone."""
+
+    node: Node
+    span: bool
+
+
+class Appraisal:
+    """What nodes are worth at one moment. Reads nodes, changes nothing."""
+
+    def __init__(self, prefill_s: PrefillS, now_s: float, *, needs_snapshot: bool) -> None:
+        self._prefill_s = prefill_s
+        self._needs_snapshot = needs_snapshot
+        self._now_s = now_s
+        self.gone: set[Node] = set()
+        """Nodes whose snapshots count as gone; an `EvictionPlan` adds to it."""
+
+    def again_s(self, node: Node) -> float:
+        """Prefill seconds to have what the node owns again, once those below own nothing."""
+        if not self._needs_snapshot:
+            return self._prefill_s(node.begin, node.end)
+        if node.has_snapshot and node not in self.gone:
+            return self.snapshot_again_s(node)
+        # Tokens behind the last snapshot can't be reused, unless they lead to one further down.
+        return self._prefill_s(node.begin, node.end) if node.children else 0.0
+
+    def snapshot_again_s(self, node: Node) -> float:
+        """Prefill seconds from the snapshot before to this one."""
+        for above in node.ancestors():
+            if above.has_snapshot and above not in self.gone:
+                return self._prefill_s(above.end, node.end)
+        return self._prefill_s(0, node.end)
+
+    def value(self, node: Node, nbytes: int) -> float:
+        """Of a node as a whole, per byte."""
+        return value_per_byte(self.again_s(node), self._now_s - node.used_s, nbytes)
+
+    def snapshot_value(self, node: Node) -> float:
+        """Of its snapshot alone, per byte."""
+        age_s = self._now_s - node.snapshot_used_s
+        return value_per_byte(self.snapshot_again_s(node), age_s, node.snapshot_bytes)
+
+
+class EvictionPlan:
+    """Picks what to evict, least valuable first: nodes below which nothing is in memory, and
+    single snapshots anywhere. Never what is held or pinned.
+
+    What already waits to be written counts as gone. With `at_once` only memory is picked that
+    can be freed now: not what is being written. `keep` and the spans above it stay.
+    """
+
+    def __init__(
+        self,
+        index: RadixIndex,
+        appraisal: Appraisal,
+        *,
+        at_once: bool,
+        keep: Node | None = None,
+    ) -> None:
+        self._index = index
+        self._appraisal = appraisal
+        self._at_once = at_once
+        self.picks: list[Pick] = []
+        self.freed_bytes = 0
+        self.freed_snapshot_bytes = 0
+        self._spans_gone: set[Node] = set()
+        self._snapshots_gone = appraisal.gone
+        self._below = {node: node.resident_below for node in index.resident}
+        if keep is not None:
+            # As if something below it were in memory.
+            self._change_below([keep, *keep.ancestors()], 1)
+        if not at_once:
+            self._count_leaving_as_gone()
+        self._nodes: _Heap | None = None
+        self._snapshots: _Heap | None = None
+
+    def free(self, nbytes: int) -> bool:
+        """Picks until so many bytes are freed; False if there is not so much to pick."""
+        while self.freed_bytes < nbytes:
+            if self.pick() is None:
+                return False
+        return True
+
+    def free_snapshots(self, nbytes: int) -> bool:
+        """The same, of snapshots alone."""
+        while self.freed_snapshot_bytes < nbytes:
+            if self.pick_snapshot() is None:
+                return False
+        return True
+
+    def pick(self) -> Pick | None:
+        """The least valuable of what can go next."""
+        if self._nodes is None:
+            self._nodes = [self._priced(node) for node in self._below if self._may_pick(node)]
+            heapq.heapify(self._nodes)
+        while self._nodes:
+            node = self._next(self._nodes, self._priced, self._may_pick)
+            if node is not None:
+                return self._take(Pick(node, span=self._below[node] == 0))
+        return None
+
+    def pick_snapshot(self) -> Pick | None:
+        """The least valuable snapshot, wherever it is."""
+        if self._snapshots is None:
+            self._snapshots = [
+                self._snapshot_priced(node) for node in self._below if self._has_snapshot(node)
+            ]
+            heapq.heapify(self._snapshots)
+        while self._snapshots:
+            node = self._next(self._snapshots, self._snapshot_priced, self._has_snapshot)
+            if node is not None:
+                return self._take(Pick(node, span=False))
+        return None
+
+    def _next(
+        self,
+        heap: "_Heap",
+        priced: Callable[[Node], "_Priced"],
+        may_pick: Callable[[Node], bool],
+    ) -> Node | None:
+        """The first of the heap, unless its value has changed since it was put there."""
+        value, _, node = heapq.heappop(heap)
+        if not may_pick(node):
+            return None
+        now = priced(node)
+        if now[0] != value:
+            heapq.heappush(heap, now)
+            return None
+        return node
+
+    def _take(self, pick: Pick) -> Pick:
+        node = pick.node
+        self.picks.append(pick)
+        if node.snapshot is not None and node not in self._snapshots_gone:
+            self.freed_bytes += node.snapshot_bytes
+            self.freed_snapshot_bytes += node.snapshot_bytes
+            self._snapshots_gone.add(node)
+        if pick.span and node not in self._spans_gone:
+            self.freed_bytes += node.span_bytes
+            self._spans_gone.add(node)
+        if self._is_gone(node):
+            self._uncover(node)
+        return pick
+
+    def _uncover(self, gone: Node) -> None:
+        """The nodes above have one less in memory below them."""
+        for above in gone.ancestors():
+            if above in self._below:
+                self._below[above] -= 1
+                if self._nodes is not None and self._may_pick(above):
+                    heapq.heappush(self._nodes, self._priced(above))
+
+    def _count_leaving_as_gone(self) -> None:
+        for node in self._index.leaving:
+            if node.span_leaving:
+                self._spans_gone.add(node)
+            if node.snapshot_leaving:
+                self._snapshots_gone.add(node)
+        for node in self._index.leaving:
+            if self._is_gone(node):
+                self._change_below(node.ancestors(), -1)
+
+    def _change_below(self, nodes: Iterable[Node], change: int) -> None:
+        for node in nodes:
+            if node in self._below:
+                self._below[node] += change
+
+    def _is_gone(self, node: Node) -> bool:
+        return (node.span is None or node in self._spans_gone) and (
+            node.snapshot is None or node in self._snapshots_gone
+        )
+
+    def _may_pick(self, node: Node) -> bool:
+        if self._below[node] > 0:
+            return self._has_snapshot(node)
+        if node.protected or self._is_gone(node):
+            return False
+        return not (self._at_once and (_is_written_now(node) or _snapshot_is_written_now(node)))
+
+    def _has_snapshot(self, node: Node) -> bool:
+        if node.snapshot is None or node in self._snapshots_gone or node.protected:
+            return False
+        return not (self._at_once and _snapshot_is_written_now(node))
+
+    def _priced(self, node: Node) -> "_Priced":
+        if self._below[node] > 0:
+            return self._snapshot_priced(node)
+        nbytes = 0 if node in self._spans_gone else node.span_bytes
+        nbytes += 0 if node in self._snapshots_gone else node.snapshot_bytes
+        return self._appraisal.value(node, nbytes), node.entry, node
+
+    def _snapshot_priced(self, node: Node) -> "_Priced":
+        return self._appraisal.snapshot_value(node), node.entry, node
+
+
+_Priced = tuple[float, int, Node]
+"""Value, the number that breaks ties, the node."""
+_Heap = list[_Priced]
+
+
+def _is_written_now(node: Node) -> bool:
+    return node.span is not None and node.file is not None and not node.file.written
+
+
+def _snapshot_is_written_now(node: Node) -> bool:
+    file = node.snapshot_file
+    return node.snapshot is not None and file is not None and not file.written

@@ -1,0 +1,327 @@
+"""The radix tree over token ids: its nodes, matching, splitting, and what they own in memory.
+
+A node is one edge, a run of tokens, and the point at the end of it. Every change of what a node
+owns in memory goes through `RadixIndex`, which therefore always knows the bytes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from node.engine.cache.parts import Snapshot, Span, Tokens
+
+
+@dataclass(slots=True, eq=False)
+class File:
+    """A file of the disk tier, as far as nodes refer to it."""
+
+    number: int
+    kind: str
+    """Of `EntryKind`."""
+    tokens: int
+    """Of the span in it; 0 for a snapshot."""
+    nbytes: int
+    """An estimate until it is written."""
+    written: bool
+    owners: list["Node"]
+    """Several where a span's edge was split after it was written."""
+    reserved_bytes: int = 0
+    """Memory set aside for it; not 0 only while it is read."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """An entry of the cache. Its fields are changed by `RadixIndex`, `Spiller` and `Promoter`.
+
+    A node with a span file has a parent with one, up to the root: so that what is on disk can
+    be reached after a restart.
+    """
+
+    entry: int
+    """Its number towards the agent; 0 for the root."""
+    parent: "Node | None"
+    """Kept when the node is removed, so that holds can be released."""
+    key: Tokens
+    begin: int
+    """Tokens of the prompt before `key`."""
+    children: dict[int, "Node"] = field(default_factory=dict)
+    """By the first token of their keys."""
+    span: Span | None = None
+    snapshot: Snapshot | None = None
+    file: File | None = None
+    file_begin: int = 0
+    """Where in the file's span this node's tokens begin."""
+    snapshot_file: File | None = None
+    span_leaving: bool = False
+    """The span leaves memory as soon as it is written."""
+    snapshot_leaving: bool = False
+    wanted: bool = False
+    """The file is being read for this node's span."""
+    holds: int = 0
+    """Uses of this node and of those below it."""
+    pinned: bool = False
+    """This node or one below it is pinned."""
+    used_s: float = 0.0
+    snapshot_used_s: float = 0.0
+    resident_below: int = 0
+    """How many nodes below this one own memory."""
+    removed: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.key)
+
+    @property
+    def resident(self) -> bool:
+        """Whether it owns memory."""
+        return self.span is not None or self.snapshot is not None
+
+    @property
+    def protected(self) -> bool:
+        """Whether it must not be evicted."""
+        return self.pinned or self.holds > 0
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the span can be read back."""
+        return self.file is not None and self.file.written
+
+    @property
+    def snapshot_on_disk(self) -> bool:
+        return self.snapshot_file is not None and self.snapshot_file.written
+
+    @property
+    def has_snapshot(self) -> bool:
+        """In memory or on disk."""
+        return self.snapshot is not None or self.snapshot_file is not None
+
+    @property
+    def span_bytes(self) -> int:
+        return 0 if self.span is None else self.span.nbytes
+
+    @property
+    def snapshot_bytes(self) -> int:
+        return 0 if self.snapshot is None else self.snapshot.nbytes
+
+    def ancestors(self) -> "Iterator[Node]":
+        """From the parent to the root."""
+        node = self.parent
+        while node is not None:
+            yield node
+            node = node.parent
+
+    def path(self) -> "list[Node]":
+        """From the root's child down to this node."""
+        nodes = [self, *self.ancestors()]
+        return nodes[-2::-1]
+
+    def holder_of(self, depth_tokens: int) -> "Node":
+        """The node at or above this one with the last of so many tokens, however edges were
+        split since; the root for 0."""
+        node = self
+        while node.begin >= depth_tokens and node.parent is not None:
+            node = node.parent
+        return node
+
+    def subtree(self) -> "list[Node]":
+        """This node and all below, parents first."""
+        nodes = [self]
+        for node in nodes:
+            nodes.extend(node.children.values())
+        return nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How far the tree goes along with a prompt."""
+
+    path: list[Node]
+    """The last one may be shared in part only."""
+    shared: int
+    """Tokens."""
+
+    @property
+    def diverging(self) -> Node | None:
+        """The node inside whose edge the walk ended."""
+        return self.path[-1] if self.path and self.path[-1].end > self.shared else None
+
+
+class RadixIndex:
+    """The tree, and the bytes that its nodes own in memory."""
+
+    def __init__(self) -> None:
+        self._last_entry = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all nodes; their numbers are not used again."""
+        self.root = Node(entry=0, parent=None, key=np.empty(0, np.int32), begin=0)
+        self.size = 0
+        self.span_bytes = 0
+        self.snapshot_bytes = 0
+        self.resident: dict[Node, None] = {}
+        """Nodes that own memory."""
+        self.leaving: dict[Node, None] = {}
+        """Nodes of which a part leaves memory once it is written."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.span_bytes + self.snapshot_bytes
+
+    @property
+    def leaving_bytes(self) -> int:
+        """Of spans and snapshots that are only waiting to be written."""
+        spans = sum(node.span_bytes for node in self.leaving if node.span_leaving)
+        return spans + self.leaving_snapshot_bytes
+
+    @property
+    def leaving_snapshot_bytes(self) -> int:
+        return sum(node.snapshot_bytes for node in self.leaving if node.snapshot_leaving)
+
+    def walk(self, tokens: Tokens) -> Walk:
+        """Follows the tokens down the tree, each compared once."""
+        path: list[Node] = []
+        node = self.root
+        at = 0
+        # Bytes are compared by memcmp, about a third quicker than arrays.
+        tokens = np.ascontiguousarray(tokens, np.int32)
+        data = tokens.tobytes()
+        while at < len(tokens):
+            child = node.children.get(int(tokens[at]))
+            if child is None:
+                break
+            path.append(child)
+            if not data.startswith(child.key.data, at * tokens.itemsize):
+                at += _shared(child.key, tokens[at : at + len(child.key)])
+                break
+            at += len(child.key)
+            node = child
+        return Walk(path, at)
+
+    def add(self, parent: Node, key: Tokens, now_s: float) -> Node:
+        """A new node that owns nothing yet. The key is copied."""
+        node = Node(
+            entry=self._next_entry(), parent=parent, key=np.array(key, np.int32), begin=parent.end
+        )
+        node.used_s = now_s
+        parent.children[int(key[0])] = node
+        self.size += 1
+        return node
+
+    def split(self, node: Node, at_tokens: int) -> Node:
+        """Cuts an edge in two, 0 < at_tokens < len(key). The node keeps the lower part with its
+        number, children and snapshot; the upper part is the new node that is returned."""
+        parent = node.parent
+        assert parent is not None
+        upper = Node(
+            entry=self._next_entry(), parent=parent, key=node.key[:at_tokens], begin=node.begin
+        )
+        upper.used_s = node.used_s
+        upper.holds, upper.pinned, upper.wanted = node.holds, node.pinned, node.wanted
+        upper.resident_below = node.resident_below + node.resident
+        self._split_span(node, upper, at_tokens)
+        if node.file is not None:
+            upper.file, upper.file_begin = node.file, node.file_begin
+            node.file.owners.append(upper)
+            node.file_begin += at_tokens
+        node.key = node.key[at_tokens:]
+        node.begin += at_tokens
+        node.parent = upper
+        parent.children[int(upper.key[0])] = upper
+        upper.children[int(node.key[0])] = node
+        self.size += 1
+        return upper
+
+    def _split_span(self, node: Node, upper: Node, at_tokens: int) -> None:
+        if node.span is None:
+            return
+        head, tail = node.span.split(at_tokens)
+        self.span_bytes += head.nbytes + tail.nbytes - node.span.nbytes
+        upper.span, node.span = head, tail
+        self.resident[upper] = None
+        for ancestor in upper.ancestors():
+            ancestor.resident_below += 1
+        if node.span_leaving:
+            upper.span_leaving = True
+            self.leaving[upper] = None
+
+    def unlink(self, node: Node) -> None:
+        """Takes a node without children, memory or files out of the tree."""
+        assert node.parent is not None and not node.children and not node.resident
+        del node.parent.children[int(node.key[0])]
+        node.removed = True
+        self.size -= 1
+
+    def attach_span(self, node: Node, span: Span) -> None:
+        """Raises `ValueError` if the span covers another number of tokens."""
+        if span.tokens != len(node.key):
+            raise ValueError(f"a span of {span.tokens} tokens for a key of {len(node.key)}")
+        assert node.span is None
+        self._became_resident(node)
+        node.span = span
+        self.span_bytes += span.nbytes
+
+    def attach_snapshot(self, node: Node, snapshot: Snapshot) -> None:
+        assert node.snapshot is None
+        self._became_resident(node)
+        node.snapshot = snapshot
+        self.snapshot_bytes += snapshot.nbytes
+
+    def detach_span(self, node: Node) -> None:
+        """Drops the span from memory, if there is one."""
+        if node.span is not None:
+            self.span_bytes -= node.span.nbytes
+            node.span = None
+            self.leave(node, span=False, snapshot=node.snapshot_leaving)
+            self._ceased_resident(node)
+
+    def detach_snapshot(self, node: Node) -> None:
+        """Drops the snapshot from memory, if there is one."""
+        if node.snapshot is not None:
+            self.snapshot_bytes -= node.snapshot.nbytes
+            node.snapshot = None
+            self.leave(node, span=node.span_leaving, snapshot=False)
+            self._ceased_resident(node)
+
+    def leave(self, node: Node, *, span: bool, snapshot: bool) -> None:
+        """Sets which parts leave memory once they are written."""
+        node.span_leaving, node.snapshot_leaving = span, snapshot
+        if span or snapshot:
+            self.leaving[node] = None
+        else:
+            self.leaving.pop(node, None)
+
+    def hold(self, node: Node) -> None:
+        """Protects a node and all above it, until `release`. They stay in memory."""
+        for held in (node, *node.ancestors()):
+            held.holds += 1
+            self.leave(held, span=False, snapshot=False)
+
+    def release(self, node: Node) -> None:
+        """Ends a `hold` of the same node, also where edges were split or removed since."""
+        for held in (node, *node.ancestors()):
+            held.holds -= 1
+
+    def _next_entry(self) -> int:
+        self._last_entry += 1
+        return self._last_entry
+
+    def _became_resident(self, node: Node) -> None:
+        if not node.resident:
+            self.resident[node] = None
+            for ancestor in node.ancestors():
+                ancestor.resident_below += 1
+
+    def _ceased_resident(self, node: Node) -> None:
+        if not node.resident:
+            del self.resident[node]
+            for ancestor in node.ancestors():
+                ancestor.resident_below -= 1
+
+
+def _shared(key: Tokens, tokens: Tokens) -> int:
+    """Length of the common beginning; both begin with the same token, `tokens` is not longer."""
+    differs = key[: len(tokens)] != tokens
+    first = int(differs.argmax())
+    return first if differs[first] else len(tokens)

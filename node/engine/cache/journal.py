@@ -1,0 +1,49 @@
+"""What the agent is told about the cache: one event for each change of an entry."""
+
+from node.engine.cache.index import Node
+from node.types import CacheEvent, CacheEventKind
+
+
+def last_snapshot_end(node: Node) -> int:
+    """Tokens up to the deepest snapshot at this node or above, in memory or on disk."""
+    for owner in (node, *node.ancestors()):
+        if owner.has_snapshot:
+            return owner.end
+    return 0
+
+
+class Journal:
+    """Events since the last `drain`, oldest first."""
+
+    def __init__(self, *, needs_snapshot: bool) -> None:
+        self._needs_snapshot = needs_snapshot
+        self._events: list[CacheEvent] = []
+
+    def drain(self) -> list[CacheEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def note(self, kind: CacheEventKind, node: Node, uid: str = "") -> None:
+        assert node.parent is not None
+        self._events.append(
+            CacheEvent(
+                kind=kind,
+                entry=node.entry,
+                parent=node.parent.entry,
+                begin_tokens=node.begin,
+                end_tokens=node.end,
+                usable_tokens=last_snapshot_end(node) if self._needs_snapshot else node.end,
+                uid=uid,
+            )
+        )
+
+    def note_usable(self, node: Node, uid: str = "") -> None:
+        """A snapshot came to a node or went: says again where this entry is, and those below that
+        depend on it, with the tokens that are usable now."""
+        if not self._needs_snapshot:
+            return
+        nodes = [node]
+        for each in nodes:
+            where = CacheEventKind.SPILLED if each.span is None else CacheEventKind.STORED
+            self.note(where, each, uid)
+            nodes.extend(child for child in each.children.values() if not child.has_snapshot)

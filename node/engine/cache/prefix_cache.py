@@ -1,0 +1,397 @@
+"""The prefix cache of one model: what was computed for a prompt, found again by its tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from node.engine.cache.budget import MemoryBudget
+from node.engine.cache.eviction import Appraisal, PrefillS
+from node.engine.cache.index import File, Node, RadixIndex, Walk
+from node.engine.cache.journal import Journal
+from node.engine.cache.parts import (
+    DiskReport,
+    DiskTier,
+    EntryKind,
+    Lost,
+    Read,
+    Snapshot,
+    Span,
+    Tokens,
+    WriteFailed,
+    Written,
+)
+from node.engine.cache.promotion import Promoter, RebuildSnapshot, RebuildSpan
+from node.engine.cache.reload import Reload
+from node.engine.cache.spilling import Spiller
+from node.types import CacheEvent, CacheEventKind
+
+Capture = Callable[[int, int], Span]
+"""Makes a span of the tokens begin..end of the prompt that is stored."""
+NewSnapshot = tuple[int, Callable[[], Snapshot]]
+"""Bytes of a snapshot, and what makes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """What the cache must know of the model and its lease."""
+
+    budget_bytes: int
+    """Most that spans and snapshots may take in memory."""
+    snapshot_bytes: int
+    """Most of it that snapshots may take; 0: half."""
+    needs_snapshot: bool
+    """The model has layers that can be restored only at a snapshot."""
+    span_bytes_per_token: int
+    """0 where no layer can be cut at any token."""
+    rebuild_span: RebuildSpan
+    rebuild_snapshot: RebuildSnapshot
+    prefill_s: PrefillS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hit:
+    """What a prompt can reuse. Valid until the cache changes; while it is held, for longer."""
+
+    tokens: int
+    """Usable now, from memory."""
+    disk_tokens: int
+    """Usable after a promotion; at least `tokens`."""
+    disk_bytes: int
+    """To read for `disk_tokens`."""
+    node: Node
+    """Where `tokens` end."""
+    disk_node: Node
+    """Where `disk_tokens` end."""
+
+
+class PrefixCache:
+    """All calls come from one thread and return at once. `clock` gives monotonic seconds."""
+
+    def __init__(
+        self, config: CacheConfig, tier: DiskTier | None, clock: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._tier = tier
+        self._clock = clock
+        self._index = RadixIndex()
+        self._journal = Journal(needs_snapshot=config.needs_snapshot)
+        self._spiller = Spiller(
+            self._index, tier, self._journal, needs_snapshot=config.needs_snapshot
+        )
+        self._promoter = Promoter(
+            self._index, self._spiller, self._journal, config.rebuild_span, config.rebuild_snapshot
+        )
+        self._budget = MemoryBudget(
+            self._index, self._spiller, self._promoter, tier, self._appraise
+        )
+        self._budget.set(config.budget_bytes, config.snapshot_bytes)
+        self._storing = True
+        self.hits = 0
+        """Calls of `take` that found something."""
+        if tier is not None:
+            Reload(self._index, self._spiller, clock()).run(tier.entries(), tier, self._journal)
+
+    @property
+    def nbytes(self) -> int:
+        """In memory, with what is reserved for reads in flight."""
+        return self._index.nbytes + self._promoter.reserved_bytes
+
+    @property
+    def snapshot_nbytes(self) -> int:
+        """Of `nbytes`, those of snapshots."""
+        return self._index.snapshot_bytes + self._promoter.reserved_snapshot_bytes
+
+    @property
+    def disk_nbytes(self) -> int:
+        return 0 if self._tier is None else self._tier.nbytes
+
+    @property
+    def entries(self) -> int:
+        """In memory or on disk."""
+        return self._index.size
+
+    @property
+    def writing(self) -> bool:
+        """Whether memory is to be free once it is on disk."""
+        return self._index.leaving_bytes > 0
+
+    # --- reuse -----------------------------------------------------------------------------
+
+    def match(self, tokens: Tokens, limit_tokens: int) -> Hit:
+        """The longest usable beginning of a prompt, of at most `limit_tokens`. Changes nothing."""
+        walk = self._index.walk(tokens[: max(limit_tokens, 0)])
+        node = disk_node = self._index.root
+        hit_tokens = disk_tokens = disk_bytes = 0
+        files: dict[File, int] = {}
+        for each in walk.path:
+            if each.span is None:
+                if each.file is None or not each.on_disk:
+                    break
+                files[each.file] = each.file.nbytes
+            end = min(each.end, walk.shared)
+            snapshot_bytes = self._snapshot_bytes_to_read(each, end)
+            if snapshot_bytes is None:
+                continue
+            disk_node, disk_tokens = each, end
+            disk_bytes = sum(files.values()) + snapshot_bytes
+            if disk_bytes == 0 and not files:
+                node, hit_tokens = each, end
+        return Hit(hit_tokens, disk_tokens, disk_bytes, node, disk_node)
+
+    def _snapshot_bytes_to_read(self, node: Node, end: int) -> int | None:
+        """To continue after `end` tokens, inside or at the end of the node: 0 if nothing need be
+        read; None if one can't continue there."""
+        if not self._config.needs_snapshot:
+            return 0
+        if end < node.end:
+            return None
+        if node.snapshot is not None:
+            return 0
+        file = node.snapshot_file
+        return file.nbytes if file is not None and file.written else None
+
+    def common(self, tokens: Tokens) -> int:
+        """How many tokens of the prompt the cache knows at all, usable or not."""
+        return self._index.walk(tokens).shared
+
+    def take(self, hit: Hit) -> tuple[list[tuple[Span, int, int]], Snapshot | None]:
+        """What restores the first `hit.tokens` tokens: spans in order, each with the range of its
+        tokens to use, and the snapshot at their end where the model needs one. Counts as a use.
+
+        Raises `LookupError` if something of it has left memory since the match.
+        """
+        path = [node for node in hit.node.path() if node.begin < hit.tokens]
+        spans: list[tuple[Span, int, int]] = []
+        for node in path:
+            if node.span is None or node.removed:
+                raise LookupError("the hit is no longer in memory")
+            spans.append((node.span, 0, min(node.end, hit.tokens) - node.begin))
+        if not path:
+            return [], None
+        snapshot = path[-1].snapshot if self._config.needs_snapshot else None
+        if self._config.needs_snapshot and snapshot is None:
+            raise LookupError("the snapshot of the hit is no longer in memory")
+        self._mark_used(path, at_snapshot=snapshot is not None)
+        self.hits += 1
+        return spans, snapshot
+
+    def hold(self, hit: Hit) -> None:
+        """Keeps what the hit needs from being evicted, until `release`."""
+        self._index.hold(hit.disk_node)
+
+    def release(self, hit: Hit) -> None:
+        self._index.release(hit.disk_node)
+
+    def promote(self, hit: Hit) -> bool:
+        """Starts to read what is missing for `hit.disk_tokens`; False if there is no room for it
+        in memory, or no longer such a thing on disk. Match again when `promoting` ends: a file
+        may turn out to be lost."""
+        node = hit.disk_node.holder_of(hit.disk_tokens)
+        files = self._promoter.missing(node, with_snapshot=self._with_snapshot(hit))
+        if files is None or node.removed:
+            return False
+        if not files or self._tier is None:
+            return True
+        if not self._make_room_for(node, files):
+            return False
+        if node.end > hit.disk_tokens and node.span is None:
+            node = self._split(node, hit.disk_tokens - node.begin)
+        self._promoter.start(node, files, self._tier)
+        return True
+
+    def promoting(self, hit: Hit) -> bool:
+        """Whether reads for the hit are in flight."""
+        node = hit.disk_node.holder_of(hit.disk_tokens)
+        files = self._promoter.missing(node, with_snapshot=self._with_snapshot(hit))
+        return files is not None and any(file.reserved_bytes > 0 for file in files)
+
+    # --- storing ---------------------------------------------------------------------------
+
+    def store(
+        self, tokens: Tokens, capture: Capture, snapshot: NewSnapshot | None, uid: str
+    ) -> int:
+        """Keeps what was computed for `tokens`, all of them, as far as it is not in memory yet.
+        `snapshot` is kept at their end unless there is one. How many of the tokens are covered in
+        memory: all, or fewer where there is no room, and then nothing was stored."""
+        walk = self._index.walk(tokens)
+        if self._storing and len(tokens) > 0:
+            if _ends_at_snapshot(walk, len(tokens)):
+                snapshot = None
+            if self._make_room_to_store(walk, len(tokens), snapshot):
+                self._store(walk, tokens, capture, snapshot, uid)
+                self._budget.fit()
+                self._budget.spill_ahead()
+                walk = self._index.walk(tokens)
+        return _covered(walk)
+
+    def pin(self, tokens: Tokens) -> int:
+        """Never evicts what is stored for the tokens, until `clear`. How many there are."""
+        walk = self._index.walk(tokens)
+        for node in walk.path:
+            node.pinned = True
+            self._index.leave(node, span=False, snapshot=False)
+        return walk.shared
+
+    def set_storing(self, storing: bool) -> None:  # noqa: FBT001
+        """While False, `store` keeps nothing new."""
+        self._storing = storing
+
+    # --- room ------------------------------------------------------------------------------
+
+    def set_lease(self, budget_bytes: int, snapshot_bytes: int) -> None:
+        """Evicts at once what is beyond the lease. With a disk tier it may stay in memory, and in
+        `nbytes`, until it is written. 0 snapshot bytes are half of the budget."""
+        self._budget.set(budget_bytes, snapshot_bytes)
+        self._budget.fit()
+
+    def evict(self, nbytes: int) -> int:
+        """Frees so many bytes or more, as far as possible; how many, those included that are
+        still to be written."""
+        return self._budget.evict(nbytes)
+
+    def poll(self) -> bool:
+        """Takes in what the disk tier reports; True if there was something."""
+        reports = [] if self._tier is None else self._tier.poll()
+        for report in reports:
+            self._on_report(report)
+        # What was to leave memory may have been used again, and stayed.
+        self._budget.fit()
+        if reports:
+            self._budget.spill_ahead()
+        return bool(reports)
+
+    def flush(self) -> int:
+        """For the shutdown: gives the disk tier what it takes of what is in memory only, the most
+        valuable first. How many bytes; call it again, after the tier wrote them, until 0."""
+        return self._budget.flush()
+
+    def clear(self) -> None:
+        """Forgets everything, in memory, on disk, and pins."""
+        for node in reversed(self._index.root.subtree()[1:]):
+            self._journal.note(CacheEventKind.EVICTED, node)
+            node.removed = True
+            # Parents and children refer to each other: their memory must not wait for the garbage
+            # collector.
+            node.span = node.snapshot = None
+        self._index.reset()
+        self._spiller.clear()
+
+    def events(self) -> list[CacheEvent]:
+        """The changes since the last call, oldest first."""
+        return self._journal.drain()
+
+    # --- inside ----------------------------------------------------------------------------
+
+    def _appraise(self) -> Appraisal:
+        return Appraisal(
+            self._config.prefill_s, self._clock(), needs_snapshot=self._config.needs_snapshot
+        )
+
+    def _with_snapshot(self, hit: Hit) -> bool:
+        return self._config.needs_snapshot and hit.disk_tokens > 0
+
+    def _make_room_for(self, node: Node, files: list[File]) -> bool:
+        new = [file for file in files if file.reserved_bytes == 0]
+        # Held, since a snapshot that is in memory already must stay as well.
+        self._index.hold(node)
+        fits = self._budget.make_room(
+            sum(file.nbytes for file in new),
+            sum(file.nbytes for file in new if file.kind == EntryKind.SNAPSHOT),
+            node,
+        )
+        self._index.release(node)
+        return fits
+
+    def _make_room_to_store(self, walk: Walk, length: int, snapshot: NewSnapshot | None) -> bool:
+        missing_tokens = (
+            length
+            - walk.shared
+            + sum(min(node.end, length) - node.begin for node in walk.path if node.span is None)
+        )
+        snapshot_bytes = 0 if snapshot is None else snapshot[0]
+        span_bytes = missing_tokens * self._config.span_bytes_per_token
+        deepest = walk.path[-1] if walk.path else self._index.root
+        return self._budget.make_room(span_bytes + snapshot_bytes, snapshot_bytes, deepest)
+
+    def _store(
+        self,
+        walk: Walk,
+        tokens: Tokens,
+        capture: Capture,
+        snapshot: NewSnapshot | None,
+        uid: str,
+    ) -> None:
+        path = list(walk.path)
+        if walk.diverging is not None and self._must_split(walk, len(tokens), snapshot):
+            path[-1] = self._split(walk.diverging, walk.shared - walk.diverging.begin)
+        new = [node for node in path if node.span is None]
+        for node in new:
+            self._index.attach_span(node, capture(node.begin, min(node.end, len(tokens))))
+        if walk.shared < len(tokens):
+            span = capture(walk.shared, len(tokens))
+            parent = path[-1] if path else self._index.root
+            node = self._index.add(parent, tokens[walk.shared :], self._clock())
+            self._index.attach_span(node, span)
+            path.append(node)
+            new.append(node)
+        self._mark_used(path, at_snapshot=snapshot is not None)
+        had_snapshot = path[-1].has_snapshot
+        if snapshot is not None:
+            self._index.attach_snapshot(path[-1], snapshot[1]())
+        for node in new:
+            self._journal.note(CacheEventKind.STORED, node, uid)
+        if snapshot is not None and not had_snapshot and (path[-1].children or not new):
+            self._journal.note_usable(path[-1], uid)
+
+    def _must_split(self, walk: Walk, length: int, snapshot: NewSnapshot | None) -> bool:
+        assert walk.diverging is not None
+        return walk.shared < length or snapshot is not None or walk.diverging.span is None
+
+    def _split(self, node: Node, at_tokens: int) -> Node:
+        upper = self._index.split(node, at_tokens)
+        self._journal.note(CacheEventKind.SPLIT, node)
+        return upper
+
+    def _mark_used(self, path: list[Node], *, at_snapshot: bool) -> None:
+        now_s = self._clock()
+        for node in path:
+            node.used_s = now_s
+            self._index.leave(node, span=False, snapshot=False)
+        if at_snapshot:
+            path[-1].snapshot_used_s = now_s
+        if self._tier is not None:
+            self._tier.touch(_files_of(path))
+
+    def _on_report(self, report: DiskReport) -> None:
+        if isinstance(report, Written):
+            self._spiller.on_written(report.file, report.nbytes)
+        elif isinstance(report, Read):
+            self._promoter.on_read(report.file, report.tensors)
+        elif isinstance(report, WriteFailed | Lost):
+            self._spiller.on_gone(report.file)
+
+
+def _ends_at_snapshot(walk: Walk, length: int) -> bool:
+    return (
+        walk.shared == length
+        and walk.diverging is None
+        and bool(walk.path)
+        and walk.path[-1].snapshot is not None
+    )
+
+
+def _covered(walk: Walk) -> int:
+    """Tokens that are in memory without a gap."""
+    covered = 0
+    for node in walk.path:
+        if node.span is None:
+            break
+        covered = min(node.end, walk.shared)
+    return covered
+
+
+def _files_of(path: list[Node]) -> list[int]:
+    """Numbers, each once, parents first, with that of the snapshot at the end."""
+    files = [node.file for node in path]
+    if path:
+        files.append(path[-1].snapshot_file)
+    return list(dict.fromkeys(file.number for file in files if file is not None))

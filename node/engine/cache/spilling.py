@@ -1,0 +1,239 @@
+"""Takes entries out of memory, to disk where there is a disk tier, and out of the tree."""
+
+import numpy as np
+
+from node.engine.cache.eviction import Pick
+from node.engine.cache.index import File, Node, RadixIndex
+from node.engine.cache.journal import Journal
+from node.engine.cache.parts import DiskTier, EntryKind
+from node.types import CacheEventKind
+
+_NO_TOKENS = np.empty(0, np.int32)
+
+
+class Spiller:
+    """Owns which node has which file."""
+
+    def __init__(
+        self, index: RadixIndex, tier: DiskTier | None, journal: Journal, *, needs_snapshot: bool
+    ) -> None:
+        self._index = index
+        self._tier = tier
+        self._journal = journal
+        self._needs_snapshot = needs_snapshot
+        self.files: dict[int, File] = {}
+        self.reading: dict[int, File] = {}
+        """Files whose contents are awaited, with memory reserved."""
+        self.queued_bytes = 0
+        """Ever given to the tier to write."""
+
+    # --- out of memory ---------------------------------------------------------------------
+
+    def drop(self, pick: Pick) -> None:
+        """Frees the memory at once. What has no copy on disk is lost."""
+        node = pick.node
+        if node.removed:
+            return
+        if pick.span and not node.on_disk:
+            self.remove(node)
+            return
+        self._drop_snapshot(node)
+        if pick.span:
+            self._drop_span(node)
+
+    def spill(self, pick: Pick) -> None:
+        """Frees the memory once it is on disk; at once where it is there already, or where the
+        tier does not take it: then it is lost."""
+        node = pick.node
+        if node.removed:
+            return
+        if pick.span and not self.write_span(node):
+            self.remove(node)
+            return
+        if not self.write_snapshot(node):
+            self._drop_snapshot(node)
+            if node.removed:
+                return
+        self._index.leave(
+            node,
+            span=node.span is not None and (pick.span or node.span_leaving),
+            snapshot=node.snapshot is not None,
+        )
+        self._let_go(node)
+
+    def write_span(self, node: Node) -> bool:
+        """Sees to it that the span and all above it are on disk or on their way there. False if
+        the tier does not take one of them."""
+        return all(self._write_span(each) for each in node.path() if each.file is None)
+
+    def write_snapshot(self, node: Node) -> bool:
+        """The same for a snapshot and the spans up to it; True if there is none."""
+        if node.snapshot is None or node.snapshot_file is not None:
+            return True
+        if self._tier is None or not self.write_span(node):
+            return False
+        number = self._tier.write(
+            EntryKind.SNAPSHOT, _point(node), _NO_TOKENS, node.snapshot.tensors()
+        )
+        if number is None:
+            return False
+        self.queued_bytes += node.snapshot.nbytes
+        self.adopt_snapshot(node, number, node.snapshot.nbytes, written=False)
+        return True
+
+    def _write_span(self, node: Node) -> bool:
+        if self._tier is None or node.span is None:
+            return False
+        assert node.parent is not None
+        number = self._tier.write(
+            EntryKind.SPAN, _point(node.parent), node.key, node.span.tensors()
+        )
+        if number is None:
+            return False
+        self.queued_bytes += node.span.nbytes
+        self.adopt_span(node, number, node.span.nbytes, written=False)
+        return True
+
+    def adopt_span(self, node: Node, number: int, nbytes: int, *, written: bool) -> None:
+        """The file holds the node's span."""
+        node.file = File(number, EntryKind.SPAN, len(node.key), nbytes, written, [node])
+        node.file_begin = 0
+        self.files[number] = node.file
+
+    def adopt_snapshot(self, node: Node, number: int, nbytes: int, *, written: bool) -> None:
+        node.snapshot_file = File(number, EntryKind.SNAPSHOT, 0, nbytes, written, [node])
+        self.files[number] = node.snapshot_file
+
+    def _let_go(self, node: Node) -> None:
+        """Drops what was to leave and is on disk now, here and above."""
+        for each in (node, *node.ancestors()):
+            if each.snapshot_leaving and each.snapshot_on_disk:
+                self._index.detach_snapshot(each)
+            if each.span_leaving and each.on_disk and each.resident_below == 0:
+                self._drop_span(each)
+
+    def _drop_span(self, node: Node) -> None:
+        if node.span is not None:
+            self._index.detach_span(node)
+            self._journal.note(CacheEventKind.SPILLED, node)
+
+    def _drop_snapshot(self, node: Node) -> None:
+        if node.snapshot is not None:
+            self._index.detach_snapshot(node)
+            if node.snapshot_file is None:
+                self._snapshot_is_lost(node)
+
+    # --- out of the tree -------------------------------------------------------------------
+
+    def remove(self, node: Node) -> None:
+        """Forgets a node and all below it, in memory and on disk."""
+        for each in reversed(node.subtree()):
+            for file in (each.snapshot_file, each.file):
+                if file is not None:
+                    self._disown(each, file)
+            self._index.leave(each, span=False, snapshot=False)
+            self._index.detach_snapshot(each)
+            self._index.detach_span(each)
+            self._journal.note(CacheEventKind.EVICTED, each)
+            self._index.unlink(each)
+        self.prune(node.parent)
+
+    def prune(self, node: Node | None) -> None:
+        """Removes what leads to no snapshot any more, where only snapshots can be restored."""
+        if node is None or node.parent is None or node.children or node.removed:
+            return
+        if not self._needs_snapshot or node.has_snapshot or node.protected:
+            return
+        # A file that other nodes still need would bring the node back after a restart.
+        if node.file is None or node.file.owners == [node]:
+            self.remove(node)
+
+    def _snapshot_is_lost(self, node: Node) -> None:
+        self.prune(node)
+        if not node.removed:
+            self._journal.note_usable(node)
+
+    def _disown(self, node: Node, file: File) -> None:
+        file.owners.remove(node)
+        if node.file is file:
+            node.file = None
+            node.wanted = False
+        else:
+            node.snapshot_file = None
+        if not file.owners:
+            self._forget(file.number)
+            if self._tier is not None:
+                self._tier.drop(file.number)
+
+    # --- what the tier reports -------------------------------------------------------------
+
+    def on_written(self, number: int, nbytes: int) -> None:
+        file = self.files.get(number)
+        if file is None:
+            return
+        file.written = True
+        file.nbytes = nbytes
+        for node in list(file.owners):
+            self._let_go(node)
+
+    def on_gone(self, number: int) -> None:
+        """The file was not written, or is lost, and with it the files that continue it."""
+        file = self._forget(number)
+        if file is None:
+            return
+        if file.kind == EntryKind.SNAPSHOT:
+            node = file.owners.pop()
+            node.snapshot_file = None
+            if node.snapshot is None:
+                self._snapshot_is_lost(node)
+            elif node.snapshot_leaving:
+                self._drop_snapshot(node)
+            return
+        self._span_is_gone(file)
+
+    def _span_is_gone(self, file: File) -> None:
+        top = min(file.owners, key=lambda node: node.begin)
+        nodes = top.subtree()[::-1]
+        lost_snapshots = {node for node in nodes if node.snapshot_file and not node.snapshot}
+        for node in nodes:
+            if node.snapshot_file is not None:
+                self._disown(node, node.snapshot_file)
+            if node.file is not None and node.file is not file:
+                self._disown(node, node.file)
+            node.file = None
+            node.wanted = False
+        file.owners.clear()
+        for node in nodes:
+            self._settle(node, lost_snapshot=node in lost_snapshots)
+
+    def _settle(self, node: Node, *, lost_snapshot: bool) -> None:
+        """After its files are gone, what is not in memory is lost, and what was to leave it."""
+        if node.removed:
+            return
+        if node.span is None or (node.span_leaving and node.resident_below == 0):
+            self.remove(node)
+            return
+        snapshot_leaving = node.snapshot_leaving
+        self._index.leave(node, span=False, snapshot=False)
+        if snapshot_leaving:
+            self._drop_snapshot(node)
+        elif lost_snapshot:
+            self._snapshot_is_lost(node)
+
+    def _forget(self, number: int) -> File | None:
+        self.reading.pop(number, None)
+        return self.files.pop(number, None)
+
+    def clear(self) -> None:
+        """Forgets all files; the nodes are forgotten with them."""
+        self.files.clear()
+        self.reading.clear()
+        if self._tier is not None:
+            self._tier.clear()
+
+
+def _point(node: Node) -> tuple[int, int]:
+    """The end of a node, as files know it."""
+    if node.file is None:
+        return 0, 0
+    return node.file.number, node.file_begin + len(node.key)
