@@ -9,14 +9,15 @@ import difflib
 import logging
 import re
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from node.checkpoint import text_bytes
 from node.errors import BadRequest, NodeError, StartError, UnknownModel
+from node.kv_estimate import estimate_kv, first_count
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
@@ -48,10 +49,12 @@ class ModelEntry:
     folder: Path
     """Real path."""
     weight_bytes: int
-    """Sizes of the safetensors files, which is what the weights take in memory."""
+    """What the weights take in memory: all tensors but those that text has no use for."""
     context_tokens: int | None
     kv_bytes_per_token: int
-    """Upper estimate, all layers counted as full attention; 0 where the config does not say."""
+    """Upper estimate of what one token adds to a row's KV; 0 where the config does not say."""
+    kv_bytes_per_row: int = 0
+    """What a row's KV takes besides: windows that are full, and recurrent states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +119,14 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
     config = _read_json(real / "config.json")
     text = config.get("text_config")
     text_config = text if isinstance(text, dict) else config
+    kv = estimate_kv(config)
     return ModelEntry(
         name=name or _shown_name(folder, real),
         folder=real,
-        weight_bytes=_weight_bytes(real),
-        context_tokens=_first_count(_CONTEXT_KEYS, text_config, config),
-        kv_bytes_per_token=_kv_bytes_per_token(text_config, config),
+        weight_bytes=sum(text_bytes(file) for file in _weight_files(real)),
+        context_tokens=first_count(_CONTEXT_KEYS, text_config, config),
+        kv_bytes_per_token=kv.bytes_per_token,
+        kv_bytes_per_row=kv.bytes_per_row,
     )
 
 
@@ -173,10 +178,11 @@ class ModelStore:
             if path.is_symlink():
                 path.unlink()
                 return 0
+            freed_bytes = sum(file.stat().st_size for file in _weight_files(path))
             # A folder that is half deleted must not be taken for a model.
             (path / PARTIAL_MARKER).touch()
             shutil.rmtree(path)
-            return entry.weight_bytes
+            return freed_bytes
         unfinished = self.folder_for(name)
         if (unfinished / PARTIAL_MARKER).exists() and not unfinished.is_symlink():
             shutil.rmtree(unfinished)
@@ -242,7 +248,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _weight_bytes(folder: Path) -> int:
+def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
         weight_map = _read_json(index).get("weight_map")
@@ -256,35 +262,4 @@ def _weight_bytes(folder: Path) -> int:
         raise NotAModel(f"{folder} lacks {missing}.")
     if not files:
         raise NotAModel(f"{folder} has no safetensors weights.")
-    return sum(file.stat().st_size for file in files)
-
-
-def _count(config: Mapping[str, Any], key: str) -> int | None:
-    """A positive whole number; of a list with one for each layer, the largest."""
-    value = config.get(key)
-    if isinstance(value, list):
-        value = max((item for item in value if isinstance(item, int)), default=None)
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return value if is_count else None
-
-
-def _first_count(keys: tuple[str, ...], *configs: Mapping[str, Any]) -> int | None:
-    counts = (_count(config, key) for config in configs for key in keys)
-    return next((count for count in counts if count is not None), None)
-
-
-def _kv_bytes_per_token(text: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    layers = _first_count(("num_hidden_layers", "n_layer"), text)
-    heads = _first_count(("num_attention_heads", "n_head"), text)
-    if layers is None or heads is None:
-        return 0
-    kv_heads = _count(text, "num_key_value_heads") or heads
-    dtype = text.get("torch_dtype") or text.get("dtype") or config.get("torch_dtype")
-    value_bytes = 4 if (dtype or config.get("dtype")) == "float32" else 2
-    if _count(text, "kv_lora_rank") is not None:
-        # Latent attention, counted as if its keys and values were kept unpacked.
-        key_dim = (_count(text, "qk_nope_head_dim") or 0) + (_count(text, "qk_rope_head_dim") or 0)
-        return layers * heads * (key_dim + (_count(text, "v_head_dim") or 0)) * value_bytes
-    hidden = _first_count(("hidden_size", "n_embd"), text) or 0
-    head_dim = _count(text, "head_dim") or hidden // heads
-    return layers * kv_heads * head_dim * 2 * value_bytes
+    return files

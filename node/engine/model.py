@@ -14,12 +14,12 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import load_model
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from node.engine.base import LoadError
 from node.engine.detokenizer import Vocabulary
+from node.engine.weights import UnsupportedModel, load_network
 
 _CONTEXT_KEYS = (
     "max_position_embeddings",
@@ -35,6 +35,8 @@ _UNKNOWN_CONTEXT = 8192
 _CONTEXT_LIMIT = 1 << 30
 """Tokenizers write 1e30 where they know no length."""
 _SLICES = 20
+_NAMES = 3
+"""How many tensors an error names."""
 _LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)
 
 
@@ -52,18 +54,20 @@ class LoadedModel:
 
 
 def load_folder(folder: Path, progress: Callable[[float], None]) -> LoadedModel:
-    """Loads a model folder. Reports progress from 0 to 1. Raises `LoadError`."""
+    """Loads a model folder, of a checkpoint with other parts only what text needs. Reports
+    progress from 0 to 1. Raises `LoadError`."""
     _raise_file_limit()
     config = _read_config(folder)
     tokenizer = _read_tokenizer(folder)
     _check_shards(folder)
     try:
-        # Remote code stays off: a folder with code of its own is refused here.
-        network, _ = load_model(folder, lazy=True)
+        network = load_network(folder)
         weight_bytes = _evaluate(network, progress)
         vocab_size = _logits_width(network)
+    except UnsupportedModel as error:
+        raise LoadError(f"{error}.") from error
     except _LOAD_ERRORS as error:
-        raise LoadError(_sentence(folder, config, error)) from error
+        raise LoadError(f"The weights of {folder} cannot be loaded: {_line(error)}.") from error
     progress(1.0)
     return LoadedModel(
         network=network,
@@ -102,6 +106,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise LoadError(f"{folder} has no config.json.")
     if not isinstance(config.get("model_type"), str):
         raise LoadError(f"config.json of {folder} names no model_type.")
+    if config.get("model_file"):
+        raise LoadError(f"{folder} brings code of its own, which is never run.")
     return config
 
 
@@ -152,19 +158,15 @@ def _logits_width(network: Any) -> int:
     return int(logits.shape[-1])
 
 
-def _sentence(folder: Path, config: dict[str, Any], error: Exception) -> str:
-    text = _line(error)
-    if text.startswith("Model type"):
-        return f"Models of type {config['model_type']} are not supported."
-    if config.get("model_file"):
-        return f"{folder} brings code of its own, which is never run."
-    return f"The weights of {folder} cannot be loaded: {text}."
-
-
 def _line(error: Exception) -> str:
-    """The first line of an error's message, without its full stop."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0].rstrip(".: ")
+    """An error's message on one line, without its full stop. A list of names that begins on its
+    second line is cut after a few."""
+    first, *names = (str(error).strip() or type(error).__name__).splitlines()
+    shown = ", ".join(name.strip(" ,.") for name in names[:_NAMES])
+    if not first.rstrip().endswith(":") or not shown:
+        return first.rstrip(".: ")
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{first.rstrip()} {shown}{more}"
 
 
 def _end_tokens(folder: Path, config: dict[str, Any], tokenizer: Tokenizer) -> frozenset[int]:

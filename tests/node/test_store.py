@@ -72,7 +72,7 @@ def test_half_written_folders_are_not_listed(tmp_path: Path) -> None:
         (LLAMA | {"torch_dtype": "float32"}, 4096, 4 * 2 * 8 * 2 * 4),
         (LLAMA | {"head_dim": 32}, 4096, 4 * 2 * 32 * 2 * 2),
         ({"text_config": LLAMA, "dtype": "bfloat16"}, 4096, 4 * 2 * 8 * 2 * 2),
-        (LLAMA | {"num_key_value_heads": [1, 4, 2, 1]}, 4096, 4 * 4 * 8 * 2 * 2),
+        (LLAMA | {"num_key_value_heads": [1, 4, 2, 1]}, 4096, (1 + 4 + 2 + 1) * 8 * 2 * 2),
         ({"model_type": "mamba"}, None, 0),
         ({"max_position_embeddings": "many", "num_hidden_layers": True}, None, 0),
         (
@@ -210,3 +210,33 @@ def test_a_store_that_is_no_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "models").write_text("")
     with pytest.raises(StartError, match=r"models cannot be read: Not a directory\.$"):
         ModelStore(tmp_path / "models").list()
+
+
+def write_tensors(path: Path, **sizes: int) -> None:
+    header, end = {}, 0
+    for name, size in sizes.items():
+        header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
+def test_weights_are_counted_without_what_text_has_no_use_for(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "m")
+    write_tensors(folder / "model.safetensors", **{"model.norm": 30, "visual.w": 500, "mtp.w": 9})
+    assert read_entry(folder).weight_bytes == 30
+    # A removal frees the whole file.
+    size_bytes = (folder / "model.safetensors").stat().st_size
+    assert ModelStore(tmp_path).remove("m") == size_bytes
+
+
+def test_reads_what_a_row_takes_besides_its_tokens(tmp_path: Path) -> None:
+    sliding = {
+        "model_type": "llama",
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 100,
+    }
+    entry = read_entry(make_model(tmp_path / "m", LLAMA | sliding))
+    layer_bytes = 2 * 8 * 2 * 2
+    assert entry.kv_bytes_per_token == 2 * layer_bytes
+    assert entry.kv_bytes_per_row == 2 * 100 * layer_bytes

@@ -1,0 +1,125 @@
+"""The safetensors files of a model folder, as far as their names and headers tell.
+
+We serve text, so the parts of a checkpoint that see, hear or draft are never loaded. Everything
+here is pure disk: no model code, and no more than the headers is read.
+"""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+FOREIGN_PARTS = frozenset(
+    {
+        # Images and video.
+        "vision_tower",
+        "vision_model",
+        "vision_encoder",
+        "vision_embedder",
+        "vision_embed_tokens",
+        "vision_projection",
+        "vision_adapter",
+        "vision_backbone",
+        "vision_proj",
+        "visual",
+        "embed_vision",
+        "image_newline",
+        "img_projection",
+        "patch_merge_mlp",
+        # From either into the language model.
+        "multi_modal_projector",
+        "mm_projector",
+        "modality_projection",
+        "connector",
+        "aligner",
+        "resampler",
+        "mlp1",
+        # Sound.
+        "audio_tower",
+        "audio_model",
+        "audio_encoder",
+        "audio_projector",
+        "embed_audio",
+        "speech_encoder",
+        "speech_projector",
+        # Several tokens at once.
+        "mtp",
+        "mtp_block",
+        "mtp_layers",
+        "draft_model",
+        "eagle",
+        "medusa",
+    }
+)
+"""Names of the parts of a checkpoint that text does not need."""
+
+WRAPPERS = frozenset({"model", "language_model", "text_model"})
+"""Names under which checkpoints put the language model, in one order or another."""
+
+_LENGTH_BYTES = 8
+_HEADER_LIMIT_BYTES = 100_000_000
+
+
+def foreign_part(name: str) -> str | None:
+    """The name of the foreign part that a tensor or module of that path belongs to, if any.
+
+    Whole segments count, and only those before the first number: what a layer calls its own
+    parts is the layer's business.
+    """
+    for segment in name.split("."):
+        if segment.isdigit():
+            return None
+        if segment in FOREIGN_PARTS:
+            return segment
+    return None
+
+
+def core_name(name: str) -> tuple[str, ...]:
+    """The segments of a path after the wrappers in front: `model.language_model.layers.0.mlp`
+    and `model.layers.0.mlp` have the same."""
+    segments = name.split(".")
+    while len(segments) > 1 and segments[0] in WRAPPERS:
+        del segments[0]
+    return tuple(segments)
+
+
+def read_header(path: Path) -> bytes:
+    """The JSON header of a safetensors file. Raises `OSError`, or `ValueError` if it is none."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if not 2 <= length <= _HEADER_LIMIT_BYTES:
+            raise ValueError(f"{path.name} is no safetensors file")
+        header = file.read(length)
+    if len(header) < length:
+        raise ValueError(f"{path.name} is cut short")
+    return header
+
+
+def tensor_bytes(path: Path) -> dict[str, int]:
+    """Size in bytes of each tensor of a safetensors file. Raises `OSError` or `ValueError`."""
+    header = json.loads(read_header(path))
+    sizes = {}
+    try:
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                begin, end = tensor["data_offsets"]
+                sizes[name] = int(end) - int(begin)
+    except (AttributeError, TypeError, KeyError) as error:
+        raise ValueError(f"{path.name} is no safetensors file") from error
+    return sizes
+
+
+def text_bytes(path: Path) -> int:
+    """Bytes of the tensors in `path` that a load for text keeps; the whole file's where it has no
+    header that can be read. Raises `OSError`."""
+    facts = path.stat()
+    return _text_bytes(path, facts.st_size, facts.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _text_bytes(path: Path, size_bytes: int, changed_ns: int) -> int:
+    """As `text_bytes`; a header is read again only when its file has changed."""
+    try:
+        sizes = tensor_bytes(path)
+    except ValueError:
+        return size_bytes
+    return sum(size for name, size in sizes.items() if foreign_part(name) is None)

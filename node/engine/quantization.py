@@ -1,0 +1,96 @@
+"""Which modules of a network are quantised, and how: the entries of config.json, matched by path.
+
+Checkpoints made by others name a module `language_model.model.layers.1.mlp.up_proj` where our
+network has `model.layers.1.mlp.up_proj`. An entry and a module match if one path ends with the
+other, by whole segments (`layers.1` is no part of `layers.11`), once the wrappers in front are
+off. The longest match wins.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from node.checkpoint import core_name, foreign_part
+
+_PARAMETERS = ("group_size", "bits", "mode")
+_AFFINE = {"group_size": 64, "bits": 4, "mode": "affine"}
+
+Segments = tuple[str, ...]
+Named = list[tuple[str, Any]]
+
+
+def read_quantization(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """MLX's quantisation section of a config.json, wherever it stands; None if there is none.
+
+    A `quantization_config` that names a method is another tool's, and for mlx_lm to read.
+    """
+    text = config.get("text_config")
+    for source in (config, text if isinstance(text, dict) else {}):
+        section = source.get("quantization")
+        if isinstance(section, dict):
+            return section
+        section = source.get("quantization_config")
+        if isinstance(section, dict) and "bits" in section and "quant_method" not in section:
+            return section
+    return None
+
+
+def match_modules(section: Mapping[str, Any], modules: Iterable[str]) -> dict[str, Any]:
+    """The quantisation section with each entry under the path of the module that it is for.
+
+    `modules`: paths of all that can be quantised. A module without an entry is quantised if its
+    scales are in the weights, as its weights are packed. Raises `ValueError` where two entries
+    that disagree match a module equally well.
+    """
+    defaults = {key: section.get(key, _AFFINE[key]) for key in _PARAMETERS}
+    index = _Entries(section)
+    resolved: dict[str, Any] = dict(defaults)
+    for path in modules:
+        entry = index.find(path)
+        if entry is False:
+            resolved[path] = False
+        elif isinstance(entry, dict):
+            resolved[path] = _complete(entry, defaults)
+    return resolved
+
+
+def _complete(entry: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What the entry leaves out comes from the defaults, unless it is of another mode."""
+    known = {key: entry[key] for key in (*_PARAMETERS, "global_scale") if key in entry}
+    if known.get("mode", defaults["mode"]) == defaults["mode"]:
+        return {**defaults, **known}
+    return known
+
+
+class _Entries:
+    """The entries of a section by all that their paths end with."""
+
+    def __init__(self, section: Mapping[str, Any]) -> None:
+        self._by_end: dict[Segments, Named] = defaultdict(list)
+        self._whole: dict[Segments, Named] = defaultdict(list)
+        for name, value in section.items():
+            if not isinstance(value, bool | dict) or foreign_part(name) is not None:
+                continue
+            segments = core_name(name)
+            self._whole[segments].append((name, value))
+            for start in range(len(segments)):
+                self._by_end[segments[start:]].append((name, value))
+
+    def find(self, path: str) -> Any:
+        """The value of the entry that is for the module; None if there is none."""
+        segments = core_name(path)
+        whole = self._whole.get(segments, [])
+        exact = [named for named in whole if named[0] == path]
+        ends = (self._whole.get(segments[start:], []) for start in range(1, len(segments)))
+        for found in (exact, whole, self._by_end.get(segments, []), *ends):
+            if found:
+                return _only(path, found)
+        return None
+
+
+def _only(path: str, found: Named) -> Any:
+    name, value = found[0]
+    for other, other_value in found[1:]:
+        if other_value != value:
+            raise ValueError(f"the entries {name} and {other} are both for {path}, and disagree")
+    return value

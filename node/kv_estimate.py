@@ -1,0 +1,272 @@
+"""How much memory the KV of one row takes, told from config.json before the model is loaded.
+
+Layers differ: full attention grows with each token; a sliding window stops growing when it is
+full; a recurrent state never grows; some layers share the KV of another. What mlx_lm does with a
+family decides, not what the family's paper says, and a config that is not understood counts as
+full attention in all layers: an upper estimate.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+Config = Mapping[str, Any]
+
+
+class LayerKind(Enum):
+    FULL = "full"
+    WINDOW = "window"
+    STATE = "state"
+    BOTH = "both"
+    """Full attention and a recurrent state side by side."""
+    NONE = "none"
+    """No attention, or the KV of another layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvEstimate:
+    """Memory of one row's KV: `bytes_per_token` for each token, and `bytes_per_row` besides,
+    for windows that are full and for states. 0 and 0 where the config does not say."""
+
+    bytes_per_token: int
+    bytes_per_row: int
+
+
+_ROTATES = frozenset(
+    {
+        "llama",
+        "mistral",
+        "ministral3",
+        "mistral3",
+        "gpt_oss",
+        "olmo3",
+        "afmoe",
+        "laguna",
+        "exaone_moe",
+        "gemma3n",
+        "gemma4",
+        "mellum",
+        "muse_spark",
+        "muse_glimmer",
+        "spark2_5",
+        "step3p5",
+    }
+)
+"""Families whose sliding layers of `layer_types` have a rotating window in mlx_lm."""
+
+_LATENT = frozenset(
+    {
+        "deepseek_v3",
+        "kimi_k2",
+        "kimi_k25",
+        "kimi_vl",
+        "kimi_k3",
+        "kimi_linear",
+        "joyai_llm_flash",
+        "glm4_moe_lite",
+        "longcat_flash",
+        "mistral4",
+        "bailing_hybrid",
+        "bailing_moe_v3",
+        "deepseek_v32",
+        "glm_moe_dsa",
+    }
+)
+"""Families with latent attention that keep the latents; others unpack them first."""
+
+_ATTENTIONS = {"longcat_flash": 2}
+"""Attentions in one layer."""
+
+_GEMMA4 = {
+    "num_hidden_layers": 35,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "num_kv_shared_layers": 20,
+    "sliding_window": 512,
+    "sliding_window_pattern": 5,
+}
+_DEFAULTS: Mapping[str, Config] = {
+    "gemma3": {
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+    },
+    "gemma4": _GEMMA4,
+    "gemma4_unified": _GEMMA4,
+    "cohere2": {"sliding_window": 4096, "sliding_window_pattern": 4},
+    "gpt_oss": {"head_dim": 64, "sliding_window": 128},
+    "qwen3_5": {"full_attention_interval": 4},
+    "qwen3_5_moe": {"full_attention_interval": 4},
+    "deepseek_v32": {"index_head_dim": 128},
+    "glm_moe_dsa": {"index_head_dim": 128},
+}
+"""What configs of these families leave out."""
+
+_BY_NAME = {
+    "sliding_attention": LayerKind.WINDOW,
+    "linear_attention": LayerKind.STATE,
+    "mamba": LayerKind.STATE,
+    "conv": LayerKind.STATE,
+    "recurrent": LayerKind.STATE,
+}
+_STATE_HEADS = ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads", "num_heads")
+_STATE_KEYS = ("linear_key_head_dim", "mamba_d_state", "ssm_state_size", "state_size")
+_STATE_VALUES = ("linear_value_head_dim", "mamba_d_head", "mamba_head_dim", "head_dim")
+_STATE_VALUE_BYTES = 4
+_LAYER_LIMIT = 10_000
+"""A config with more is not a model's."""
+_CONVOLUTIONS = ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
+
+
+def estimate_kv(config: Config) -> KvEstimate:
+    """The estimate for the model of a config.json."""
+    nested = config.get("text_config")
+    given = {**config, **nested} if isinstance(nested, dict) else config
+    family = str(given.get("model_type") or "").removesuffix("_text")
+    text = {**_DEFAULTS.get(family, {}), **{k: v for k, v in given.items() if v is not None}}
+    layers = first_count(("num_hidden_layers", "n_layer"), text) or 0
+    layers = layers if layers <= _LAYER_LIMIT else 0
+    value_bytes = 4 if (text.get("torch_dtype") or text.get("dtype")) == "float32" else 2
+    per_token, per_row = 0, 0
+    for index, kind in enumerate(_kinds(family, text, layers)):
+        values = _values_per_token(family, text, index, kind)
+        if kind in (LayerKind.FULL, LayerKind.BOTH):
+            per_token += values * value_bytes
+        elif kind is LayerKind.WINDOW:
+            per_row += values * value_bytes * _window(text)
+        if kind in (LayerKind.STATE, LayerKind.BOTH):
+            per_row += _state_bytes(text, value_bytes)
+    return KvEstimate(per_token, per_row)
+
+
+def first_count(keys: tuple[str, ...], *configs: Config) -> int | None:
+    """The first positive whole number under one of `keys`; of a list with one for each layer,
+    the largest."""
+    counts = (_count(config.get(key)) for config in configs for key in keys)
+    return next((count for count in counts if count is not None), None)
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, list):
+        value = max((item for item in value if isinstance(item, int)), default=None)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if is_count else None
+
+
+def _window(text: Config) -> int:
+    return (
+        first_count(("sliding_window", "sliding_window_size", "attention_window_size"), text) or 0
+    )
+
+
+def _kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
+    """The kind of each layer."""
+    if family == "falcon_h1":
+        return [LayerKind.BOTH] * layers
+    if _count(text.get("num_attention_heads")) is None and _count(text.get("n_head")) is None:
+        return [LayerKind.STATE if _state_bytes(text, 2) else LayerKind.NONE] * layers
+    kinds = _listed_kinds(family, text, layers) or _periodic_kinds(family, text, layers)
+    # A window of unknown width cannot be told from none.
+    if LayerKind.WINDOW in kinds and not _window(text):
+        kinds = [LayerKind.FULL if kind is LayerKind.WINDOW else kind for kind in kinds]
+    shared = _count(text.get("num_kv_shared_layers")) or 0
+    if family in ("gemma3n", "gemma4", "gemma4_unified") and shared < layers:
+        kinds[layers - shared :] = [LayerKind.NONE] * shared
+    return kinds
+
+
+def _listed_kinds(family: str, text: Config, layers: int) -> list[LayerKind] | None:
+    """The kinds where the config lists them layer by layer."""
+    pattern = text.get("hybrid_override_pattern")
+    if isinstance(pattern, str) and len(pattern) == layers:
+        by_letter = {"*": LayerKind.FULL, "M": LayerKind.STATE}
+        return [by_letter.get(letter, LayerKind.NONE) for letter in pattern]
+    linear = text.get("linear_attn_config")
+    if isinstance(linear, dict) and isinstance(linear.get("full_attn_layers"), list):
+        full = linear["full_attn_layers"]
+        return [LayerKind.FULL if i + 1 in full else LayerKind.STATE for i in range(layers)]
+    full_indices = text.get("full_attn_idxs")
+    if isinstance(full_indices, list):
+        return [LayerKind.FULL if i in full_indices else LayerKind.STATE for i in range(layers)]
+    names = text.get("layer_types")
+    # mlx_lm has these two by their pattern alone.
+    if isinstance(names, list) and len(names) == layers and family not in ("gemma3", "cohere2"):
+        kinds = [_BY_NAME.get(str(name), LayerKind.FULL) for name in names]
+        rotates = family.removesuffix("_unified") in _ROTATES
+        return [LayerKind.FULL if k is LayerKind.WINDOW and not rotates else k for k in kinds]
+    return None
+
+
+def _periodic_kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
+    """The kinds where a number tells every how many layers there is full attention."""
+    pattern = text.get("sliding_window_pattern")
+    if family == "exaone4" and isinstance(pattern, str) and pattern:
+        return [
+            LayerKind.WINDOW if pattern[i % len(pattern)] == "L" else LayerKind.FULL
+            for i in range(layers)
+        ]
+    if family == "gpt_oss":
+        return [LayerKind.FULL if i % 2 else LayerKind.WINDOW for i in range(layers)]
+    if family == "step3p5":
+        return [LayerKind.FULL] * layers
+    for key, other, families in (
+        ("full_attention_interval", LayerKind.STATE, None),
+        ("sliding_window_pattern", LayerKind.WINDOW, ("gemma3", "gemma4", "cohere2")),
+    ):
+        period = _count(text.get(key))
+        if period and (families is None or family.removesuffix("_unified") in families):
+            return [LayerKind.FULL if (i + 1) % period == 0 else other for i in range(layers)]
+    period, offset = _count(text.get("attn_layer_period")), text.get("attn_layer_offset")
+    if period and isinstance(offset, int):
+        return [LayerKind.FULL if i % period == offset else LayerKind.STATE for i in range(layers)]
+    return [LayerKind.FULL] * layers
+
+
+def _values_per_token(family: str, text: Config, index: int, kind: LayerKind) -> int:
+    """Numbers that an attention layer keeps for one token."""
+    heads = first_count(("num_attention_heads", "n_head"), text)
+    if heads is None or kind in (LayerKind.STATE, LayerKind.NONE):
+        return 0
+    rank = _count(text.get("kv_lora_rank"))
+    if rank is not None:
+        rope_dim = _count(text.get("qk_rope_head_dim")) or 0
+        if family in _LATENT:
+            indexer = 2 * (_count(text.get("index_head_dim")) or 0)
+            return (rank + rope_dim) * _ATTENTIONS.get(family, 1) + indexer
+        key_dim = (_count(text.get("qk_nope_head_dim")) or 0) + rope_dim
+        return heads * (key_dim + (_count(text.get("v_head_dim")) or 0))
+    kv_heads = text.get("num_key_value_heads")
+    if isinstance(kv_heads, list) and index < len(kv_heads):
+        kv_heads = kv_heads[index]
+    hidden = first_count(("hidden_size", "n_embd"), text) or 0
+    head_dim = _count(text.get("head_dim")) or hidden // heads
+    global_dim = _count(text.get("global_head_dim"))
+    if kind is LayerKind.FULL and global_dim:
+        head_dim = global_dim
+        if text.get("attention_k_eq_v"):
+            kv_heads = _count(text.get("num_global_key_value_heads")) or kv_heads
+    return 2 * (_count(kv_heads) or heads) * head_dim
+
+
+def _state_bytes(text: Config, value_bytes: int) -> int:
+    """Size of one layer's recurrent state and of the tail that its convolution looks at."""
+    kernel = first_count(_CONVOLUTIONS, text) or 0
+    hidden = _count(text.get("hidden_size")) or 0
+    key_dim = first_count(_STATE_KEYS, text)
+    if key_dim is None:
+        return kernel * hidden * value_bytes
+    heads = first_count(_STATE_HEADS, text)
+    if heads is None:
+        # The first Mamba: one state for each channel.
+        channels = (_count(text.get("mamba_expand")) or 2) * hidden
+        return channels * (key_dim * _STATE_VALUE_BYTES + kernel * value_bytes)
+    value_dim = first_count(_STATE_VALUES, text) or 0
+    groups = first_count(("linear_num_key_heads", "mamba_n_groups", "n_groups"), text) or heads
+    tail = kernel * (heads * value_dim + 2 * groups * key_dim)
+    return heads * key_dim * value_dim * _STATE_VALUE_BYTES + tail * value_bytes

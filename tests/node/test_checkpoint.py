@@ -1,0 +1,89 @@
+"""Names and sizes from the headers of safetensors files."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from node.checkpoint import core_name, foreign_part, read_header, tensor_bytes, text_bytes
+
+
+def write_weights(path: Path, **sizes: int) -> Path:
+    """A file of bytes; in a name `__` stands for a dot."""
+    header, end = {}, 0
+    for name, size in sizes.items():
+        offsets = [end, end + size]
+        header[name.replace("__", ".")] = {"dtype": "U8", "shape": [size], "data_offsets": offsets}
+        end += size
+    text = json.dumps(header | {"__metadata__": {"format": "mlx"}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("vision_tower.layers.0.mlp.weight", "vision_tower"),
+        ("model.visual.blocks.3.attn.weight", "visual"),
+        ("language_model.mtp.layers.0.weight", "mtp"),
+        ("mlp1.0.weight", "mlp1"),
+        ("model.layers.0.connector.weight", None),
+        ("model.visuals.weight", None),
+        ("model.embed_tokens.weight", None),
+    ],
+)
+def test_a_foreign_part_is_a_whole_segment_before_any_number(name: str, part: str | None) -> None:
+    assert foreign_part(name) == part
+
+
+@pytest.mark.parametrize(
+    ("name", "core"),
+    [
+        ("model.layers.0.mlp", ("layers", "0", "mlp")),
+        ("language_model.model.layers.0", ("layers", "0")),
+        ("model.text_model.norm", ("norm",)),
+        ("lm_head", ("lm_head",)),
+        ("model", ("model",)),
+        ("thinker.model.norm", ("thinker", "model", "norm")),
+    ],
+)
+def test_the_wrappers_in_front_are_no_part_of_the_core(name: str, core: tuple[str, ...]) -> None:
+    assert core_name(name) == core
+
+
+def test_reads_the_size_of_each_tensor(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "m", a=3, b__c=5)
+    assert tensor_bytes(path) == {"a": 3, "b.c": 5}
+    assert json.loads(read_header(path))["a"]["shape"] == [3]
+
+
+def test_text_takes_what_is_not_foreign(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "m", model__norm=3, visual__w=50, mtp__w=7)
+    assert text_bytes(path) == 3
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    path = write_weights(tmp_path / "m", a=3)
+    assert text_bytes(path) == 3
+    write_weights(path, a=4)
+    assert text_bytes(path) == 4
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"", b"[]", b"{", b'{"a": 1}', b'{"a": {}}', b'{"a": {"data_offsets": [1]}}', b"\xff"],
+)
+def test_a_file_with_no_such_header_counts_whole(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "m"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b" " * (header == b""))
+    with pytest.raises(ValueError, match=r"."):
+        tensor_bytes(path)
+    assert text_bytes(path) == path.stat().st_size
+
+
+def test_a_header_must_be_whole_and_of_a_sane_length(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    for data in (bytes(8), (1 << 40).to_bytes(8, "little"), (9).to_bytes(8, "little") + b"{}"):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r"m is (no safetensors file|cut short)"):
+            read_header(path)
