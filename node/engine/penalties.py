@@ -1,4 +1,4 @@
-"""The logits processor of one row: repetition, presence and frequency penalties, logit bias."""
+"""What one row does to its logits: repetition, presence and frequency penalties, logit bias."""
 
 from collections.abc import Sequence
 
@@ -18,27 +18,31 @@ def needs_penalties(params: SamplingParams) -> bool:
 
 
 class Penalties:
-    """`processor(tokens[n] int32, logits[1, V]) -> logits[1, V]`, called once a step.
-
-    `tokens` is prompt and output so far. Counts live on the device and take in the newest token
-    there, so nothing waits. An exception here would break the step of every row: all ids must be
-    inside the vocabulary, and `repetition_penalty` above 0.
+    """The penalties of one row. Counts live on the device and take in the newest token there, so
+    nothing waits. All ids must be inside the vocabulary, and `repetition_penalty` above 0.
     """
 
-    def __init__(self, params: SamplingParams, prompt: Sequence[int], vocab_size: int) -> None:
+    def __init__(
+        self, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], vocab_size: int
+    ) -> None:
+        """`output` is what has been said before now."""
         self._params = params
-        self._prompt_tokens = len(prompt)
         self._counts = mx.zeros(vocab_size)
+        if output:
+            self._counts = self._counts.at[mx.array(list(output))].add(1.0)
         self._seen = mx.zeros(vocab_size).at[mx.array(list(prompt))].add(1.0) > 0
         self._bias = mx.zeros(vocab_size)
         if params.logit_bias:
             tokens, addends = zip(*params.logit_bias, strict=True)
             self._bias = self._bias.at[mx.array(tokens)].add(mx.array(addends))
 
-    def __call__(self, tokens: mx.array, logits: mx.array) -> mx.array:
+    def count(self, token: mx.array) -> None:
+        """Takes in one more token of output, [] or [1]."""
+        self._counts = self._counts.at[token].add(1.0)
+
+    def apply(self, logits: mx.array) -> mx.array:
+        """Logits [1, V] with the penalties of what has been counted."""
         params = self._params
-        if tokens.shape[0] > self._prompt_tokens:
-            self._counts = self._counts.at[tokens[-1]].add(1.0)
         out = logits.astype(mx.float32)
         if params.repetition_penalty != 1.0:
             damped = mx.where(

@@ -1,13 +1,11 @@
 """Picks the next token of every row in one batched call.
 
-One `BatchSampler` is shared by all rows of a `BatchGenerator`, which therefore calls it once for
-the whole batch. Settings are arrays and nothing is compiled per value, so a new temperature costs
+Settings are arrays and nothing is compiled per value, so a new temperature costs
 no kernel build. Nothing here waits for the device.
 """
 
 import random
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -44,33 +42,7 @@ class RowSampling:
 
 
 class BatchSampler:
-    """`sampler(logprobs[B, V]) -> tokens[B]` for a `BatchGenerator`.
-
-    The generator says only how many rows it wants sampled; `expect` says beforehand which.
-    """
-
-    def __init__(self) -> None:
-        self._expected: deque[tuple[RowSampling, ...]] = deque()
-        self._plans: dict[tuple[RowSampling, ...], _Plan] = {}
-
-    def expect(self, calls: Iterable[tuple[RowSampling, ...]]) -> None:
-        """Sets the rows of the calls to come. Forgets the plans of other compositions."""
-        self._expected = deque(calls)
-        self._plans = {key: self._plans[key] for key in self._expected if key in self._plans}
-
-    def __call__(self, logprobs: mx.array) -> mx.array:
-        """Raises `RuntimeError` if the batch is not the one that was announced."""
-        if not self._expected or len(self._expected[0]) != logprobs.shape[0]:
-            raise RuntimeError("the generator sampled rows that were not announced")
-        rows = self._expected.popleft()
-        plan = self._plans.get(rows)
-        if plan is None:
-            plan = self._plans[rows] = _Plan(rows, logprobs.shape[1])
-        return plan.sample(logprobs)
-
-
-class _Plan:
-    """How to sample one composition of the batch; kept for as long as it stays the same."""
+    """Samples one composition of a batch; kept for as long as it stays the same."""
 
     def __init__(self, rows: Sequence[RowSampling], vocab_size: int) -> None:
         classes: dict[int, list[int]] = {}
@@ -83,11 +55,13 @@ class _Plan:
         order = [index for indices in classes.values() for index in indices]
         self._inverse = mx.argsort(mx.array(order))
 
-    def sample(self, logprobs: mx.array) -> mx.array:
+    def sample(self, logits: mx.array) -> mx.array:
+        """Tokens [B] of logits [B, V]. They need not be normalised: the likeliest token is the
+        same, and weights are normalised only for the rows that need them."""
         if len(self._groups) == 1:
-            return self._groups[0].sample(logprobs)
+            return self._groups[0].sample(logits)
         tokens = [
-            group.sample(logprobs[pick])
+            group.sample(logits[pick])
             for group, pick in zip(self._groups, self._picks, strict=True)
         ]
         return mx.concatenate(tokens)[self._inverse]
@@ -96,7 +70,7 @@ class _Plan:
 _GREEDY = 0
 _UNFILTERED = -1
 _GREEDY_BELOW = 1e-5
-"""Colder than this, logprobs / temperature may overflow; the draw could not matter anyway."""
+"""Colder than this, logits / temperature may overflow; the draw could not matter anyway."""
 
 
 def _width(params: SamplingParams, vocab_size: int) -> int:
@@ -126,8 +100,8 @@ def _group(rows: Sequence[RowSampling], width: int) -> "_Greedy | _Unfiltered | 
 class _Greedy:
     """The likeliest token; the lowest id where several are."""
 
-    def sample(self, logprobs: mx.array) -> mx.array:
-        return mx.argmax(logprobs, axis=-1)
+    def sample(self, logits: mx.array) -> mx.array:
+        return mx.argmax(logits, axis=-1)
 
 
 class _Unfiltered:
@@ -137,11 +111,11 @@ class _Unfiltered:
         self._rows = rows
         self._temperature = _column([row.params.temperature for row in rows])
 
-    def sample(self, logprobs: mx.array) -> mx.array:
-        weights = mx.softmax(logprobs.astype(mx.float32) / self._temperature, axis=-1)
+    def sample(self, logits: mx.array) -> mx.array:
+        weights = mx.softmax(logits.astype(mx.float32) / self._temperature, axis=-1)
         summed = mx.cumsum(weights, axis=-1)
         index = _first_above(summed, _draws(self._rows) * summed[:, -1:])
-        return mx.minimum(index, logprobs.shape[1] - 1).squeeze(1)
+        return mx.minimum(index, logits.shape[1] - 1).squeeze(1)
 
 
 class _Filtered:
@@ -160,8 +134,8 @@ class _Filtered:
         self._top_p = _column([p.top_p for p in params])
         self._min_p = _column([p.min_p for p in params])
 
-    def sample(self, logprobs: mx.array) -> mx.array:
-        tokens, ranked = self._rank(logprobs)
+    def sample(self, logits: mx.array) -> mx.array:
+        tokens, ranked = self._rank(logits)
         weights = mx.softmax(ranked.astype(mx.float32) / self._temperature, axis=-1)
         summed = mx.cumsum(weights, axis=-1)
         left_by_top_k = mx.take_along_axis(summed, self._top_k - 1, axis=-1)
@@ -174,13 +148,13 @@ class _Filtered:
         index = mx.minimum(_first_above(summed, _draws(self._rows) * total), last)
         return mx.take_along_axis(tokens, index, axis=-1).squeeze(1).astype(mx.uint32)
 
-    def _rank(self, logprobs: mx.array) -> tuple[mx.array, mx.array]:
-        """(token ids, logprobs), both [B, width], likeliest first."""
-        if self._width == logprobs.shape[1]:
-            tokens = mx.argsort(-logprobs, axis=-1)
-            return tokens, mx.take_along_axis(logprobs, tokens, axis=-1)
-        tokens = mx.argpartition(-logprobs, self._width - 1, axis=-1)[:, : self._width]
-        found = mx.take_along_axis(logprobs, tokens, axis=-1)
+    def _rank(self, logits: mx.array) -> tuple[mx.array, mx.array]:
+        """(token ids, logits), both [B, width], likeliest first."""
+        if self._width == logits.shape[1]:
+            tokens = mx.argsort(-logits, axis=-1)
+            return tokens, mx.take_along_axis(logits, tokens, axis=-1)
+        tokens = mx.argpartition(-logits, self._width - 1, axis=-1)[:, : self._width]
+        found = mx.take_along_axis(logits, tokens, axis=-1)
         order = mx.argsort(-found, axis=-1)
         return (
             mx.take_along_axis(tokens, order, axis=-1),

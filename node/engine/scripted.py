@@ -12,37 +12,32 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from node.engine.base import LoadError
 from node.engine.scripted_cache import PrefixCache, ScriptedCache
+from node.engine.scripted_row import ScriptedRow
 from node.parsing.stops import StopMatcher
 from node.protocol.messages import FinishReason
 from node.store import ModelEntry
 from node.types import (
     Accepted,
+    CacheEvent,
     Delta,
     EngineSpec,
+    EngineStats,
     GenerateRequest,
     Loaded,
-    Part,
-    PartKind,
+    MemoryLease,
+    Pressure,
+    Progress,
     Refused,
-    RowUsage,
 )
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02
-
-_WORD_TEXT = (
-    "a ant ash bay bee bow box cat cup day den dew dog ear egg elm fen fig fin fog fox gem gum hat "
-    "hen ice inn ivy jam jar jug key kit lap log map mud net nut oak oar orb owl pea pen pie pin "
-    "rain ray rye salt sea sky sun tea tin toe urn van wax web yak zoo"
-)
-_WORDS = _WORD_TEXT.split()
 
 
 class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +46,8 @@ class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = "scripted"
     weight_bytes: int = 1024**3
     context_tokens: int = 32_768
+    kv_bytes_per_token: int = 0
+    """What the KV of a token is said to take; the lease bounds the cache by it."""
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,6 +66,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_token_delay_s: float = 0.0
     prefill_s_per_token: float = 0.0
     """For each prompt token that the cache does not hold."""
+    progress_interval_s: float = 0.0
+    """How often the progress of a prefill is told; 0: never."""
     token_interval_s: float = 0.0
     """0: as fast as the engine steps."""
     load_delay_s: float = 0.0
@@ -137,7 +136,7 @@ def scripted_entries(script: Script) -> tuple[ModelEntry, ...]:
             folder=Path(),
             weight_bytes=model.weight_bytes,
             context_tokens=model.context_tokens,
-            kv_bytes_per_token=0,
+            kv_bytes_per_token=model.kv_bytes_per_token,
         )
         for model in script.models
     )
@@ -164,29 +163,13 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine
         max_rows=script.max_rows or spec.max_rows,
         vocab_size=VOCAB_SIZE,
     )
-    return ScriptedEngine(info, script)
+    engine = ScriptedEngine(info, script, kv_bytes_per_token=model.kv_bytes_per_token)
+    engine.set_lease(spec.lease)
+    return engine
 
 
 def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass(slots=True, eq=False)
-class _Row:
-    request: GenerateRequest
-    cached_tokens: int
-    limit_tokens: int
-    """Length at which the row ends with `length`."""
-    natural_tokens: int
-    """Length at which the row ends with `stop`."""
-    arrived_s: float
-    matcher: StopMatcher
-    prompt_hash: int
-    started_s: float | None = None
-    first_token_s: float | None = None
-    due_s: float = 0.0
-    token_count: int = 0
-    stalled: bool = False
 
 
 class ScriptedEngine:
@@ -197,6 +180,7 @@ class ScriptedEngine:
         info: Loaded,
         script: Script,
         *,
+        kv_bytes_per_token: int = 0,
         clock: Callable[[], float] = time.monotonic,
         die: Callable[[], None] = _die,
     ) -> None:
@@ -205,9 +189,15 @@ class ScriptedEngine:
         self._clock = clock
         self._die = die
         self._words = script.text.split() if script.text is not None else []
-        self._waiting: deque[_Row] = deque()
-        self._running: list[_Row] = []
+        self._waiting: deque[ScriptedRow] = deque()
+        self._running: list[ScriptedRow] = []
         self._prefixes = PrefixCache(script.cache)
+        self._kv_bytes = kv_bytes_per_token
+        self._lease: MemoryLease | None = None
+        self._pressure = Pressure.NONE
+        self._progress: list[Progress] = []
+        self._prefill_tokens = 0
+        self._cached_tokens = 0
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
         prompt_tokens = len(request.tokens)
@@ -221,7 +211,7 @@ class ScriptedEngine:
                 else "The prompt is empty.",
                 "messages",
             )
-        row = _Row(
+        row = ScriptedRow(
             request=request,
             cached_tokens=self._prefixes.cached_tokens(request.tokens),
             limit_tokens=min(request.max_tokens or room_tokens, room_tokens),
@@ -238,13 +228,14 @@ class ScriptedEngine:
             row = next((row for row in rows if row.request.uid == uid), None)
             if row is not None:
                 rows.remove(row)
-                return self._last(row, FinishReason.CANCELLED)
+                return row.last(self._clock(), FinishReason.CANCELLED)
         return None
 
     def wait_s(self) -> float | None:
         now_s = self._clock()
         self._admit(now_s)
         due = [row.due_s for row in self._running if not row.stalled]
+        due += [row.told_s + self._script.progress_interval_s for row in self._prefilling()]
         if self._waiting and len(self._running) < self.info.max_rows:
             due.append(self._waiting[0].arrived_s + self._script.accept_delay_s)
         return max(min(due) - now_s, 0.0) if due else None
@@ -254,6 +245,7 @@ class ScriptedEngine:
         self._admit(now_s)
         due = [row for row in self._running if not row.stalled and row.due_s <= now_s]
         self._raise_faults(due)
+        self._note_progress(now_s)
         deltas = [self._advance(row, now_s) for row in due]
         ended = {delta.uid for delta in deltas if delta.finish is not None}
         if ended:
@@ -264,7 +256,47 @@ class ScriptedEngine:
         lost = [*self._running, *self._waiting]
         self._running.clear()
         self._waiting.clear()
-        return [self._last(row, FinishReason.ERROR, error=reason) for row in lost]
+        return [row.last(self._clock(), FinishReason.ERROR, error=reason) for row in lost]
+
+    def set_lease(self, lease: MemoryLease) -> None:
+        self._lease = lease
+        self._limit_cache()
+
+    def set_pressure(self, level: Pressure) -> None:
+        self._pressure = level
+        self._limit_cache()
+
+    def clear_cache(self) -> None:
+        self._prefixes.clear()
+
+    def stats(self) -> EngineStats:
+        decoding = [row for row in self._running if row.first_token_s is not None]
+        live_tokens = sum(len(row.request.tokens) + row.token_count for row in self._running)
+        live_bytes = live_tokens * self._kv_bytes
+        stored_bytes = self._prefixes.held_tokens * self._kv_bytes
+        return EngineStats(
+            weight_bytes=self.info.weight_bytes,
+            live_kv_bytes=live_bytes,
+            stored_kv_bytes=stored_bytes,
+            snapshot_bytes=0,
+            disk_kv_bytes=0,
+            active_bytes=self.info.weight_bytes + live_bytes + stored_bytes,
+            free_bytes=0,
+            entries=len(self._prefixes),
+            waiting_rows=len(self._waiting),
+            prefilling_rows=len(self._running) - len(decoding),
+            decoding_rows=len(decoding),
+            prefill_tokens=self._prefill_tokens,
+            cached_tokens=self._cached_tokens,
+            lease=self._lease,
+        )
+
+    def take_progress(self) -> tuple[Progress, ...]:
+        progress, self._progress = tuple(self._progress), []
+        return progress
+
+    def take_cache_events(self) -> tuple[CacheEvent, ...]:
+        return self._prefixes.take_events()
 
     def close(self) -> None:
         self._running.clear()
@@ -272,6 +304,25 @@ class ScriptedEngine:
         time.sleep(self._script.unload_delay_s)
         if self._script.unload_failure is not None:
             raise UnloadFailure(self._script.unload_failure)
+
+    def _limit_cache(self) -> None:
+        tokens = self._script.cache.capacity_tokens
+        if self._pressure >= Pressure.SOFT:
+            tokens = 0
+        elif self._lease is not None and self._kv_bytes:
+            tokens = self._lease.stored_kv_bytes // self._kv_bytes
+        self._prefixes.limit(tokens)
+
+    def _prefilling(self) -> list[ScriptedRow]:
+        """The rows of which a progress is to be told."""
+        if not self._script.progress_interval_s:
+            return []
+        return [row for row in self._running if row.first_token_s is None and not row.stalled]
+
+    def _note_progress(self, now_s: float) -> None:
+        for row in self._prefilling():
+            if now_s >= row.told_s + self._script.progress_interval_s:
+                self._progress.append(row.progress(now_s))
 
     def _natural_tokens(self, request: GenerateRequest, room_tokens: int) -> int:
         if self._script.tokens is not None and request.max_tokens is None:
@@ -290,64 +341,37 @@ class ScriptedEngine:
             self._waiting.popleft()
             row.started_s = now_s
             fresh_tokens = len(row.request.tokens) - row.cached_tokens
-            prefill_s = fresh_tokens * script.prefill_s_per_token
-            row.due_s = now_s + prefill_s + script.first_token_delay_s
+            row.prefill_s = fresh_tokens * script.prefill_s_per_token
+            row.told_s = now_s
+            row.due_s = now_s + row.prefill_s + script.first_token_delay_s
             row.stalled = script.wedge or script.stall_after_tokens == 0
             self._running.append(row)
 
-    def _raise_faults(self, due: list[_Row]) -> None:
+    def _raise_faults(self, due: list[ScriptedRow]) -> None:
         counts = {row.token_count for row in due}
         if self._script.crash_after_tokens in counts:
             self._die()
         if self._script.step_failure_after_tokens in counts:
             raise StepFailure("The script asked for a step that fails.")
 
-    def _advance(self, row: _Row, now_s: float) -> Delta:
+    def _advance(self, row: ScriptedRow, now_s: float) -> Delta:
         if row.first_token_s is None:
             row.first_token_s = now_s
-            self._prefixes.store(row.request.tokens)
-        text, hit = row.matcher.feed(self._token_text(row))
+            self._on_prefilled(row)
+            if row.request.warm:
+                return row.last(self._clock(), FinishReason.STOP)
+        text, hit = row.matcher.feed(row.token_text(self._words))
         row.token_count += 1
         row.due_s += self._script.token_interval_s
         row.stalled = row.token_count == self._script.stall_after_tokens
         if hit or row.token_count >= row.natural_tokens:
-            return self._last(row, FinishReason.STOP, text=text, hit=hit)
+            return row.last(self._clock(), FinishReason.STOP, text=text, hit=hit)
         if row.token_count >= row.limit_tokens:
-            return self._last(row, FinishReason.LENGTH, text=text)
-        return Delta(row.request.uid, _parts(text), row.token_count)
+            return row.last(self._clock(), FinishReason.LENGTH, text=text)
+        return row.delta(text)
 
-    def _token_text(self, row: _Row) -> str:
-        index = row.token_count
-        if self._words:
-            word = self._words[index % len(self._words)]
-        else:
-            word = _WORDS[zlib.crc32(index.to_bytes(8, "little"), row.prompt_hash) % len(_WORDS)]
-        return word if index == 0 else f" {word}"
-
-    def _last(
-        self,
-        row: _Row,
-        finish: FinishReason,
-        *,
-        text: str = "",
-        hit: bool = False,
-        error: str | None = None,
-    ) -> Delta:
-        if finish in (FinishReason.STOP, FinishReason.LENGTH) and not hit:
-            text += row.matcher.flush()
-        now_s = self._clock()
-        started_s = now_s if row.started_s is None else row.started_s
-        first_token_s = now_s if row.first_token_s is None else row.first_token_s
-        usage = RowUsage(
-            prompt_tokens=len(row.request.tokens),
-            cached_tokens=row.cached_tokens,
-            completion_tokens=row.token_count,
-            queue_s=started_s - row.arrived_s,
-            prefill_s=first_token_s - started_s,
-            decode_s=now_s - first_token_s,
-        )
-        return Delta(row.request.uid, _parts(text), row.token_count, finish, usage, error)
-
-
-def _parts(text: str) -> tuple[Part, ...]:
-    return (Part(PartKind.CONTENT, text),) if text else ()
+    def _on_prefilled(self, row: ScriptedRow) -> None:
+        request = row.request
+        self._prefill_tokens += len(request.tokens) - row.cached_tokens
+        self._cached_tokens += row.cached_tokens
+        self._prefixes.store(request.uid, request.tokens, pinned=request.warm)

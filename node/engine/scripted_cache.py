@@ -1,23 +1,40 @@
 """The toy prefix cache of the scripted engine."""
 
+from dataclasses import dataclass
+
 import msgspec
+
+from node.types import CacheEvent, CacheEventKind
 
 
 class ScriptedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A toy prefix cache: it holds the most recent prompts and saves their prefill time."""
 
     capacity_tokens: int = 0
+    """The lease may allow fewer, where the model says what a token takes."""
     trimmable: bool = True
     """Whether any common prefix can be reused, or only a stored prompt as a whole."""
 
 
+@dataclass(slots=True)
+class _Entry:
+    number: int
+    pinned: bool
+
+
 class PrefixCache:
-    """Prompts of the recent past, the least recently used dropped first."""
+    """Prompts of the recent past, the least recently used dropped first, pinned ones never."""
 
     def __init__(self, settings: ScriptedCache) -> None:
         self._settings = settings
-        self._prompts: dict[tuple[int, ...], None] = {}
-        self._held_tokens = 0
+        self._capacity_tokens = settings.capacity_tokens
+        self._prompts: dict[tuple[int, ...], _Entry] = {}
+        self._last_number = 0
+        self._events: list[CacheEvent] = []
+        self.held_tokens = 0
+
+    def __len__(self) -> int:
+        return len(self._prompts)
 
     def cached_tokens(self, tokens: tuple[int, ...]) -> int:
         """Tokens of the prompt that need no prefill; at least the last one always does."""
@@ -29,22 +46,56 @@ class PrefixCache:
         self._touch(best)
         return min(lengths[best], len(tokens) - 1)
 
-    def store(self, tokens: tuple[int, ...]) -> None:
-        """Keeps a prompt, unless it is larger than the whole cache."""
-        if len(tokens) > self._settings.capacity_tokens:
-            return
+    def store(self, uid: str, tokens: tuple[int, ...], *, pinned: bool = False) -> None:
+        """Keeps the request's prompt, unless it is larger than what is not pinned."""
         if tokens in self._prompts:
             self._touch(tokens)
+            self._prompts[tokens].pinned |= pinned
             return
-        self._prompts[tokens] = None
-        self._held_tokens += len(tokens)
-        while self._held_tokens > self._settings.capacity_tokens:
-            oldest = next(iter(self._prompts))
-            del self._prompts[oldest]
-            self._held_tokens -= len(oldest)
+        pinned_tokens = sum(len(key) for key, entry in self._prompts.items() if entry.pinned)
+        if len(tokens) > self._capacity_tokens - pinned_tokens:
+            return
+        self._last_number += 1
+        self._prompts[tokens] = _Entry(self._last_number, pinned)
+        self.held_tokens += len(tokens)
+        self._tell(CacheEventKind.STORED, self._last_number, tokens, uid)
+        self._evict()
+
+    def limit(self, capacity_tokens: int) -> None:
+        """Keeps within so many tokens from now on, and within the script's."""
+        self._capacity_tokens = min(capacity_tokens, self._settings.capacity_tokens)
+        self._evict()
+
+    def clear(self) -> None:
+        """Drops all prompts, pinned ones too."""
+        for prompt in tuple(self._prompts):
+            self._drop(prompt)
+
+    def take_events(self) -> tuple[CacheEvent, ...]:
+        """What has happened since the last call."""
+        events, self._events = tuple(self._events), []
+        return events
+
+    def _evict(self) -> None:
+        loose = [prompt for prompt, entry in self._prompts.items() if not entry.pinned]
+        for prompt in loose:
+            if self.held_tokens <= self._capacity_tokens:
+                return
+            self._drop(prompt)
+
+    def _drop(self, prompt: tuple[int, ...]) -> None:
+        entry = self._prompts.pop(prompt)
+        self.held_tokens -= len(prompt)
+        self._tell(CacheEventKind.EVICTED, entry.number, prompt)
 
     def _touch(self, prompt: tuple[int, ...]) -> None:
         self._prompts[prompt] = self._prompts.pop(prompt)
+
+    def _tell(
+        self, kind: CacheEventKind, number: int, prompt: tuple[int, ...], uid: str = ""
+    ) -> None:
+        end_tokens = len(prompt)
+        self._events.append(CacheEvent(kind, number, 0, 0, end_tokens, end_tokens, uid))
 
 
 def _common_length(prompt: tuple[int, ...], tokens: tuple[int, ...]) -> int:

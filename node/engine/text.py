@@ -1,45 +1,61 @@
-"""The engine of text models: rows that join and leave one batch of mlx-lm."""
+"""The engine of text models: prompts that are prefilled in chunks, rows that decode together."""
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
-from mlx_lm.generate import BatchGenerator, GenerationBatch
+import numpy as np
 
-from node.engine.detokenizer import Detokenizer
+from node.engine.batches import DecodeBatch, PrefillGroup
+from node.engine.codec import codec_for
 from node.engine.gather import Gather
+from node.engine.layers import CacheLayout
 from node.engine.model import LoadedModel, load_folder
-from node.engine.penalties import Penalties, needs_penalties
-from node.engine.rows import RowOrder
-from node.engine.sampler import BatchSampler, RowSampling
+from node.engine.queue import Queue, grouped
+from node.engine.rates import Rates
+from node.engine.refusals import refusal
+from node.engine.reuse import Reuse, open_disk
+from node.engine.room import Room
+from node.engine.row import Row
+from node.engine.sampler import RowSampling
+from node.engine.schedule import Companions, Limits, chunk_tokens, urgency_s
+from node.engine.upkeep import Upkeep
+from node.engine.warmup import warm_up
 from node.parsing.stops import StopMatcher
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
+    CacheEvent,
     Delta,
     EngineSpec,
+    EngineStats,
     GenerateRequest,
     Loaded,
-    Part,
-    PartKind,
+    MemoryLease,
+    Pressure,
+    Progress,
     Refused,
-    RowUsage,
 )
 
-_PREFILL_CHUNK_TOKENS = 512
-"""Of each prompt, in one step. Running rows stall for it; larger chunks gain little speed."""
-USUAL_ANSWER_TOKENS = 1024
-"""What a request without max_tokens is taken to answer."""
-_PREFILL_STEP_TOKENS = 4 * _PREFILL_CHUNK_TOKENS
-"""Of all prompts together, padding included; it bounds the stall when many long ones come."""
+PROGRESS_TOKENS = 1024
+"""Prefills of fewer tokens tell no progress."""
+FLUSH_S = 3.0
+"""How long an engine that ends may spend on bringing stored KV to disk."""
+POLL_S = 0.02
+"""How often the disk tier is asked while nothing else is to do."""
+
+logger = logging.getLogger(__name__)
 
 
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> "TextEngine":
     """The `EngineFactory` of text models. Raises `LoadError`."""
     try:
-        return TextEngine(load_folder(Path(spec.folder), progress), spec)
+        engine = TextEngine(load_folder(Path(spec.folder), progress), spec)
+        engine.warm_up()
+        return engine
     except BaseException:
         _leave_thread()
         raise
@@ -49,69 +65,6 @@ def _leave_thread() -> None:
     """Ends the thread's use of MLX; without it the process may abort at its exit."""
     mx.clear_cache()
     mx.clear_streams()
-
-
-@dataclass(eq=False)
-class _Row:
-    """One request on its way through the engine. Times are of the monotonic clock, in seconds."""
-
-    request: GenerateRequest
-    limit: int
-    """Most tokens of output."""
-    detokenizer: Detokenizer
-    stops: StopMatcher
-    sampling: RowSampling
-    accepted_s: float
-    prefill_began_s: float | None = None
-    first_token_s: float | None = None
-    token_count: int = field(default=0)
-    """Tokens of output; an end token is none of them."""
-
-    @property
-    def projected_tokens(self) -> int:
-        """Prompt and output that the row counts for. Without max_tokens that is an answer of usual
-        length: the limit is then the whole context, and rows that hold it each would run one by
-        one."""
-        asked = self.request.max_tokens
-        expected = self.limit if asked is not None else min(self.limit, USUAL_ANSWER_TOKENS)
-        return len(self.request.tokens) + max(expected, self.token_count)
-
-    def read(self, token: int) -> tuple[str, bool]:
-        """(text, whether a stop string ends the row) that one more token brings."""
-        self.token_count += 1
-        return self.stops.feed(self.detokenizer.step(token))
-
-    def drain(self) -> tuple[str, bool]:
-        """The same for what is held back, at the end of the row."""
-        text, hit = self.stops.feed(self.detokenizer.flush())
-        return (text, True) if hit else (text + self.stops.flush(), False)
-
-    def usage(self, now_s: float) -> RowUsage:
-        began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
-        first_s = now_s if self.first_token_s is None else self.first_token_s
-        return RowUsage(
-            prompt_tokens=len(self.request.tokens),
-            cached_tokens=0,
-            completion_tokens=self.token_count,
-            queue_s=began_s - self.accepted_s,
-            prefill_s=first_s - began_s,
-            decode_s=now_s - first_s,
-        )
-
-    def last(self, finish: FinishReason, text: str = "", error: str | None = None) -> Delta:
-        """The delta that ends the row."""
-        return Delta(
-            uid=self.request.uid,
-            parts=_parts(text),
-            token_count=self.token_count,
-            finish=finish,
-            usage=self.usage(time.monotonic()),
-            error=error,
-        )
-
-
-def _parts(text: str) -> tuple[Part, ...]:
-    return (Part(PartKind.CONTENT, text),) if text else ()
 
 
 class TextEngine:
@@ -124,178 +77,319 @@ class TextEngine:
             max_rows=spec.max_rows,
             vocab_size=model.vocab_size,
         )
-        self._model: LoadedModel | None = model
-        self._kv_bytes_per_token = spec.kv_bytes_per_token
-        self._kv_bytes = spec.lease_bytes - model.weight_bytes
-        """What the rows inside may come to hold together."""
-        self._waiting: dict[str, _Row] = {}
-        self._gather = Gather()
-        self._start(model)
-
-    def _start(self, model: LoadedModel) -> None:
-        """A generator with nothing in it."""
-        self._inside: dict[int, _Row] = {}
-        """By the generator's numbers."""
-        self._order: RowOrder[RowSampling] = RowOrder(_PREFILL_CHUNK_TOKENS, _PREFILL_STEP_TOKENS)
-        self._sampler = BatchSampler()
-        # Prompts and decoding rows share one limit, so what goes in is admitted in the same step.
-        self._generator = BatchGenerator(
+        self._model = model
+        self._layout = CacheLayout.probe(
             model.network,
-            stop_tokens=[[token] for token in sorted(model.end_tokens)],
-            sampler=self._sampler,
-            completion_batch_size=self.info.max_rows,
-            prefill_batch_size=self.info.max_rows,
-            prefill_step_size=_PREFILL_CHUNK_TOKENS,
+            live_bits=spec.kv_live_bits,
+            codec=codec_for(spec.kv_cache_bits),
         )
+        self._limits = Limits(spec.prefill_chunk_tokens, spec.decode_stall_target_ms / 1000)
+        self._rates = Rates()
+        self._room = Room(spec.lease, self._layout.live_bytes, model.weight_bytes)
+        self._reuse = Reuse(self._layout, spec, self._rates, open_disk(spec, logger.warning))
+        self._upkeep = Upkeep(self._room, self._reuse, spec.snapshot_bytes)
+        self._queue = Queue(self._reuse, self._rates)
+        self._gather = Gather()
+        self._groups: list[PrefillGroup] = []
+        self._batches: list[DecodeBatch] = []
+        self._prefill_next = False
+        self._prefilled_tokens = 0
+        self._progress: dict[str, Progress] = {}
+
+    def warm_up(self) -> None:
+        """Compiles what a first request would, and learns a first speed."""
+        warm_up(self._model, self._layout, self._rates)
+
+    # --- requests ----------------------------------------------------------------------------
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
-        refused = self._refusal(request)
+        is_running = self._row(request.uid) is not None
+        refused = refusal(request, self.info, is_running=is_running)
         if refused is not None:
             return refused
-        assert self._model is not None
-        room = self.info.context_tokens - len(request.tokens)
-        self._waiting[request.uid] = _Row(
+        tokens = np.asarray(request.tokens, dtype=np.int32)
+        longest = self._room.longest_tokens(self.info.context_tokens)
+        if len(tokens) >= longest:
+            reason = (
+                f"The KV of {len(tokens)} tokens does not fit into the memory that this model was "
+                f"given, which holds {longest} tokens. Raise --memory-limit, or unload another "
+                "model."
+            )
+            return Refused(request.uid, reason, "messages")
+        room = longest - len(tokens)
+        row = Row(
             request=request,
+            tokens=tokens,
             limit=room if request.max_tokens is None else min(request.max_tokens, room),
             detokenizer=self._model.vocabulary.open(request.tokens),
             stops=StopMatcher(request.stops),
             sampling=RowSampling.of(request.sampling),
             accepted_s=time.monotonic(),
         )
-        return Accepted(request.uid, prompt_tokens=len(request.tokens), cached_tokens=0)
+        cached_tokens = self._queue.add(row)
+        return Accepted(request.uid, len(tokens), cached_tokens)
 
-    def _refusal(self, request: GenerateRequest) -> Refused | None:
-        tokens, vocab_size = request.tokens, self.info.vocab_size
-        bias = [token for token, _ in request.sampling.logit_bias]
-        if request.uid in self._waiting or self._number(request.uid) is not None:
-            return Refused(request.uid, "A request with this id is running.")
-        if not tokens:
-            return Refused(request.uid, "The prompt is empty.", "messages")
-        if len(tokens) >= self.info.context_tokens:
-            reason = (
-                f"The prompt has {len(tokens)} tokens; the model's context of "
-                f"{self.info.context_tokens} leaves no room for an answer."
-            )
-            return Refused(request.uid, reason, "messages")
-        if not 0 <= min(tokens) <= max(tokens) < vocab_size:
-            return Refused(request.uid, "The prompt has ids beyond the vocabulary.", "messages")
-        if request.max_tokens is not None and request.max_tokens < 1:
-            return Refused(request.uid, "max_tokens must be at least 1.", "max_tokens")
-        if bias and not 0 <= min(bias) <= max(bias) < vocab_size:
-            reason = f"logit_bias names ids beyond the vocabulary of {vocab_size} tokens."
-            return Refused(request.uid, reason, "logit_bias")
-        return None
+    def _row(self, uid: str) -> Row | None:
+        return next((row for row in self._rows() if row.uid == uid), None)
 
-    def _number(self, uid: str) -> int | None:
-        """The generator's number of a row that is inside."""
-        inside = self._inside.items()
-        return next((number for number, row in inside if row.request.uid == uid), None)
+    def _rows(self) -> list[Row]:
+        return [*self._queue.rows(), *self._inside()]
+
+    def _inside(self) -> list[Row]:
+        """Rows that are being prefilled or decoded."""
+        return [row for place in self._places() for row in place.rows]
+
+    def _places(self) -> list[PrefillGroup | DecodeBatch]:
+        return [*self._groups, *self._batches]
 
     def cancel(self, uid: str) -> Delta | None:
-        row = self._waiting.pop(uid, None)
-        number = self._number(uid)
-        if number is not None:
-            row = self._inside[number]
-            self._remove([number])
-        return None if row is None else row.last(FinishReason.CANCELLED)
+        row = self._row(uid)
+        if row is None:
+            return None
+        self._queue.remove(row)
+        for group in self._groups:
+            if row in group.rows:
+                self._reuse.keep_partial(row, group.view(row))
+                group.remove(row)
+        for batch in self._batches:
+            if row in batch.rows:
+                self._reuse.keep_answer(row, batch.view(row))
+                batch.remove([row])
+        self._drop_empty()
+        return row.last(FinishReason.CANCELLED)
+
+    # --- steps -------------------------------------------------------------------------------
 
     def wait_s(self) -> float | None:
-        if self._inside:
+        if self._groups or self._batches:
             return 0.0
-        if not self._waiting:
-            return None
-        rows = list(self._waiting.values())
-        tokens = sum(len(row.request.tokens) for row in rows)
-        due_s = self._gather.due_s(rows[0].accepted_s, rows[-1].accepted_s, tokens)
-        return max(0.0, due_s - time.monotonic())
+        now_s, rows = time.monotonic(), self._queue.rows()
+        tidy_s = self._upkeep.wait_s()
+        waits = [] if tidy_s is None else [tidy_s]
+        if self._reuse.is_busy:
+            waits.append(POLL_S if self._queue.promoting else 10 * POLL_S)
+        if len(rows) > self._queue.promoting:
+            rest = sum(row.rest_estimate for row in rows)
+            due_s = self._gather.due_s(rows[0].accepted_s, rows[-1].accepted_s, rest)
+            waits.append(max(0.0, due_s - now_s))
+        return min(waits, default=None)
 
     def step(self) -> list[Delta]:
+        self._reuse.poll()
         self._admit()
-        if not self._inside:
-            return []
-        self._sampler.expect(self._order.sampled_next())
-        tokens, began_s = self._order.prefilled_next(), time.monotonic()
-        _, responses = self._generator.next()
-        if not responses:
-            self._gather.learn(tokens, time.monotonic() - began_s)
-        ended = [response.uid for response in responses if response.finish_reason]
-        self._order.advance([response.uid for response in responses], ended)
-        now_s = time.monotonic()
-        deltas = [self._take(response, now_s) for response in responses]
-        gone = [
-            response.uid
-            for response, delta in zip(responses, deltas, strict=True)
-            if delta is not None and delta.finish is not None
-        ]
-        if gone:
-            self._remove(gone)
-        return [delta for delta in deltas if delta is not None]
+        deltas: list[Delta] = []
+        if self._groups and (self._prefill_next or not self._batches):
+            self._prefill_next = False
+            deltas = self._prefill()
+        elif self._batches:
+            # While prompts wait, each token goes out before the next chunk; nothing runs ahead.
+            self._prefill_next = bool(self._groups)
+            deltas = self._decode(ahead=not self._groups)
+        self._after_step()
+        return deltas
 
     def _admit(self) -> None:
-        """Moves waiting rows into the generator, first in, first out, while there is room."""
-        while self._waiting and len(self._inside) < self.info.max_rows:
-            row = next(iter(self._waiting.values()))
-            request = row.request
-            if not self._order.has_room(len(request.tokens)) or not self._is_within_lease(row):
-                return
-            row.prefill_began_s = time.monotonic()
-            processors: list[Callable[[mx.array, mx.array], mx.array]] = []
-            if needs_penalties(request.sampling):
-                processors.append(Penalties(request.sampling, request.tokens, self.info.vocab_size))
-            # The generator changes its token lists in place.
-            (number,) = self._generator.insert(
-                [list(request.tokens)], max_tokens=[row.limit], logits_processors=[processors]
+        """Moves waiting rows into prefill, while there is room."""
+        fresh: list[tuple[Row, list[Any]]] = []
+        inside = len(self._inside())
+        while inside + len(fresh) < self.info.max_rows:
+            coming = [row for group in self._groups for row in group.rows]
+            coming += [row for row, _ in fresh]
+            row = self._queue.next(self._groups, [row for row, _ in fresh])
+            if row is None or not self._room.admits(
+                self._companions(), [each.expected_tokens for each in coming], row.expected_tokens
+            ):
+                break
+            self._queue.remove(row)
+            fresh.append((row, self._reuse.restore(row)))
+            if row.prefill_began_s is None:
+                row.prefill_began_s = time.monotonic()
+        while fresh:
+            count = grouped([row for row, _ in fresh])
+            rows, caches = zip(*fresh[:count], strict=True)
+            self._groups.append(PrefillGroup(self._model, self._layout, [*rows], [*caches]))
+            fresh = fresh[count:]
+
+    def _prefill(self) -> list[Delta]:
+        """One chunk of the group that is most urgent."""
+        now_s = time.monotonic()
+        group = min(self._groups, key=lambda group: self._urgency_s(group, now_s))
+        depth_tokens = group.depth_tokens
+        chunk = chunk_tokens(
+            self._limits,
+            self._rates,
+            depth_tokens,
+            len(group.rows),
+            decoding=bool(self._batches),
+        )
+        tokens = group.run(chunk)
+        seconds = time.monotonic() - now_s
+        self._prefilled_tokens += tokens
+        self._rates.learn_prefill(depth_tokens, tokens, seconds)
+        self._gather.learn(tokens, seconds)
+        for row in group.rows:
+            self._tell_progress(row)
+            if row.rest_tokens == 0 or row.done_tokens in row.cuts:
+                self._reuse.keep_prompt(row, group.view(row))
+        finished = group.take_finished()
+        self._drop_empty()
+        return [] if finished is None else self._begin_decode(finished)
+
+    def _urgency_s(self, group: PrefillGroup, now_s: float) -> float:
+        return min(
+            urgency_s(
+                self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
             )
-            self._inside[number] = self._waiting.pop(request.uid)
-            self._order.insert(number, row.sampling, len(request.tokens))
+            for row in group.rows
+        )
 
-    def _is_within_lease(self, row: _Row) -> bool:
-        """Whether the row may go in beside those inside, if all become as long as projected. A row
-        that comes alone always may: its context bounds it."""
-        if not self._inside:
-            return True
-        tokens = sum(each.projected_tokens for each in (*self._inside.values(), row))
-        return tokens * self._kv_bytes_per_token <= max(self._kv_bytes, 0)
+    def _tell_progress(self, row: Row) -> None:
+        if row.prefill_tokens - row.cached_tokens >= PROGRESS_TOKENS:
+            self._progress[row.uid] = Progress(row.uid, row.done_tokens, row.prefill_tokens)
 
-    def _take(self, response: GenerationBatch.Response, now_s: float) -> Delta | None:
-        """What one row's token brings; None where it is nothing to tell."""
-        row = self._inside[response.uid]
-        if row.first_token_s is None:
-            row.first_token_s = now_s
-        if response.finish_reason == "stop":
-            text, _ = row.drain()
-            return row.last(FinishReason.STOP, text)
-        text, hit = row.read(response.token)
-        if hit:
-            return row.last(FinishReason.STOP, text)
-        if response.finish_reason == "length":
-            rest, hit = row.drain()
-            return row.last(FinishReason.STOP if hit else FinishReason.LENGTH, text + rest)
-        return Delta(row.request.uid, _parts(text), row.token_count) if text else None
+    def _begin_decode(self, group: PrefillGroup) -> list[Delta]:
+        """Lets prefilled rows join a batch; rows that only warm the cache end here."""
+        deltas = []
+        for row in [row for row in group.rows if row.request.warm]:
+            self._reuse.pin(row)
+            group.remove(row)
+            deltas.append(row.last(FinishReason.STOP))
+        if group.rows:
+            longest = max(row.expected_tokens for row in group.rows)
+            index = self._room.place(self._companions(), longest)
+            if index is None:
+                self._batches.append(DecodeBatch(self._model, self._layout))
+                index = -1
+            self._batches[index].join(group)
+        return deltas
 
-    def _remove(self, numbers: list[int]) -> None:
-        """Takes rows out; the generator has dropped some of them itself."""
-        self._generator.remove(numbers)
-        for number in numbers:
-            del self._inside[number]
-            self._order.remove(number)
+    def _decode(self, *, ahead: bool) -> list[Delta]:
+        """The next token of every row."""
+        began_s = time.monotonic()
+        for batch in self._batches:
+            batch.launch()
+        deltas: list[Delta] = []
+        for batch in self._batches:
+            tokens = batch.step(ahead=ahead)
+            now_s = time.monotonic()
+            self._rates.learn_decode(len(tokens), batch.depth_tokens, now_s - began_s)
+            began_s = now_s
+            deltas += self._take(batch, tokens, now_s)
+        self._drop_empty()
+        return deltas
+
+    def _take(self, batch: DecodeBatch, tokens: list[int], now_s: float) -> list[Delta]:
+        """What the tokens of a batch bring; rows that end leave it."""
+        deltas, ended = [], []
+        for row, token in zip(batch.rows, tokens, strict=True):
+            delta = row.take(token, self._model.end_tokens, now_s)
+            if delta is not None:
+                deltas.append(delta)
+                if delta.finish is not None:
+                    ended.append(row)
+        for row in ended:
+            self._reuse.keep_answer(row, batch.view(row))
+        if ended:
+            batch.remove(ended)
+        return deltas
+
+    def _drop_empty(self) -> None:
+        self._groups = [group for group in self._groups if group.rows]
+        self._batches = [batch for batch in self._batches if batch.rows]
+
+    # --- memory ------------------------------------------------------------------------------
+
+    def _companions(self) -> list[Companions]:
+        return [
+            Companions(tuple(row.expected_tokens for row in batch.rows)) for batch in self._batches
+        ]
+
+    def _live_bytes(self) -> int:
+        """What the KV of all rows inside takes, padding included, and room to grow."""
+        live_bytes = self._layout.live_bytes
+        return sum(len(place.rows) * live_bytes(place.depth_tokens) for place in self._places())
+
+    def _after_step(self) -> None:
+        """Stored KV gives way to live KV, and if that is not enough the youngest row does."""
+        live_bytes = self._live_bytes()
+        while live_bytes > self._room.most_bytes and self._preempt():
+            live_bytes = self._live_bytes()
+        self._upkeep.after_step(live_bytes, busy=bool(self._places()))
+
+    def _preempt(self) -> bool:
+        """Sends the row that came last back to the queue, to be prefilled again when there is
+        room; whether there was one beside others."""
+        rows = [row for batch in self._batches for row in batch.rows]
+        if len(rows) < 2:
+            return False
+        row = max(rows, key=lambda row: row.accepted_s)
+        for batch in self._batches:
+            if row in batch.rows and batch.is_settled:
+                self._reuse.keep_answer(row, batch.view(row))
+                batch.remove([row])
+                row.restart()
+                self._queue.add(row)
+                self._drop_empty()
+                return True
+        return False
+
+    def set_lease(self, lease: MemoryLease) -> None:
+        self._upkeep.set_lease(lease, self._live_bytes())
+
+    def set_pressure(self, level: Pressure) -> None:
+        self._upkeep.set_pressure(level)
+
+    def clear_cache(self) -> None:
+        self._reuse.clear()
+        self._upkeep.device.tidy(keep_bytes=0)
+
+    # --- accounts ----------------------------------------------------------------------------
+
+    def take_progress(self) -> tuple[Progress, ...]:
+        progress = tuple(self._progress.values())
+        self._progress.clear()
+        return progress
+
+    def take_cache_events(self) -> tuple[CacheEvent, ...]:
+        return self._reuse.events()
+
+    def stats(self) -> EngineStats:
+        cache = self._reuse.cache
+        return EngineStats(
+            weight_bytes=self.info.weight_bytes,
+            live_kv_bytes=sum(place.nbytes for place in self._places()),
+            stored_kv_bytes=cache.nbytes,
+            snapshot_bytes=cache.snapshot_nbytes,
+            disk_kv_bytes=cache.disk_nbytes,
+            active_bytes=self._upkeep.device.active_bytes,
+            free_bytes=self._upkeep.device.free_bytes,
+            entries=cache.entries,
+            waiting_rows=len(self._queue.rows()),
+            prefilling_rows=sum(len(group.rows) for group in self._groups),
+            decoding_rows=sum(len(batch.rows) for batch in self._batches),
+            prefill_tokens=self._prefilled_tokens,
+            cached_tokens=self._reuse.cached_tokens,
+            prefill_rates=self._rates.prefill_rates(),
+            decode_rates=self._rates.decode_rates(),
+            lease=self._room.lease,
+        )
+
+    # --- ends --------------------------------------------------------------------------------
 
     def reset(self, reason: str) -> list[Delta]:
-        assert self._model is not None
         # Waiting rows are not lost, unless it was one of them that could not even go in.
-        lost = list(self._inside.values()) or list(self._waiting.values())
-        if not self._inside:
-            self._waiting.clear()
-        self._generator.close()
-        self._start(self._model)
-        mx.clear_cache()
+        lost = self._inside()
+        if not lost:
+            lost = self._queue.rows()
+            for row in lost:
+                self._queue.remove(row)
+        self._groups, self._batches, self._prefill_next = [], [], False
+        self._upkeep.device.tidy(keep_bytes=0)
         return [row.last(FinishReason.ERROR, error=reason) for row in lost]
 
     def close(self) -> None:
-        mx.synchronize(self._generator.stream)
-        self._generator.close()
-        del self._generator, self._sampler
-        self._inside.clear()
-        self._waiting.clear()
-        self._model = None
+        self._groups, self._batches = [], []
+        mx.synchronize()
+        self._reuse.close(FLUSH_S)
+        del self._model, self._layout, self._reuse, self._queue, self._room, self._upkeep
         _leave_thread()

@@ -6,16 +6,24 @@ from pathlib import Path
 import pytest
 
 from node.engine.blas import load_fast_blas
-from tests.mlx.tiny import make_tiny
 
-# Before any test module imports MLX.
+# Before anything imports MLX.
 load_fast_blas()
+
+from tests.mlx.kinds import KINDS, make_kind  # noqa: E402
+from tests.mlx.tiny import make_tiny  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of a tiny random model."""
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a tiny random model of each kind of cache."""
+    return make_kind(request.param, tmp_path_factory.mktemp("kinds") / request.param)
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+import mlx.core as mx
+import msgspec
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
 from tokenizers import Tokenizer
 
 from node.engine.model import LoadedModel, load_folder
@@ -17,6 +21,7 @@ from node.types import (
     Delta,
     EngineSpec,
     GenerateRequest,
+    MemoryLease,
     Refused,
     RowUsage,
     SamplingParams,
@@ -25,6 +30,32 @@ from node.types import (
 GREEDY = SamplingParams(temperature=0.0)
 _TIMEOUT_S = 60
 T = TypeVar("T")
+
+
+def make_spec(folder: Path, **options: Any) -> EngineSpec:
+    """What an engine of the folder is started with: 4 rows, and memory for all that a test does."""
+    spec = EngineSpec(
+        engine="text",
+        model="m",
+        folder=str(folder),
+        max_rows=4,
+        lease=MemoryLease(0, live_kv_bytes=1 << 30, stored_kv_bytes=1 << 28),
+    )
+    return msgspec.structs.replace(spec, **options)
+
+
+def prompt(length: int, seed: int) -> tuple[int, ...]:
+    """Random tokens, none of them special."""
+    return tuple(np.random.default_rng(seed).integers(3, 400, length).tolist())
+
+
+def _greedy(model: LoadedModel, tokens: tuple[int, ...], count: int) -> list[int]:
+    cache, inputs, out = make_prompt_cache(model.network), list(tokens), list[int]()
+    while len(out) < count and (not out or out[-1] not in model.end_tokens):
+        logits = model.network(mx.array([inputs]), cache=cache)[:, -1]
+        inputs = np.array(mx.argmax(logits, axis=-1)).tolist()
+        out += inputs
+    return out
 
 
 @dataclass
@@ -56,24 +87,17 @@ class Driver:
         self,
         folder: Path,
         *,
-        max_rows: int = 4,
-        lease_bytes: int = 0,
-        kv_bytes_per_token: int = 0,
+        spec: EngineSpec | None = None,
         change: Callable[[LoadedModel], LoadedModel] = lambda model: model,
     ) -> None:
         self.rows: dict[str, Row] = {}
+        self.outputs: dict[str, list[int]] = {}
+        """Token ids of each row, an end token included."""
         self.tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._thread = ThreadPoolExecutor(1)
-        spec = EngineSpec(
-            engine="text",
-            model="m",
-            folder=str(folder),
-            max_rows=max_rows,
-            lease_bytes=lease_bytes,
-            kv_bytes_per_token=kv_bytes_per_token,
-        )
+        chosen = make_spec(folder) if spec is None else spec
         self.engine = self.call(
-            lambda: TextEngine(change(load_folder(folder, lambda fraction: None)), spec)
+            lambda: TextEngine(change(load_folder(folder, lambda fraction: None)), chosen)
         )
 
     def __enter__(self) -> Self:
@@ -88,9 +112,9 @@ class Driver:
         self.call(self.engine.close)
         self._thread.shutdown()
 
-    def call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T], timeout_s: float = _TIMEOUT_S) -> T:
         """Runs the function in the engine's thread."""
-        return self._thread.submit(function).result(_TIMEOUT_S)
+        return self._thread.submit(function).result(timeout_s)
 
     def ids(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
@@ -103,12 +127,16 @@ class Driver:
         *,
         max_tokens: int | None = 24,
         stops: tuple[str, ...] = (),
+        **options: Any,
     ) -> Accepted | Refused:
         tokens = self.ids(prompt) if isinstance(prompt, str) else prompt
-        request = GenerateRequest(uid, tokens, max_tokens, sampling, stops)
+        request = GenerateRequest(uid, tokens, max_tokens, sampling, stops, **options)
         reply = self.call(lambda: self.engine.submit(request))
         if isinstance(reply, Accepted):
             self.rows[uid] = Row()
+            inside = self.engine._row(uid)
+            assert inside is not None
+            self.outputs[uid] = inside.output
         return reply
 
     def step(self) -> list[Delta]:
@@ -126,8 +154,8 @@ class Driver:
         return delta
 
     def run(self) -> dict[str, Row]:
-        """Steps until nothing is left to do."""
-        while self.engine.wait_s() is not None:
+        """Steps until all rows have ended."""
+        while any(row.finish is None for row in self.rows.values()):
             self.step()
         return self.rows
 
@@ -135,6 +163,10 @@ class Driver:
         """Steps until the row has told of so many tokens."""
         while self.rows[uid].token_count < token_count:
             self.step()
+
+    def bare(self, tokens: tuple[int, ...], count: int) -> list[int]:
+        """What mlx-lm's model says greedily, without any of our code."""
+        return self.call(lambda: _greedy(self.engine._model, tokens, count))
 
     def alone(self, prompt: str | tuple[int, ...], *args: Any, **options: Any) -> Row:
         """The row that the prompt gives with nothing beside it."""

@@ -9,10 +9,10 @@ import pytest
 
 from node.engine.gather import LONGEST_S
 from node.engine.model import LoadedModel
-from node.engine.text import USUAL_ANSWER_TOKENS
+from node.engine.schedule import USUAL_ANSWER_TOKENS
 from node.protocol.messages import FinishReason
-from node.types import Delta, GenerateRequest, Refused, SamplingParams
-from tests.mlx.driver import GREEDY, Driver
+from node.types import Delta, GenerateRequest, MemoryLease, Refused, SamplingParams
+from tests.mlx.driver import GREEDY, Driver, make_spec
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE, make_tiny
 
 pytestmark = pytest.mark.mlx
@@ -161,7 +161,7 @@ def last(delta: Delta | None) -> Delta:
 
 
 def test_cancels_a_row_that_waits(tiny: Path) -> None:
-    with Driver(tiny, max_rows=1) as engine:
+    with Driver(tiny, spec=make_spec(tiny, max_rows=1)) as engine:
         engine.submit("a", PROMPT)
         engine.step()
         engine.submit("b", PROMPT)
@@ -173,7 +173,7 @@ def test_cancels_a_row_that_waits(tiny: Path) -> None:
 
 
 def test_cancels_a_row_in_its_prefill(tiny: Path) -> None:
-    with Driver(tiny) as engine:
+    with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=64)) as engine:
         alone = engine.alone(PROMPT).text
         engine.submit("long", engine.ids(PROMPT * 400)[:2000])
         engine.step()
@@ -204,7 +204,7 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         failing.append(Failing(model.network))
         return replace(model, network=failing[0])
 
-    with Driver(tiny, max_rows=2, change=change) as engine:
+    with Driver(tiny, spec=make_spec(tiny, max_rows=2), change=change) as engine:
         alone = engine.alone(PROMPT).text
         for uid in ("a", "b", "waits"):
             engine.submit(uid, PROMPT)
@@ -220,20 +220,31 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         assert (rows["waits"].text, rows["waits"].finish) == (alone, FinishReason.LENGTH)
 
 
-@pytest.mark.parametrize(("room_tokens", "together"), [(60, 2), (59, 1), (0, 1)])
+ROW_BYTES = 256 * 512
+"""KV of one row of up to 256 tokens: 2 layers, keys and values of 2 heads of 16 numbers."""
+
+
+def inside(engine: Driver) -> list[str]:
+    return [row.uid for row in engine.engine._inside()]
+
+
+def leased(tiny: Path, live_kv_bytes: int) -> Driver:
+    lease = MemoryLease(1 << 20, live_kv_bytes, stored_kv_bytes=1 << 20)
+    return Driver(tiny, spec=make_spec(tiny, lease=lease))
+
+
+@pytest.mark.parametrize(
+    ("live_kv_bytes", "together"), [(2 * ROW_BYTES, 2), (2 * ROW_BYTES - 1, 1), (0, 1)]
+)
 def test_rows_go_in_while_their_longest_fits_the_lease(
-    tiny: Path, room_tokens: int, together: int
+    tiny: Path, live_kv_bytes: int, together: int
 ) -> None:
-    with Driver(tiny) as unlimited:
-        weight_bytes = unlimited.engine.info.weight_bytes
-    lease_bytes = weight_bytes + 10 * room_tokens
-    with Driver(tiny, lease_bytes=lease_bytes, kv_bytes_per_token=10) as engine:
+    with leased(tiny, live_kv_bytes) as engine:
         for uid in "abc":
             # 10 tokens of prompt and 20 of output, at most.
             engine.submit(uid, (5,) * 10, max_tokens=20)
         engine.step()
-        inside = [uid for uid in "abc" if engine.engine._number(uid) is not None]
-        assert inside == list("abc"[:together])
+        assert inside(engine) == list("abc"[:together])
         rows = engine.run()
     assert {uid: rows[uid].finish is not None for uid in "abc"} == dict.fromkeys("abc", True)
     first, last = rows["a"].usage, rows["c"].usage
@@ -242,39 +253,36 @@ def test_rows_go_in_while_their_longest_fits_the_lease(
 
 
 def test_a_request_without_max_tokens_counts_as_an_answer_of_usual_length(tiny: Path) -> None:
-    with Driver(tiny) as unlimited:
-        weight_bytes = unlimited.engine.info.weight_bytes
-    room_tokens = 2 * (10 + min(USUAL_ANSWER_TOKENS, CONTEXT_TOKENS - 10))
-    lease_bytes = weight_bytes + 10 * room_tokens
-    with Driver(tiny, lease_bytes=lease_bytes, kv_bytes_per_token=10) as engine:
+    usual_bytes = -(-(10 + USUAL_ANSWER_TOKENS) // 256) * ROW_BYTES
+    with leased(tiny, 2 * usual_bytes) as engine:
         for uid in "abc":
             engine.submit(uid, (5,) * 10, max_tokens=None)
         engine.step()
-        inside = [uid for uid in "abc" if engine.engine._number(uid) is not None]
-        assert inside == ["a", "b"]
+        assert inside(engine) == ["a", "b"]
 
 
-def test_without_a_known_size_of_the_cache_the_lease_limits_nothing(tiny: Path) -> None:
-    with Driver(tiny, lease_bytes=1) as engine:
-        for uid in "abcd":
-            engine.submit(uid, (5,) * 10)
-        engine.step()
-        assert all(engine.engine._number(uid) is not None for uid in "abcd")
+def test_a_prompt_that_memory_can_never_hold_is_refused(tiny: Path) -> None:
+    lease = MemoryLease(1 << 20, live_kv_bytes=ROW_BYTES, stored_kv_bytes=ROW_BYTES)
+    with Driver(tiny, spec=make_spec(tiny, lease=lease)) as engine:
+        refused = engine.submit("a", (5,) * 600)
+        assert isinstance(refused, Refused) and "--memory-limit" in refused.reason
+        engine.submit("b", (5,) * 500, max_tokens=None)
+        row = engine.run()["b"]
+        # Its own KV ends the row where the memory ends.
+        assert (row.token_count, row.finish) == (12, FinishReason.LENGTH)
 
 
 def test_a_cancel_takes_a_prompt_out_between_two_chunks(tiny: Path) -> None:
     prompt = (5,) * (CONTEXT_TOKENS - 100)
-    with Driver(tiny) as engine:
+    with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=64)) as engine:
         engine.submit("a", prompt, max_tokens=2)
         engine.step()
         engine.step()
-        number = engine.engine._number("a")
-        assert number is not None and engine.rows["a"].token_count == 0
+        assert inside(engine) == ["a"] and engine.rows["a"].token_count == 0
         last = engine.cancel("a")
         # At once, without one more step, and nothing of it is computed after.
         assert last is not None and last.finish is FinishReason.CANCELLED
-        assert engine.engine.wait_s() is None
-        assert engine.engine._number("a") is None
+        assert inside(engine) == [] and engine.call(engine.engine.wait_s) != 0
 
 
 def test_an_idle_engine_waits_a_moment_for_requests_that_come_together(tiny: Path) -> None:
@@ -283,7 +291,7 @@ def test_an_idle_engine_waits_a_moment_for_requests_that_come_together(tiny: Pat
         assert engine.engine.wait_s() == 0, "nothing is known of its speed"
         engine.run()
         engine.engine._gather.learn(1, 1.0)
-        engine.submit("b", PROMPT)
+        engine.submit("b", "A small ship left the harbour at dawn.")
         wait_s = engine.engine.wait_s()
         assert wait_s is not None and 0 < wait_s <= LONGEST_S
         engine.step()

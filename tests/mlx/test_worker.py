@@ -18,6 +18,7 @@ from node.types import (
     LoadFailed,
     Loading,
     Marked,
+    MemoryLease,
     SamplingParams,
     Submit,
 )
@@ -30,7 +31,8 @@ LONG = CONTEXT_TOKENS - 100
 
 
 def spec(folder: Path) -> EngineSpec:
-    return EngineSpec(engine="text", model="tiny", folder=str(folder), max_rows=4, lease_bytes=0)
+    # A lease of nothing is none: the engine takes what it needs.
+    return EngineSpec("text", "tiny", str(folder), max_rows=4, lease=MemoryLease(0, 0, 0))
 
 
 def submit(

@@ -1,5 +1,6 @@
 """The scripted engine: pace, faults, accounts."""
 
+import msgspec
 import pytest
 
 from node.engine.base import Engine, LoadError
@@ -16,7 +17,17 @@ from node.engine.scripted import (
 )
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, EngineSpec, GenerateRequest, Loaded, Refused
+from node.types import (
+    Accepted,
+    Delta,
+    EngineSpec,
+    GenerateRequest,
+    Loaded,
+    MemoryLease,
+    Pressure,
+    Progress,
+    Refused,
+)
 
 
 class Clock:
@@ -238,13 +249,91 @@ def test_the_cache_forgets_the_least_recently_used_prompt() -> None:
     assert cached(engine, (4,) * 7) == 0, "larger than the cache"
 
 
+def kinds(engine: ScriptedEngine) -> list[tuple[str, int]]:
+    return [(event.kind.value, event.entry) for event in engine.take_cache_events()]
+
+
+def leased(stored_bytes: int, script: Script | None = None) -> ScriptedEngine:
+    """With a cache of up to a hundred tokens of ten bytes, as far as the lease allows."""
+    script = script or Script(cache=ScriptedCache(capacity_tokens=100), tokens=1)
+    info = Loaded(weight_bytes=7, context_tokens=100, max_rows=4, vocab_size=256)
+    engine = ScriptedEngine(info, script, kv_bytes_per_token=10, clock=Clock(), die=die)
+    engine.set_lease(MemoryLease(7, 0, stored_bytes))
+    return engine
+
+
+def test_the_cache_keeps_within_the_lease_and_tells_what_happens_to_it() -> None:
+    engine = leased(50)
+    run(engine, ask("a", (1, 2, 3)))
+    run(engine, ask("b", (4, 5, 6)))
+    assert kinds(engine) == [("stored", 1), ("stored", 2), ("evicted", 1)]
+    run(engine, ask("c", (4, 5, 6, 7)))
+    assert kinds(engine) == [("stored", 3), ("evicted", 2)]
+    stats = engine.stats()
+    assert (stats.stored_kv_bytes, stats.live_kv_bytes, stats.active_bytes) == (40, 0, 47)
+    assert (stats.entries, stats.prefill_tokens, stats.cached_tokens) == (1, 7, 3)
+    engine.set_lease(MemoryLease(7, 0, 39))
+    assert kinds(engine) == [("evicted", 3)]
+    assert engine.stats().lease == MemoryLease(7, 0, 39)
+
+
+def test_a_running_row_is_live_kv() -> None:
+    engine = leased(0, Script(token_interval_s=1.0))
+    engine.submit(ask("a", (1, 2, 3)))
+    assert engine.stats().waiting_rows == 1
+    assert engine.wait_s() == 0
+    assert engine.stats().prefilling_rows == 1
+    engine.step()
+    assert (engine.stats().decoding_rows, engine.stats().live_kv_bytes) == (1, 40)
+
+
+def test_pressure_empties_the_cache_and_keeps_it_empty() -> None:
+    engine = leased(100)
+    run(engine, ask("a"))
+    engine.set_pressure(Pressure.SOFT)
+    run(engine, ask("b", (4,)))
+    assert kinds(engine) == [("stored", 1), ("evicted", 1)]
+    engine.set_pressure(Pressure.NONE)
+    run(engine, ask("c", (4,)))
+    assert kinds(engine) == [("stored", 2)]
+
+
+def test_a_warm_prompt_has_no_output_and_stays_until_a_clear() -> None:
+    engine = leased(50)
+    (last,) = run(engine, msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True))
+    assert (last.finish, last.token_count, last.parts) == (FinishReason.STOP, 0, ())
+    assert last.usage is not None
+    assert last.usage.prompt_tokens == 3
+    run(engine, ask("a", (4, 5)))
+    run(engine, ask("b", (6, 7)))
+    run(engine, ask("c", (8, 9, 8)))
+    assert kinds(engine) == [("stored", 1), ("stored", 2), ("stored", 3), ("evicted", 2)]
+    engine.clear_cache()
+    assert kinds(engine) == [("evicted", 1), ("evicted", 3)]
+    assert engine.stats().stored_kv_bytes == 0
+
+
+def test_tells_how_far_a_prefill_is() -> None:
+    clock = Clock()
+    script = Script(prefill_s_per_token=1.0, progress_interval_s=2.0)
+    engine = make(script, clock=clock)
+    engine.submit(ask("a", (1,) * 10))
+    assert engine.wait_s() == 2.0
+    clock.now_s += 2.0
+    assert (engine.step(), engine.wait_s()) == ([], 2.0)
+    assert engine.take_progress() == (Progress("a", 2, 10),)
+    assert engine.take_progress() == ()
+    clock.now_s += 8.0
+    assert len(engine.step()) == 1
+
+
 def spec(script: Script, model: str = "scripted") -> EngineSpec:
     return EngineSpec(
         engine="scripted",
         model=model,
         folder="",
         max_rows=3,
-        lease_bytes=1,
+        lease=MemoryLease(0, 0, 0),
         script_json=encode_script(script),
     )
 

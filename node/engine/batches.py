@@ -1,0 +1,265 @@
+"""Rows that go through the model together: prompts that are prefilled, and rows that decode.
+
+Both hold mlx-lm's caches: those of a single row as the model makes them, which need no mask, and
+mlx-lm's batch caches for several. All calls come from the engine's thread.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx.utils import tree_map
+from mlx_lm.models.cache import BatchKVCache
+
+from node.engine.cache_tree import flatten
+from node.engine.codec import detached
+from node.engine.layers import CacheLayout
+from node.engine.model import LoadedModel
+from node.engine.penalties import Penalties, needs_penalties
+from node.engine.row import Row
+from node.engine.sampler import BatchSampler
+from node.engine.spans import KvSpan, LayerSnapshot
+
+
+class RowView:
+    """The cache of one row, for keeping parts of it."""
+
+    def __init__(self, layout: CacheLayout, caches: list[Any], place: int | None, length: int):
+        """`place` is the row's place in batch caches, None where the caches are its own. The row
+        has `length` tokens in them."""
+        self.length = length
+        self._layout = layout
+        self._caches = caches
+        self._place = place
+
+    def capture(self, begin: int, end: int) -> KvSpan:
+        """A copy of the KV of these tokens, evaluated."""
+        if self._place is None:
+            return self._layout.capture(self._caches, begin, end)
+        return self._layout.capture_row(self._caches, self._place, self.length, begin, end)
+
+    def snapshot(self) -> LayerSnapshot:
+        """A copy of the state after all of the row's tokens, evaluated."""
+        if self._place is None:
+            return self._layout.snapshot(self._caches)
+        return self._layout.snapshot_row(self._caches, self._place)
+
+
+class PrefillGroup:
+    """Prompts that are prefilled together, each from where its cache ends."""
+
+    def __init__(self, model: LoadedModel, layout: CacheLayout, rows: list[Row], caches: list[Any]):
+        """`caches` holds the caches of each row, `done_tokens` long."""
+        self.rows = rows
+        self._model = model
+        self._layout = layout
+        self._merged = len(rows) > 1
+        self._caches: list[Any] = layout.merge(caches) if self._merged else caches[0]
+
+    @property
+    def rest_tokens(self) -> int:
+        """Of the row with most to do."""
+        return max(row.rest_tokens for row in self.rows)
+
+    @property
+    def depth_tokens(self) -> int:
+        return max(row.done_tokens for row in self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self._caches)
+
+    def run(self, chunk_tokens: int) -> int:
+        """Prefills up to `chunk_tokens` of each prompt, no further than its next cut; how many
+        tokens of all prompts went through the model. Waits until it is done."""
+        counts = [min(chunk_tokens, row.next_stop() - row.done_tokens) for row in self.rows]
+        longest = max(counts)
+        if longest == 0:
+            return 0
+        padding = [longest - count for count in counts]
+        chunks = [
+            [*row.tokens[row.done_tokens : row.done_tokens + count].tolist(), *([0] * pad)]
+            for row, count, pad in zip(self.rows, counts, padding, strict=True)
+        ]
+        if any(padding):
+            for cache in self._caches:
+                cache.prepare(lengths=counts, right_padding=padding)
+        self._model.network(mx.array(chunks), cache=self._caches)
+        if any(padding):
+            for cache in self._caches:
+                cache.finalize()
+        mx.eval([cache.state for cache in self._caches])
+        for row, count in zip(self.rows, counts, strict=True):
+            row.done_tokens += count
+        return sum(counts)
+
+    def view(self, row: Row) -> RowView:
+        place = self.rows.index(row) if self._merged else None
+        return RowView(self._layout, self._caches, place, row.done_tokens)
+
+    def remove(self, row: Row) -> None:
+        place = self.rows.index(row)
+        self._keep([i for i in range(len(self.rows)) if i != place])
+
+    def take_finished(self) -> "PrefillGroup | None":
+        """The rows of which only the last token is left, with their caches."""
+        ready = [i for i, row in enumerate(self.rows) if row.rest_tokens == 0]
+        if not ready:
+            return None
+        finished = copy.copy(self)
+        if len(ready) == len(self.rows):
+            self.rows, self._caches = [], []
+            return finished
+        # Copied on write only.
+        finished._caches = copy.deepcopy(self._caches)
+        finished._keep(ready)
+        self._keep([i for i in range(len(self.rows)) if i not in ready])
+        return finished
+
+    def release(self) -> tuple[list[Any], bool]:
+        """The caches, and whether they are batch caches."""
+        return self._caches, self._merged
+
+    def _keep(self, places: list[int]) -> None:
+        self.rows = [self.rows[i] for i in places]
+        if self.rows:
+            _filter(self._caches, places)
+        else:
+            self._caches = []
+
+
+class DecodeBatch:
+    """Rows that get their next token in one pass.
+
+    A pass is launched before the tokens of the last one are asked for, so that the model works
+    while their text is made; a row that ends has then been fed its last token, too.
+    """
+
+    def __init__(self, model: LoadedModel, layout: CacheLayout) -> None:
+        self.rows: list[Row] = []
+        self._model = model
+        self._layout = layout
+        self._caches: list[Any] = []
+        self._merged = False
+        self._lengths: list[int] = []
+        """Tokens in the cache of each row."""
+        self._next: mx.array | None = None
+        """[rows]: what the next pass feeds."""
+        self._ready: mx.array | None = None
+        """[rows]: sampled, and not handed out."""
+        self._sampler: BatchSampler | None = None
+        self._fresh = 0
+        """How many of the last rows have not been fed since they joined."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all tokens have been handed out, so that rows may join."""
+        return self._ready is None
+
+    @property
+    def depth_tokens(self) -> int:
+        return max(self._lengths)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(cache.nbytes for cache in self._caches)
+
+    def join(self, group: PrefillGroup) -> None:
+        """Takes in rows that are prefilled but for their last token."""
+        assert self._ready is None, "rows join between two passes"
+        caches, merged = group.release()
+        fed = mx.array([int(row.tokens[-1]) for row in group.rows])
+        if not self.rows:
+            self._caches, self._merged, self._next = caches, merged, fed
+        else:
+            assert self._next is not None
+            if not self._merged:
+                self._caches, self._merged = self._layout.merge([self._caches]), True
+            for own, other in zip(
+                self._caches, caches if merged else self._layout.merge([caches]), strict=True
+            ):
+                own.extend(other)
+            self._next = mx.concatenate([self._next, fed])
+        for row in group.rows:
+            params = row.request.sampling
+            if needs_penalties(params):
+                row.penalties = Penalties(
+                    params, row.request.tokens, row.output, self._model.vocab_size
+                )
+            self.rows.append(row)
+            self._lengths.append(row.done_tokens)
+        self._fresh += len(group.rows)
+        self._sampler = None
+
+    def launch(self) -> None:
+        """Starts a pass, unless there are tokens that have not been handed out."""
+        if self._ready is None:
+            self._pass()
+
+    def step(self, *, ahead: bool) -> list[int]:
+        """The next token of each row. With `ahead`, the pass after it is started first."""
+        self.launch()
+        ready = self._ready
+        assert ready is not None
+        self._ready = None
+        if ahead:
+            self._pass()
+        return ready.tolist()  # type: ignore[return-value]
+
+    def _pass(self) -> None:
+        inputs = self._next
+        assert inputs is not None
+        logits = self._model.network(inputs[:, None], cache=self._caches)[:, -1, :]
+        if any(row.penalties is not None for row in self.rows):
+            logits = self._penalised(inputs, logits)
+        if self._sampler is None:
+            self._sampler = BatchSampler([row.sampling for row in self.rows], logits.shape[1])
+        self._next = self._ready = self._sampler.sample(logits)
+        mx.async_eval(self._next)
+        self._lengths = [length + 1 for length in self._lengths]
+        self._fresh = 0
+
+    def _penalised(self, inputs: mx.array, logits: mx.array) -> mx.array:
+        out = []
+        for place, row in enumerate(self.rows):
+            own = logits[place : place + 1]
+            if row.penalties is not None:
+                if place < len(self.rows) - self._fresh:
+                    row.penalties.count(inputs[place])
+                own = row.penalties.apply(own)
+            out.append(own)
+        return mx.concatenate(out)
+
+    def view(self, row: Row) -> RowView:
+        place = self.rows.index(row)
+        return RowView(
+            self._layout, self._caches, place if self._merged else None, self._lengths[place]
+        )
+
+    def remove(self, rows: Sequence[Row]) -> None:
+        keep = [i for i, row in enumerate(self.rows) if row not in rows]
+        self._fresh = sum(i >= len(self.rows) - self._fresh for i in keep)
+        self.rows = [self.rows[i] for i in keep]
+        self._lengths = [self._lengths[i] for i in keep]
+        self._sampler = None
+        if not keep:
+            self._caches, self._next, self._ready = [], None, None
+            return
+        _filter(self._caches, keep)
+        places = mx.array(keep)
+        if self._next is not None:
+            self._next = self._next[places]
+        if self._ready is not None:
+            self._ready = self._next
+
+
+def _filter(caches: list[Any], places: list[int]) -> None:
+    """Keeps these rows of batch caches. What a shorter batch no longer needs is freed: mlx-lm
+    leaves a view of the whole."""
+    for leaf in flatten(caches):
+        end = leaf._idx if isinstance(leaf, BatchKVCache) else 0
+        leaf.filter(places)
+        if isinstance(leaf, BatchKVCache) and leaf._idx < end and leaf.keys is not None:
+            leaf.keys, leaf.values = tree_map(detached, (leaf.keys, leaf.values))
+    mx.async_eval([leaf.state for leaf in flatten(caches)])

@@ -1,0 +1,58 @@
+"""How mlx-lm nests the caches of a model: a list with an entry for each layer, where a
+`CacheList` holds several. Its innermost entries are called leaves."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx_lm.models.cache import BatchKVCache, CacheList, KVCache
+
+Caches = list[Any]
+"""One entry for each layer that keeps something, of one row or of a batch."""
+
+
+def flatten(caches: Sequence[Any]) -> list[Any]:
+    """The leaves in order."""
+    leaves: list[Any] = []
+    for cache in caches:
+        leaves += flatten(cache.caches) if isinstance(cache, CacheList) else [cache]
+    return leaves
+
+
+def assemble(template: Sequence[Any], leaves: Iterator[Any]) -> Caches:
+    """The leaves, nested as those of the template are."""
+    return [
+        CacheList(*assemble(cache.caches, leaves)) if isinstance(cache, CacheList) else next(leaves)
+        for cache in template
+    ]
+
+
+def merge(rows: Sequence[Caches]) -> Caches:
+    """Batch caches of the rows, in their order. A batch of one takes over the row's KV without a
+    copy: the row must not be used afterwards."""
+    columns = zip(*(flatten(row) for row in rows), strict=True)
+    return assemble(rows[0], iter([_merge_leaves(column) for column in columns]))
+
+
+def _merge_leaves(column: tuple[Any, ...]) -> Any:
+    if len(column) == 1 and type(column[0]) is KVCache and not column[0].empty():
+        batch = BatchKVCache([0])
+        adopt(batch, column[0])
+        return batch
+    return column[0].merge(list(column))
+
+
+def adopt(batch: Any, row: Any) -> None:
+    """Makes the buffers of a row's KV those of a batch of one."""
+    batch.keys, batch.values = row.keys, row.values
+    batch.offset = mx.array([row.offset])
+    batch._idx = row.offset
+
+
+def extract_row(batch: Caches, row: int, fresh: Caches) -> Caches:
+    """The caches of one row alone; `fresh` are empty ones of a row. Waits for the device."""
+    leaves = [
+        empty if leaf.empty() else leaf.extract(row)
+        for leaf, empty in zip(flatten(batch), flatten(fresh), strict=True)
+    ]
+    return assemble(batch, iter(leaves))

@@ -1,0 +1,95 @@
+"""What steps cost, learned: prefill by depth, decode by rows and depth.
+
+Pure: the engine tells what it measured; schedule, cache and the agent read. Classes are powers of
+two, so that a rate learned at 3,000 tokens serves 2,500 too. A class that is unknown borrows from
+the nearest one that is known.
+"""
+
+from typing import TypeVar
+
+from node.types import DecodeRate, PrefillRate
+
+KeyT = TypeVar("KeyT")
+_NEWEST = 0.3
+"""Weight of the newest measurement in a running mean."""
+_FULL_TOKENS = 256
+"""A shorter chunk counts for less: it costs a pass over the weights however short it is."""
+_DEPTH_TOKENS = 1024
+"""Upper end of the first class of depth."""
+_PRIOR_S_PER_TOKEN = 1e-3
+"""Before anything is known."""
+
+
+def depth_class(tokens: int) -> int:
+    """Number of the class of a depth: 0 below 1,024 tokens, then one for each doubling."""
+    return (tokens // _DEPTH_TOKENS).bit_length()
+
+
+def class_begin_tokens(number: int) -> int:
+    """Lower end of a class of depth."""
+    return 0 if number == 0 else _DEPTH_TOKENS << (number - 1)
+
+
+def _rows_class(rows: int) -> int:
+    return rows.bit_length() - 1
+
+
+class Rates:
+    """Running means of what was measured. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self._prefill: dict[int, float] = {}
+        """Seconds for each token, by class of depth."""
+        self._decode: dict[tuple[int, int], float] = {}
+        """Seconds for each step, by class of rows and of depth."""
+
+    def learn_prefill(self, depth_tokens: int, tokens: int, seconds: float) -> None:
+        """A chunk of `tokens`, of all its prompts, was prefilled behind `depth_tokens`."""
+        if tokens > 0 and seconds > 0:
+            weight = _NEWEST * min(1.0, tokens / _FULL_TOKENS)
+            _learn(self._prefill, depth_class(depth_tokens), seconds / tokens, weight)
+
+    def learn_decode(self, rows: int, depth_tokens: int, seconds: float) -> None:
+        """One decode step of `rows` rows took so long, the longest being `depth_tokens`."""
+        if rows > 0 and seconds > 0:
+            key = (_rows_class(rows), depth_class(depth_tokens))
+            _learn(self._decode, key, seconds, _NEWEST)
+
+    @property
+    def knows_prefill(self) -> bool:
+        return bool(self._prefill)
+
+    def prefill_s_per_token(self, depth_tokens: int) -> float:
+        """Seconds that a token costs at this depth."""
+        if not self._prefill:
+            return _PRIOR_S_PER_TOKEN
+        wanted = depth_class(depth_tokens)
+        nearest = min(self._prefill, key=lambda known: (abs(known - wanted), known))
+        return self._prefill[nearest]
+
+    def prefill_s(self, begin_tokens: int, end_tokens: int) -> float:
+        """Seconds to prefill the tokens from `begin_tokens` to `end_tokens` of a prompt."""
+        total_s, at = 0.0, begin_tokens
+        while at < end_tokens:
+            upper = class_begin_tokens(depth_class(at) + 1)
+            upto = min(end_tokens, upper)
+            total_s += (upto - at) * self.prefill_s_per_token(at)
+            at = upto
+        return total_s
+
+    def prefill_rates(self) -> tuple[PrefillRate, ...]:
+        return tuple(
+            PrefillRate(class_begin_tokens(number), 1 / seconds)
+            for number, seconds in sorted(self._prefill.items())
+        )
+
+    def decode_rates(self) -> tuple[DecodeRate, ...]:
+        return tuple(
+            DecodeRate(1 << rows, class_begin_tokens(depth), seconds)
+            for (rows, depth), seconds in sorted(self._decode.items())
+        )
+
+
+def _learn(means: dict[KeyT, float], key: KeyT, value: float, weight: float) -> None:
+    known = means.get(key, value)
+    means[key] = known + weight * (value - known)

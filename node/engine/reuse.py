@@ -1,0 +1,237 @@
+"""What rows take from the prefix cache, and what they leave in it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from node.engine.batches import RowView
+from node.engine.cache.disk import open_tier
+from node.engine.cache.disk_folder import TierBusy, TierUnavailable
+from node.engine.cache.disk_limits import Limits
+from node.engine.cache.parts import DiskTier, Tokens
+from node.engine.cache.prefix_cache import CacheConfig, Hit, PrefixCache
+from node.engine.fingerprint import fingerprint
+from node.engine.layers import CacheLayout
+from node.engine.rates import Rates
+from node.engine.row import Row
+from node.engine.schedule import SHARED_TOKENS, choose_cuts
+from node.engine.spans import KvSpan, LayerSnapshot
+from node.types import CacheEvent, EngineSpec
+
+MOST_SNAPSHOTS = 8
+"""Of one prompt."""
+SNAPSHOT_SHARE = 0.25
+"""Of the snapshots' bytes that one prompt may take."""
+CLEAR_S = 10.0
+"""How long the deletion of all files may take before the engine goes on."""
+KEEP_TOKENS = 256
+"""What a prefill that is given up must have done to be kept."""
+
+
+class Reuse:
+    """The prefix cache as the engine uses it. All calls come from the engine's thread."""
+
+    def __init__(
+        self, layout: CacheLayout, spec: EngineSpec, rates: Rates, tier: DiskTier | None
+    ) -> None:
+        self._layout = layout
+        self._rates = rates
+        self._tier = tier
+        self._stored_bytes = spec.lease.stored_kv_bytes
+        self._snapshot_bytes = spec.snapshot_bytes
+        self._storing = True
+        self._promotions: dict[str, Hit] = {}
+        self.cached_tokens = 0
+        """Reused since the load."""
+        self.cache = PrefixCache(
+            CacheConfig(
+                budget_bytes=self._stored_bytes,
+                snapshot_bytes=self._snapshot_bytes,
+                needs_snapshot=layout.needs_snapshot,
+                span_bytes_per_token=layout.span_bytes_per_token,
+                rebuild_span=layout.rebuild_span,
+                rebuild_snapshot=layout.rebuild_snapshot,
+                prefill_s=rates.prefill_s,
+            ),
+            tier,
+            time.monotonic,
+        )
+
+    # --- what rows take ----------------------------------------------------------------------
+
+    def usable_tokens(self, tokens: Tokens) -> int:
+        """How much of the prompt is in memory."""
+        return self.cache.match(tokens, len(tokens) - 1).tokens
+
+    def is_promoting(self, row: Row) -> bool:
+        """Whether the row should wait for KV that comes from disk; starts to fetch it where that
+        is quicker than to prefill it again."""
+        held = self._promotions.get(row.uid)
+        if held is not None:
+            if self.cache.promoting(held):
+                return True
+            self.forget(row)
+            return False
+        if self._tier is None or not self._storing:
+            return False
+        hit = self.cache.match(row.tokens, row.prefill_tokens)
+        if hit.disk_tokens <= hit.tokens:
+            return False
+        read_s = hit.disk_bytes / self._tier.read_bytes_per_s
+        if read_s >= self._rates.prefill_s(hit.tokens, hit.disk_tokens):
+            return False
+        self.cache.hold(hit)
+        if not self.cache.promote(hit):
+            self.cache.release(hit)
+            return False
+        self._promotions[row.uid] = hit
+        return True
+
+    def restore(self, row: Row) -> list[Any]:
+        """Caches for the row, filled with what of its prompt is in memory; sets how much that
+        is, and where the prefill is to stop."""
+        hit = self.cache.match(row.tokens, row.prefill_tokens)
+        if hit.tokens:
+            self.cache.hold(hit)
+            pieces, snapshot = self.cache.take(hit)
+            # The cache holds what this layout captured, or rebuilt.
+            spans = cast(list[tuple[KvSpan, int, int]], pieces)
+            caches = self._layout.restore(spans, cast(LayerSnapshot | None, snapshot), hit.tokens)
+            self.cache.release(hit)
+        else:
+            caches = self._layout.new_caches()
+        row.done_tokens = hit.tokens
+        if row.prefill_began_s is None:
+            row.cached_tokens = hit.tokens
+            self.cached_tokens += hit.tokens
+        row.cuts = self._cuts(row)
+        return caches
+
+    def forget(self, row: Row) -> None:
+        """The row waits no more."""
+        held = self._promotions.pop(row.uid, None)
+        if held is not None:
+            self.cache.release(held)
+
+    def _cuts(self, row: Row) -> tuple[int, ...]:
+        if not self._layout.needs_snapshot or not self.can_keep(0):
+            return ()
+        budget = SNAPSHOT_SHARE * (self._snapshot_bytes or self._stored_bytes // 2)
+        most = min(MOST_SNAPSHOTS, int(budget // max(1, self._layout.snapshot_bytes)))
+        end = min(row.keepable_tokens, row.prefill_tokens)
+        return choose_cuts(row.request.boundaries, row.done_tokens, end, max(1, most))
+
+    # --- what rows leave ---------------------------------------------------------------------
+
+    def can_keep(self, tokens: int) -> bool:
+        """Whether so many tokens could be stored at all."""
+        needed = tokens * self._layout.span_bytes_per_token
+        if self._layout.needs_snapshot:
+            needed += self._layout.snapshot_bytes
+        return self._storing and needed <= self._stored_bytes
+
+    def keep_prompt(self, row: Row, view: RowView) -> None:
+        """Stores what has been prefilled of the prompt, as far as a later one can begin with it."""
+        length = min(view.length, row.keepable_tokens)
+        is_at_cut = length == view.length and length in row.cuts
+        if is_at_cut or not self._layout.needs_snapshot:
+            self._store(row.key(length), view, row.uid)
+
+    def keep_partial(self, row: Row, view: RowView) -> None:
+        """The same for a prefill that is given up."""
+        if view.length - row.cached_tokens >= KEEP_TOKENS:
+            self.keep_prompt(row, view)
+
+    def keep_answer(self, row: Row, view: RowView) -> None:
+        """Stores prompt and answer, where the next turn's prompt can begin with them."""
+        if row.request.reusable_tokens is None:
+            self._store(row.key(view.length), view, row.uid)
+
+    def pin(self, row: Row) -> None:
+        self.cache.pin(row.tokens[: min(row.prefill_tokens, row.keepable_tokens)])
+
+    def _store(self, tokens: Tokens, view: RowView, uid: str) -> None:
+        if not len(tokens) or not self._storing:
+            return
+        snapshot = None
+        if self._layout.needs_snapshot:
+            snapshot = (self._layout.snapshot_bytes, view.snapshot)
+        self.cache.store(tokens, view.capture, snapshot, uid)
+
+    # --- memory ------------------------------------------------------------------------------
+
+    def set_stored_bytes(self, stored_bytes: int, snapshot_bytes: int) -> None:
+        """Evicts at once what is over."""
+        if (stored_bytes, snapshot_bytes) != (self._stored_bytes, self._snapshot_bytes):
+            self._stored_bytes, self._snapshot_bytes = stored_bytes, snapshot_bytes
+            self.cache.set_lease(stored_bytes, snapshot_bytes)
+
+    def set_storing(self, storing: bool) -> None:  # noqa: FBT001
+        self._storing = storing
+        self.cache.set_storing(storing)
+
+    def relieve(self, *, all_of_it: bool) -> None:
+        """Under pressure: evicts half of what is stored, or all of it."""
+        nbytes = self.cache.nbytes
+        self.cache.evict(nbytes if all_of_it else nbytes // 2)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether files are being written or read."""
+        return bool(self._promotions) or self.cache.writing
+
+    def poll(self) -> None:
+        self.cache.poll()
+
+    def events(self) -> tuple[CacheEvent, ...]:
+        return tuple(self.cache.events())
+
+    def clear(self) -> None:
+        """Forgets everything, on disk too."""
+        self.cache.clear()
+        if self._tier is not None:
+            self._tier.flush(CLEAR_S)
+
+    def close(self, timeout_s: float) -> None:
+        """Brings to disk what is worth it and fits into the time, and ends the tier."""
+        if self._tier is None:
+            return
+        until_s = time.monotonic() + timeout_s
+        while self.cache.flush() and time.monotonic() < until_s:
+            self._tier.flush(max(0.0, until_s - time.monotonic()))
+            self.cache.poll()
+        self._tier.close()
+
+
+def shared_tokens(row: Row, other: Row) -> int:
+    """How long a prefix the row could take over from another one that is being prefilled; 0 where
+    it is too short to wait for."""
+    known = row.shares.get(other.uid)
+    if known is None:
+        most = min(row.prefill_tokens, other.prefill_tokens, other.keepable_tokens)
+        differ = row.tokens[:most] != other.tokens[:most]
+        at = int(np.argmax(differ)) if differ.any() else most
+        known = row.shares[other.uid] = at if at >= SHARED_TOKENS else 0
+    return known
+
+
+def open_disk(spec: EngineSpec, say: Callable[[str], None]) -> DiskTier | None:
+    """The disk tier of the model, if it has one and no other process uses it."""
+    if spec.disk is None:
+        return None
+    name = fingerprint(
+        Path(spec.folder), kv_cache_bits=spec.kv_cache_bits, kv_live_bits=spec.kv_live_bits
+    )
+    limits = Limits(
+        max_bytes=spec.disk.max_bytes,
+        max_files=spec.disk.max_files,
+        max_bytes_per_day=spec.disk.max_bytes_per_day,
+    )
+    try:
+        return open_tier(Path(spec.disk.folder), limits, name)
+    except (TierBusy, TierUnavailable) as error:
+        say(f"{spec.model} runs without its KV cache on disk: {error}")
+        return None

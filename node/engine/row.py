@@ -1,0 +1,151 @@
+"""One request on its way through the engine."""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from node.engine.cache.parts import Tokens
+from node.engine.detokenizer import Detokenizer
+from node.engine.penalties import Penalties
+from node.engine.sampler import RowSampling
+from node.engine.schedule import USUAL_ANSWER_TOKENS
+from node.parsing.stops import StopMatcher
+from node.protocol.messages import FinishReason
+from node.types import Delta, GenerateRequest, Part, PartKind, RowUsage
+
+
+@dataclass(eq=False, slots=True)
+class Row:
+    """Times are of the monotonic clock, in seconds."""
+
+    request: GenerateRequest
+    tokens: Tokens
+    """What is prefilled: the prompt, and after a preemption the output so far too."""
+    limit: int
+    """Most tokens of output."""
+    detokenizer: Detokenizer
+    stops: StopMatcher
+    sampling: RowSampling
+    accepted_s: float
+    penalties: Penalties | None = None
+    output: list[int] = field(default_factory=list)
+    """Tokens of output; an end token is among them."""
+    token_count: int = 0
+    """Tokens of output; an end token is none of them."""
+    done_tokens: int = 0
+    """Of `tokens`, those in the row's cache, during prefill."""
+    cached_tokens: int = 0
+    """Reused at the first prefill."""
+    cuts: tuple[int, ...] = ()
+    """Where the prefill stops to store what it has; ascending."""
+    rest_estimate: int = 0
+    """Tokens that were left to prefill when the row came, with what was cached then."""
+    shares: dict[str, int] = field(default_factory=dict)
+    """Length of the prefix in common with rows that are being prefilled, by their uid."""
+    prefill_began_s: float | None = None
+    first_token_s: float | None = None
+
+    @property
+    def uid(self) -> str:
+        return self.request.uid
+
+    @property
+    def prefill_tokens(self) -> int:
+        """Tokens to prefill; the last one is left to the first decode step."""
+        return len(self.tokens) - 1
+
+    @property
+    def rest_tokens(self) -> int:
+        return self.prefill_tokens - self.done_tokens
+
+    @property
+    def expected_tokens(self) -> int:
+        """Prompt and output that the row counts for. Without max_tokens that is an answer of usual
+        length: the limit is then the whole context, and rows that hold it each would run one by
+        one."""
+        asked = self.request.max_tokens
+        expected = self.limit if asked is not None else min(self.limit, USUAL_ANSWER_TOKENS)
+        return len(self.request.tokens) + max(expected, len(self.output) + 1)
+
+    def next_stop(self) -> int:
+        """Up to which token the prefill may run on."""
+        return next((cut for cut in self.cuts if cut > self.done_tokens), self.prefill_tokens)
+
+    def add_cut(self, at: int) -> None:
+        """One more place to stop, if it is still ahead."""
+        if self.done_tokens < at <= self.prefill_tokens and at not in self.cuts:
+            self.cuts = tuple(sorted((*self.cuts, at)))
+
+    def key(self, length: int) -> Tokens:
+        """The first `length` tokens of prompt and output."""
+        prompt = np.asarray(self.request.tokens, dtype=np.int32)
+        if length <= len(prompt):
+            return prompt[:length]
+        output = np.asarray(self.output[: length - len(prompt)], dtype=np.int32)
+        return np.concatenate([prompt, output])
+
+    @property
+    def keepable_tokens(self) -> int:
+        """How much of the prompt a later prompt can begin with."""
+        reusable = self.request.reusable_tokens
+        return len(self.request.tokens) if reusable is None else reusable
+
+    def restart(self) -> None:
+        """After a preemption: everything up to now is prefilled again before the row goes on."""
+        self.tokens = self.key(len(self.request.tokens) + len(self.output))
+        self.done_tokens = 0
+        self.cuts = ()
+
+    def read(self, token: int) -> tuple[str, bool]:
+        """(text, whether a stop string ends the row) that one more token brings."""
+        self.token_count += 1
+        return self.stops.feed(self.detokenizer.step(token))
+
+    def drain(self) -> tuple[str, bool]:
+        """The same for what is held back, at the end of the row."""
+        text, hit = self.stops.feed(self.detokenizer.flush())
+        return (text, True) if hit else (text + self.stops.flush(), False)
+
+    def take(self, token: int, end_tokens: frozenset[int], now_s: float) -> Delta | None:
+        """What one more token brings; None where it is nothing to tell."""
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+        self.output.append(token)
+        if token in end_tokens:
+            text, _ = self.drain()
+            return self.last(FinishReason.STOP, text)
+        text, hit = self.read(token)
+        if hit:
+            return self.last(FinishReason.STOP, text)
+        if self.token_count >= self.limit:
+            rest, hit = self.drain()
+            return self.last(FinishReason.STOP if hit else FinishReason.LENGTH, text + rest)
+        return Delta(self.uid, _parts(text), self.token_count) if text else None
+
+    def usage(self, now_s: float) -> RowUsage:
+        began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
+        first_s = now_s if self.first_token_s is None else self.first_token_s
+        return RowUsage(
+            prompt_tokens=len(self.request.tokens),
+            cached_tokens=self.cached_tokens,
+            completion_tokens=self.token_count,
+            queue_s=began_s - self.accepted_s,
+            prefill_s=first_s - began_s,
+            decode_s=now_s - first_s,
+        )
+
+    def last(self, finish: FinishReason, text: str = "", error: str | None = None) -> Delta:
+        """The delta that ends the row."""
+        return Delta(
+            uid=self.uid,
+            parts=_parts(text),
+            token_count=self.token_count,
+            finish=finish,
+            usage=self.usage(time.monotonic()),
+            error=error,
+        )
+
+
+def _parts(text: str) -> tuple[Part, ...]:
+    return (Part(PartKind.CONTENT, text),) if text else ()

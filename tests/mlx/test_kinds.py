@@ -1,0 +1,43 @@
+"""Every kind of model in the engine: rows together, rows alone and rows from the cache say the
+same, token for token."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mlx.driver import Driver, make_spec, prompt
+
+pytestmark = pytest.mark.mlx
+
+LENGTHS = (1, 7, 33, 257)
+ANSWER_TOKENS = 12
+
+
+def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(kind: Path) -> None:
+    with Driver(kind) as engine:
+        prompts = {f"{length}": prompt(length, length) for length in LENGTHS}
+        for uid, tokens in prompts.items():
+            engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS)
+        engine.run()
+        for uid, tokens in prompts.items():
+            assert engine.outputs[uid] == engine.bare(tokens, ANSWER_TOKENS), uid
+
+
+def test_rows_that_come_and_go_change_nothing_for_the_others(kind: Path) -> None:
+    with Driver(kind, spec=make_spec(kind, prefill_chunk_tokens=48)) as engine:
+        lengths = zip("abcd", LENGTHS, strict=True)
+        prompts = {name: prompt(length, length) for name, length in lengths}
+        engine.submit("b", prompts["b"], max_tokens=30)
+        engine.steps_until("b", 3)
+        engine.submit("d", prompts["d"], max_tokens=ANSWER_TOKENS)
+        engine.submit("gone", prompt(90, 5), max_tokens=30)
+        engine.step()
+        engine.submit("a", prompts["a"], max_tokens=4)
+        engine.step()
+        engine.cancel("gone")
+        engine.submit("c", prompts["c"], max_tokens=ANSWER_TOKENS)
+        rows = engine.run()
+        assert all(row.finish is not None for row in rows.values())
+        for uid, tokens in prompts.items():
+            out = engine.outputs[uid]
+            assert out == engine.bare(tokens, len(out)), uid

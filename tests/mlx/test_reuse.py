@@ -1,0 +1,206 @@
+"""What is taken from the prefix cache says the same as what is computed, for every kind of
+model and at every cut; and what counts as cached did not go through the model."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from node.engine.model import LoadedModel
+from node.types import CacheEventKind, Pressure, Progress
+from tests.mlx.driver import Driver, make_spec, prompt
+
+pytestmark = pytest.mark.mlx
+
+ANSWER_TOKENS = 8
+CHUNK_TOKENS = 64
+BOUNDARIES = (40, 130, 260)
+BASE = prompt(300, 1)
+
+
+class Counting:
+    """A network that counts the tokens that go through it."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.tokens = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+    def __call__(self, inputs: mx.array, cache: Any) -> mx.array:
+        self.tokens += inputs.size
+        logits: mx.array = self._network(inputs, cache=cache)
+        return logits
+
+
+class Counted(Driver):
+    """An engine whose forward calls are counted."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.network: Any = None
+        spec = make_spec(folder, prefill_chunk_tokens=CHUNK_TOKENS, **options)
+        super().__init__(folder, spec=spec, change=self._count)
+
+    def _count(self, model: LoadedModel) -> LoadedModel:
+        self.network = Counting(model.network)
+        return replace(model, network=self.network)
+
+    def ask(self, uid: str, tokens: tuple[int, ...], **options: Any) -> int:
+        """Runs the prompt alone and compares the answer with the bare model's; the tokens of the
+        prompt that did not go through the forward."""
+        before = self.network.tokens
+        self.submit(uid, tokens, max_tokens=ANSWER_TOKENS, **options)
+        self.run()
+        usage = self.rows[uid].usage
+        assert usage is not None
+        # Each token of output is fed too.
+        forwarded = self.network.tokens - before - len(self.outputs[uid])
+        assert usage.cached_tokens == len(tokens) - forwarded
+        assert self.outputs[uid] == self.bare(tokens, ANSWER_TOKENS)
+        return usage.cached_tokens
+
+    @property
+    def needs_snapshot(self) -> bool:
+        return self.engine._layout.needs_snapshot
+
+
+def cuts() -> list[int]:
+    at = {1, 2, len(BASE) - 1, len(BASE)}
+    for middle in (*BOUNDARIES, *range(CHUNK_TOKENS, len(BASE), CHUNK_TOKENS)):
+        at |= {middle - 1, middle, middle + 1}
+    return sorted(at)
+
+
+def test_warm_equals_cold_at_every_cut(kind: Path) -> None:
+    with Counted(kind) as engine:
+        assert engine.ask("base", BASE, boundaries=BOUNDARIES) == 0
+        for cut in cuts():
+            other = BASE[:cut] + prompt(20, 1000 + cut)
+            cached = engine.ask(f"cut {cut}", other, reusable_tokens=0)
+            if not engine.needs_snapshot:
+                assert cached == cut
+            else:
+                assert cached == max((at for at in BOUNDARIES if at <= cut), default=0)
+
+
+def test_an_exact_repeat_computes_the_last_token_only(kind: Path) -> None:
+    with Counted(kind) as engine:
+        engine.ask("first", BASE)
+        assert engine.ask("again", BASE) == len(BASE) - 1
+
+
+def test_the_next_turn_continues_where_the_answer_ended(kind: Path) -> None:
+    with Counted(kind) as engine:
+        turn = BASE[:50]
+        engine.ask("0", turn)
+        for number in range(1, 5):
+            before = len(turn) + len(engine.outputs[f"{number - 1}"])
+            turn = turn + tuple(engine.outputs[f"{number - 1}"]) + prompt(15, 50 + number)
+            assert engine.ask(f"{number}", turn) == before
+
+
+def test_what_the_next_turn_drops_is_not_kept(kind: Path) -> None:
+    with Counted(kind) as engine:
+        engine.ask("0", BASE, boundaries=(40, 290), reusable_tokens=290)
+        assert engine.engine._reuse.cache.common(np.array(BASE, np.int32)) == 290
+        next_turn = BASE[:290] + prompt(30, 3)
+        assert engine.ask("1", next_turn, boundaries=(40, 290, 310)) == 290
+
+
+def test_sessions_share_a_system_prompt(kind: Path) -> None:
+    with Counted(kind) as engine:
+        system = BASE[:130]
+        for number in range(3):
+            tokens = system + prompt(40, 10 + number) + (5, 6, 7)
+            cached = engine.ask(f"{number}", tokens, boundaries=(130, 170))
+            assert cached == (130 if number else 0)
+        assert engine.ask("again", system + prompt(40, 11) + prompt(9, 4)) == 170
+
+
+def test_a_longer_entry_serves_a_shorter_prompt(kind: Path) -> None:
+    with Counted(kind) as engine:
+        engine.ask("long", BASE, boundaries=BOUNDARIES)
+        cached = engine.ask("short", BASE[:200])
+        assert cached == (130 if engine.needs_snapshot else 199)
+
+
+def test_rows_that_come_together_compute_a_shared_prefix_once(kind: Path) -> None:
+    with Counted(kind) as engine:
+        prompts = {f"{n}": BASE[:200] + prompt(20 + n, 70 + n) for n in range(4)}
+        for uid, tokens in prompts.items():
+            engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS)
+        engine.run()
+        for uid, tokens in prompts.items():
+            assert engine.outputs[uid] == engine.bare(tokens, ANSWER_TOKENS)
+        cached = [row.usage.cached_tokens for row in engine.rows.values() if row.usage]
+        assert cached == [0, 200, 200, 200]
+
+
+def test_a_row_that_comes_late_takes_over_what_another_has_prefilled(kind: Path) -> None:
+    with Counted(kind) as engine:
+        engine.submit("early", BASE, max_tokens=ANSWER_TOKENS, boundaries=BOUNDARIES)
+        engine.step()
+        engine.step()
+        late = BASE[:250] + prompt(20, 5)
+        engine.submit("late", late, max_tokens=ANSWER_TOKENS)
+        engine.run()
+        assert engine.outputs["late"] == engine.bare(late, ANSWER_TOKENS)
+        usage = engine.rows["late"].usage
+        assert usage is not None and usage.cached_tokens == 250
+
+
+def test_a_cancelled_prefill_is_kept(tiny: Path) -> None:
+    with Counted(tiny) as engine:
+        tokens = prompt(2000, 9)
+        engine.submit("gone", tokens)
+        for _ in range(8):
+            engine.step()
+        engine.cancel("gone")
+        assert engine.ask("again", tokens) == 8 * CHUNK_TOKENS
+
+
+def test_a_warm_prompt_is_prefilled_and_never_evicted(kind: Path) -> None:
+    with Counted(kind) as engine:
+        engine.submit("warm", BASE[:131], max_tokens=0, warm=True)
+        row = engine.run()["warm"]
+        assert (row.token_count, row.text) == (0, "")
+        engine.call(lambda: engine.engine._reuse.cache.evict(1 << 30))
+        assert engine.ask("a", BASE) == 130
+
+
+def test_events_tell_what_a_prompt_can_reuse(kind: Path) -> None:
+    with Counted(kind) as engine:
+        engine.ask("a", BASE, boundaries=BOUNDARIES, reusable_tokens=290)
+        events = engine.call(engine.engine.take_cache_events)
+        usable = {event.usable_tokens for event in events if event.uid == "a"}
+        assert max(usable) == (260 if engine.needs_snapshot else 290)
+        assert all(event.kind is CacheEventKind.STORED for event in events)
+        assert engine.call(engine.engine.take_cache_events) == ()
+
+
+def test_nothing_is_stored_under_pressure(tiny: Path) -> None:
+    with Counted(tiny) as engine:
+        engine.ask("a", BASE)
+        engine.call(lambda: engine.engine.set_pressure(Pressure.HARD))
+        assert engine.call(engine.engine.stats).stored_kv_bytes == 0
+        engine.ask("b", BASE)
+        assert engine.ask("c", BASE) == 0
+        engine.call(lambda: engine.engine.set_pressure(Pressure.NONE))
+        engine.ask("d", BASE)
+        assert engine.ask("e", BASE) == len(BASE) - 1
+
+
+def test_progress_of_a_long_prefill_is_told(tiny: Path) -> None:
+    with Counted(tiny) as engine:
+        tokens = prompt(1500, 2)
+        engine.submit("a", tokens)
+        seen: list[Progress] = []
+        while engine.rows["a"].token_count == 0:
+            engine.step()
+            seen += engine.call(engine.engine.take_progress)
+        assert [event.done_tokens for event in seen][:2] == [64, 128]
+        assert {event.total_tokens for event in seen} == {1499}
