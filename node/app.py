@@ -18,11 +18,13 @@ from node.control import add_error_handlers, control_router, health_router
 from node.engine.base import LoadError
 from node.engine.scripted import Script, encode_script, read_script, scripted_entries
 from node.errors import ForeignHost, StartError
-from node.hardware import read_machine
+from node.hardware import Machine, read_machine
 from node.memory import Budget
+from node.policy import gib
 from node.settings import HOLD_HEAD_S, Settings
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
 from node.supervisor import EngineKind
+from node.warm import read_plan
 
 STOP_GRACE_S = 5.0
 """How long an engine may take to end at shutdown before it is killed."""
@@ -103,7 +105,7 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
 def build_agent(settings: Settings) -> Agent:
     """Raises `StartError`."""
     machine = read_machine()
-    budget_bytes = settings.memory_budget_bytes
+    limit_bytes = _memory_limit_bytes(settings, machine)
     script_json = ""
     if settings.engine == "scripted":
         script = _script(settings)
@@ -116,9 +118,28 @@ def build_agent(settings: Settings) -> Agent:
     return Agent(
         Identity(node_id=load_node_id(settings), version=_version(), chip=machine.chip),
         store,
-        Budget(machine.default_budget_bytes if budget_bytes is None else budget_bytes),
-        EngineKind(settings.engine, settings.max_rows, script_json),
+        Budget(limit_bytes),
+        EngineKind(settings, machine, script_json),
+        read_plan(settings.warm),
     )
+
+
+def _memory_limit_bytes(settings: Settings, machine: Machine) -> int:
+    """Raises `StartError` for a limit beyond this machine, or a cache beyond the limit."""
+    limit_bytes = settings.memory_limit_bytes
+    if limit_bytes is None:
+        limit_bytes = machine.default_limit_bytes
+    elif settings.engine != "scripted" and limit_bytes > machine.memory_bytes:
+        raise StartError(
+            f"memory_limit_bytes is {gib(limit_bytes)}, but this machine has "
+            f"{gib(machine.memory_bytes)} of memory."
+        )
+    if settings.kv_cache_bytes is not None and settings.kv_cache_bytes > limit_bytes:
+        raise StartError(
+            f"kv_cache_bytes is {gib(settings.kv_cache_bytes)}, but all models together may take "
+            f"{gib(limit_bytes)}: lower --kv-cache-size, or raise --memory-limit."
+        )
+    return limit_bytes
 
 
 def _script(settings: Settings) -> Script:

@@ -1,7 +1,8 @@
 """What routers and people ask of an agent besides answers: health, state, events, residency."""
 
+import contextlib
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
 import msgspec
@@ -21,10 +22,12 @@ from node.errors import (
 )
 from node.protocol.messages import (
     HEADER_PROTOCOL,
+    PATH_CLEAR_CACHE,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
     PATH_UNLOAD,
+    PATH_WARM,
     PROTOCOL_VERSION,
     ControlError,
     Event,
@@ -32,6 +35,8 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
+from node.settings import MAX_BODY_BYTES
+from node.warm import WarmCommand, WarmResult, decode_command, parse_body
 
 MAX_COMMAND_BYTES = 64 * 1024
 
@@ -102,7 +107,26 @@ def control_router(agent: Agent, token: str) -> APIRouter:
         await agent.unload(command.model)
         return _json(encode_status(agent.status()))
 
+    _add_cache_routes(router, agent)
     return router
+
+
+def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
+    @router.post(PATH_WARM)
+    async def warm(request: Request) -> Response:
+        command = await _warm_command(request)
+        try:
+            requests = [parse_body(body, command.model) for body in command.requests]
+        except BadRequest as exc:
+            raise BadRequest(f"A warm prompt is not valid. {exc.message}") from None
+        results = await agent.warm(command.model, requests)
+        # Until the model is loaded, a failure can still be an HTTP status.
+        await anext(results)
+        return StreamingResponse(_warm_lines(results), media_type="application/x-ndjson")
+
+    @router.post(PATH_CLEAR_CACHE)
+    async def clear_cache() -> Response:
+        return _json(msgspec.json.encode(await agent.clear_cache()))
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -130,16 +154,33 @@ async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
         yield b"".join(encode_event(event) + b"\n" for event in events)
 
 
+async def _warm_lines(results: AsyncGenerator[WarmResult | None, None]) -> AsyncIterator[bytes]:
+    async with contextlib.aclosing(results):
+        async for result in results:
+            yield msgspec.json.encode(result) + b"\n"
+
+
 async def _command(request: Request) -> ModelCommand:
+    try:
+        return _decode_command(await _body(request, MAX_COMMAND_BYTES))
+    except msgspec.MsgspecError as exc:
+        raise BadRequest(f"The body is not a model command: {exc}.") from None
+
+
+async def _warm_command(request: Request) -> WarmCommand:
+    try:
+        return decode_command(await _body(request, MAX_BODY_BYTES))
+    except msgspec.MsgspecError as exc:
+        raise BadRequest(f"The body is not a command to warm prompts: {exc}.") from None
+
+
+async def _body(request: Request, limit_bytes: int) -> bytearray:
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > MAX_COMMAND_BYTES:
+        if len(body) > limit_bytes:
             raise BadRequest("The body of a control request is too long.")
-    try:
-        return _decode_command(body)
-    except msgspec.MsgspecError as exc:
-        raise BadRequest(f"The body is not a model command: {exc}.") from None
+    return body
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -5,12 +5,14 @@ The macOS side asks `sysctl`; it has been tested with recorded answers only, not
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+GIB = 1024**3
 COMMAND_TIMEOUT_S = 5.0
 PACKAGE_ROOT = Path(__file__).parents[1]
 
@@ -20,20 +22,48 @@ Runner = Callable[[Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One computer, as far as placement and the memory budget need it."""
+    """One computer, as far as placement and the memory limit need it."""
 
     chip: str
     memory_bytes: int
     wired_limit_bytes: int | None = None
     """What macOS lets the GPU wire, where somebody has set it."""
+    has_gpu: bool = False
+    """Whether models run on a GPU, in the same memory."""
 
     @property
-    def default_budget_bytes(self) -> int:
-        """Three quarters of the memory, and no more than the GPU may wire."""
-        budget_bytes = self.memory_bytes * 3 // 4
-        if self.wired_limit_bytes is None:
-            return budget_bytes
-        return min(budget_bytes, self.wired_limit_bytes)
+    def reserve_bytes(self) -> int:
+        """For the system and other programs."""
+        return max(2 * GIB, self.memory_bytes * 15 // 100)
+
+    @property
+    def working_set_bytes(self) -> int:
+        """What a GPU may wire; without one, all of the memory. Unless somebody has set it, macOS
+        recommends two thirds, from 36 GiB on three quarters."""
+        if not self.has_gpu:
+            return self.memory_bytes
+        if self.wired_limit_bytes is not None:
+            return self.wired_limit_bytes
+        if self.memory_bytes < 36 * GIB:
+            return self.memory_bytes * 2 // 3
+        return self.memory_bytes * 3 // 4
+
+    @property
+    def default_limit_bytes(self) -> int:
+        """Most that models may take: the working set, and never the reserve; half of a memory that
+        is smaller than twice the reserve."""
+        rest_bytes = max(self.memory_bytes - self.reserve_bytes, self.memory_bytes // 2)
+        return min(self.working_set_bytes, rest_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReading:
+    """How much memory is left at a moment; None what the system does not tell."""
+
+    available_bytes: int | None = None
+    """What programs can have without swapping."""
+    kernel_level: int | None = None
+    """Of macOS: 1 normal, 2 warning, 4 critical."""
 
 
 def run_command(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
@@ -73,6 +103,7 @@ def _read_mac(run: Runner) -> Machine:
         memory_bytes=memory_bytes,
         # 0 means that macOS decides, about three quarters of the memory.
         wired_limit_bytes=limit_mb * 1024**2 if limit_mb else None,
+        has_gpu=True,
     )
 
 
@@ -91,6 +122,37 @@ def linux_chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         if key.strip() == "model name" and value.strip():
             return value.strip()
     return platform.machine()
+
+
+def read_memory(run: Runner = run_command, *, mac: bool | None = None) -> MemoryReading:
+    """How much memory is left now. Spawns a process on macOS, so not for an event loop."""
+    if is_mac() if mac is None else mac:
+        level = _whole(run(["sysctl", "-n", "kern.memorystatus_vm_pressure_level"]))
+        return MemoryReading(kernel_level=level)
+    return MemoryReading(available_bytes=linux_available_bytes())
+
+
+def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """`MemAvailable`; None where the system does not tell."""
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        key, _, value = line.partition(":")
+        kib = _whole(value.removesuffix("kB").strip())
+        if key == "MemAvailable" and kib is not None:
+            return kib * 1024
+    return None
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """Free for us on the disk where `folder` is or would be made; 0 where that cannot be told."""
+    try:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        return shutil.disk_usage(existing).free
+    except OSError:
+        return 0
 
 
 def _system_memory_bytes() -> int:

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import time
 from asyncio.subprocess import DEVNULL, Process
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -20,18 +21,26 @@ from node.framing import FrameSplitter, decode_report, encode_frame
 from node.hardware import python_command
 from node.types import (
     Accepted,
+    CacheEvent,
     Cancel,
+    ClearCache,
     Command,
     Delta,
     EngineSpec,
+    EngineStats,
     Frame,
     GenerateRequest,
     Loaded,
     LoadFailed,
     Loading,
     Marked,
+    MemoryLease,
+    Pressure,
+    Progress,
     Refused,
     Report,
+    SetLease,
+    SetPressure,
     Shutdown,
     Submit,
 )
@@ -50,6 +59,8 @@ class RowStream:
         self.token_count = 0
         self.first_content_s: float | None = None
         """Monotonic time of the first text."""
+        self.progress: Progress | None = None
+        """Of the prefill, as last told; None before and after it."""
         self.ended = False
         self.failure: NodeError | None = None
         self._on_end = on_end
@@ -85,9 +96,14 @@ class RowStream:
         self.token_count = delta.token_count
         if delta.parts and self.first_content_s is None:
             self.first_content_s = time.monotonic()
+            self.progress = None
         if delta.finish is not None:
             self._end(delta)
         self._wake()
+
+    def on_progress(self, progress: Progress) -> None:
+        if self.first_content_s is None:
+            self.progress = progress
 
     def on_failure(self, failure: NodeError) -> None:
         self.failure = failure
@@ -126,13 +142,20 @@ class EngineLink:
         *,
         on_progress: Callable[[float], None] = lambda fraction: None,
         on_marked: Callable[[Marked], None] = lambda marked: None,
+        on_cache_events: Callable[[tuple[CacheEvent, ...]], None] = lambda events: None,
         on_died: Callable[[], None] = lambda: None,
     ) -> None:
         self.info: Loaded | None = None
+        self.stats: EngineStats | None = None
+        """As last told."""
         self.alive = False
         self._on_progress = on_progress
         self._on_marked = on_marked
+        self._on_cache_events = on_cache_events
         self._on_died = on_died
+        self._asked: deque[asyncio.Future[EngineStats]] = deque()
+        """`SetLease` and `ClearCache` commands without an answer, in the order of sending."""
+        self._answered = 0
         self._rows: dict[str, RowStream] = {}
         self._loaded: asyncio.Future[Loaded] | None = None
         self._process: Process | None = None
@@ -198,6 +221,18 @@ class EngineLink:
         if row := self._rows.pop(uid, None):
             row.on_failure(failure)
 
+    async def set_lease(self, lease: MemoryLease) -> EngineStats:
+        """The engine's state once it keeps within the lease. Raises `EngineDied`."""
+        return await self._ask(SetLease(lease))
+
+    async def clear_cache(self) -> EngineStats:
+        """The engine's state once it has forgotten all stored KV. Raises `EngineDied`."""
+        return await self._ask(ClearCache())
+
+    def set_pressure(self, level: Pressure) -> None:
+        """Tells the engine how short the machine is of memory."""
+        self._send(SetPressure(level))
+
     async def stop(self, grace_s: float) -> int | None:
         """Ends the process: asks it, and kills it after `grace_s`. Rows still open fail. The exit
         code, None if there was no process. Needed after a death too, which it cleans up."""
@@ -226,6 +261,8 @@ class EngineLink:
                     row.on_failure(RowRefused(report.reason, param=report.param))
             case Marked():
                 self._on_marked(report)
+            case EngineStats():
+                self._on_stats(report)
             case _:
                 self._on_load_report(report)
 
@@ -238,6 +275,11 @@ class EngineLink:
             if delta.finish is not None:
                 del rows[delta.uid]
             row.on_delta(delta)
+        for progress in frame.progress:
+            if row := rows.get(progress.uid):
+                row.on_progress(progress)
+        if frame.cache_events:
+            self._on_cache_events(frame.cache_events)
 
     def on_lost(self) -> None:
         """The engine's end of the pair is closed: every open row fails now."""
@@ -245,11 +287,27 @@ class EngineLink:
             return
         self.alive = False
         self._fail_load("The engine process ended while it loaded the model.")
+        while self._asked:
+            _resolve(self._asked.popleft(), EngineDied())
         rows, self._rows = self._rows, {}
         for row in rows.values():
             row.on_failure(EngineDied())
         if not self._stopping and self.info is not None:
             self._on_died()
+
+    async def _ask(self, command: SetLease | ClearCache) -> EngineStats:
+        if not self.alive:
+            raise EngineDied
+        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._asked.append(answer)
+        self._send(command)
+        return await answer
+
+    def _on_stats(self, stats: EngineStats) -> None:
+        self.stats = stats
+        while self._answered < stats.answered:
+            self._answered += 1
+            _resolve(self._asked.popleft(), stats)
 
     def _on_load_report(self, report: Report) -> None:
         match report:
@@ -268,6 +326,15 @@ class EngineLink:
     def _send(self, command: Command) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_frame(command))
+
+
+def _resolve(answer: asyncio.Future[EngineStats], value: EngineStats | EngineDied) -> None:
+    if answer.done():
+        return  # nobody waits for it any more
+    if isinstance(value, EngineDied):
+        answer.set_exception(value)
+    else:
+        answer.set_result(value)
 
 
 class _Receiver(asyncio.Protocol):

@@ -7,6 +7,7 @@ start and names the key.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +30,24 @@ class Settings:
     port: int = 8801
     engine: str = "text"
     """`text` (mlx-lm) or `scripted`."""
-    memory_budget_bytes: int | None = None
-    """None: three quarters of the machine's memory."""
-    max_rows: int = 16
-    """Requests decoded together, per model."""
+    memory_limit_bytes: int | None = None
+    """Most that all models may take; None: what the machine has, less a reserve."""
+    max_rows: int | None = None
+    """Requests decoded together, per model. None, here and below: `node.policy` decides."""
+    prefill_chunk_tokens: int | None = None
+    """Most of one prompt in one step."""
+    decode_stall_target_ms: int | None = None
+    """Longest wait of decoding rows for a chunk of prefill."""
+    kv_cache_bytes: int | None = None
+    """Most stored KV in memory, per model."""
+    kv_cache_bits: int | None = None
+    """4 or 8: how stored KV is quantised; None: not at all."""
+    kv_live_bits: int | None = None
+    """The same for the KV of running rows."""
+    kv_disk_bytes: int | None = None
+    """Most stored KV on disk, per model; 0: none."""
+    kv_disk_bytes_per_day: int | None = None
+    """Most KV that is written to disk in a day, per model; 0: no limit."""
     allow_plain_http: bool = False
     """Whether a bind other than loopback may go without TLS."""
     script: Path | None = None
@@ -44,6 +59,9 @@ class Settings:
     `PATH` is."""
     served_model_names: tuple[str, ...] = ()
     """A name for each of `models`, or none for all; in the environment, separated by commas."""
+    warm: tuple[tuple[str, Path], ...] = ()
+    """(model, file of prompts to prefill at each load of it); in the environment MODEL=FILE,
+    separated as `PATH` is."""
 
     @property
     def models_folder(self) -> Path:
@@ -53,11 +71,49 @@ class Settings:
     def token_file(self) -> Path:
         return self.home / "token"
 
+    @property
+    def kv_folder(self) -> Path:
+        return self.home / "kv"
+
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$MLX_FLEET_HOME/node`, or `~/.mlx-fleet/node`."""
     values = os.environ if environ is None else environ
     return Path(values.get("MLX_FLEET_HOME") or Path.home() / ".mlx-fleet") / "node"
+
+
+_NUMBERS = (
+    *("port", "max_rows", "prefill_chunk_tokens", "decode_stall_target_ms"),
+    *("kv_cache_bits", "kv_live_bits"),
+)
+_SIZES = ("memory_limit_bytes", "kv_cache_bytes", "kv_disk_bytes", "kv_disk_bytes_per_day")
+AUTO_BYTES = -1
+"""`auto` where it is given, so that an option's wins over a variable's size."""
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
+
+
+def read_bytes(text: str) -> int:
+    """A number of bytes written as 12GB, 12GiB or 12000000000. Raises `StartError`."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
+        raise StartError(f"{text!r} is not a size; write it as 12GB or 12GiB.")
+    number, unit, binary = match.groups()
+    power = " KMGT".index(unit.upper() or " ")
+    return int(float(number) * (1024 if binary else 1000) ** power)
+
+
+def read_disk_bytes(text: str) -> int:
+    """The same for a part of the disk; `off` is 0, and `auto` `AUTO_BYTES`. Raises `StartError`."""
+    words = {"off": 0, "auto": AUTO_BYTES}
+    word = text.strip().lower()
+    return words[word] if word in words else read_bytes(text)
+
+
+def _size(key: str, text: str) -> int:
+    try:
+        return read_disk_bytes(text) if key.endswith("_KV_DISK_BYTES") else read_bytes(text)
+    except StartError as exc:
+        raise StartError(f"{key}: {exc.message}") from None
 
 
 def _number(key: str, text: str) -> int:
@@ -85,6 +141,14 @@ def _flag(key: str, text: str) -> bool:
     raise StartError(f"{key} must be true or false, not {text!r}.")
 
 
+def read_warm(text: str) -> tuple[str, Path]:
+    """The model and the file of MODEL=FILE. Raises `StartError`."""
+    model, _, file = text.partition("=")
+    if not model.strip() or not file:
+        raise StartError(f"warm must be MODEL=FILE, not {text!r}.")
+    return model.strip(), Path(file).expanduser()
+
+
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
     """The settings that environment variables give. Raises `StartError` naming key and value."""
     values = os.environ if environ is None else environ
@@ -92,15 +156,17 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
     readers: dict[str, Callable[[str, str], object]] = {
         "home": _path,
         "host": lambda _key, text: text,
-        "port": _number,
         "engine": lambda _key, text: text,
-        "memory_budget_bytes": _number,
-        "max_rows": _number,
+        **dict.fromkeys(_NUMBERS, _number),
+        **dict.fromkeys(_SIZES, _size),
         "allow_plain_http": _flag,
         "script": _path,
         "exit_on_stdin_eof": _flag,
         "models": lambda _key, text: tuple(
             Path(path).expanduser() for path in text.split(os.pathsep) if path
+        ),
+        "warm": lambda _key, text: tuple(
+            read_warm(pair) for pair in text.split(os.pathsep) if pair.strip()
         ),
         "served_model_names": lambda _key, text: tuple(
             name.strip() for name in text.split(",") if name.strip()

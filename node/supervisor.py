@@ -9,17 +9,21 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.errors import LoadFailure, ModelBusy, ShuttingDown, UnknownModel
+from node.errors import LoadFailure, MemoryShort, ModelBusy, NodeError, ShuttingDown, UnknownModel
+from node.hardware import Machine, free_disk_bytes
 from node.link import EngineLink
-from node.memory import Budget, estimate_bytes
+from node.memory import Budget, Leases
+from node.policy import MAX_ROWS, Plan, Room, engine_spec, plan_engine, stored_choices
 from node.protocol.messages import ModelState, ModelStatus
+from node.settings import Settings
 from node.store import ModelEntry, ModelStore
-from node.types import EngineSpec, Loaded, Marked
+from node.types import CacheEvent, Loaded, Marked, Pressure
 
 LOAD_COOL_DOWN_S = 5.0
 STOP_GRACE_S = 5.0
@@ -35,8 +39,8 @@ logger = logging.getLogger(__name__)
 class EngineKind:
     """What all engines of this agent are started with."""
 
-    engine: str
-    max_rows: int
+    settings: Settings
+    machine: Machine
     script_json: str = ""
 
 
@@ -47,6 +51,16 @@ class EngineHandle:
     entry: ModelEntry
     link: EngineLink
     info: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """An engine and what has happened to it."""
+
+    handle: EngineHandle
+    state: ModelState
+    cache_events: dict[str, int]
+    """Of its prefix cache since its load, by kind."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +75,8 @@ class _Slot:
     handle: EngineHandle | None = None
     work: asyncio.Task[None] | None = None
     """The load or the stop in progress."""
+    cache_events: Counter[str] = field(default_factory=Counter)
+    """Of the engine's prefix cache since its load, by kind."""
     leases: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -74,8 +90,10 @@ class Lease:
         self._held = False
 
     async def ready(self) -> EngineHandle:
-        """The engine, loaded first if need be. Raises `LoadFailure`, `DoesNotFit`, or
-        `ShuttingDown`."""
+        """The engine, loaded first if need be. Raises `LoadFailure`, `DoesNotFit`, `MemoryShort`
+        or `ShuttingDown`."""
+        if self._supervisor.pressure is Pressure.HARD:
+            raise MemoryShort
         handle = await self._supervisor.ensure_ready(self._slot)
         # No await since the state was seen as ready, so that nothing can have stopped the engine.
         if not self._held:
@@ -109,18 +127,24 @@ class Supervisor:
         self._kind = kind
         self._on_change = on_change
         self._on_marked = on_marked
+        self._leases = Leases(budget)
+        self._disk_free_bytes = 0
+        self.pressure = Pressure.NONE
         self._entries: dict[str, ModelEntry] = {}
         self._slots: dict[str, _Slot] = {}
-        self._burials: set[asyncio.Task[None]] = set()
+        self._chores: set[asyncio.Task[None]] = set()
         self._closing = False
 
     async def refresh(self) -> None:
         """Reads the store again."""
-        on_disk = await asyncio.to_thread(self._store.list)
+        on_disk, self._disk_free_bytes = await asyncio.to_thread(self._look)
         loaded = [slot.handle.entry for slot in self._slots.values() if slot.handle is not None]
         before, self._entries = self._entries, {entry.name: entry for entry in (*loaded, *on_disk)}
         if before.keys() != self._entries.keys():
             self._on_change()
+
+    def _look(self) -> tuple[tuple[ModelEntry, ...], int]:
+        return self._store.list(), free_disk_bytes(self._kind.settings.kv_folder)
 
     def names(self) -> list[str]:
         return list(self._entries)
@@ -186,6 +210,20 @@ class Supervisor:
         """Every model on disk or in memory, by name."""
         return tuple(self._status(self._entries[name]) for name in sorted(self._entries))
 
+    def engines(self) -> dict[str, EngineState]:
+        """The models that have an engine, by name."""
+        return {
+            slot.entry.name: EngineState(slot.handle, slot.state, dict(slot.cache_events))
+            for slot in self._slots.values()
+            if slot.handle is not None
+        }
+
+    def set_pressure(self, level: Pressure) -> None:
+        """Tells all engines, also those that are loaded later."""
+        self.pressure = level
+        for engine in self.engines().values():
+            engine.handle.link.set_pressure(level)
+
     async def close(self, grace_s: float) -> None:
         """Ends all loads and engines; an engine that is not gone after `grace_s` is killed."""
         self._closing = True
@@ -194,7 +232,7 @@ class Supervisor:
             task.cancel()
         links = [slot.handle.link for slot in self._slots.values() if slot.handle is not None]
         await asyncio.gather(*(link.stop(grace_s) for link in links))
-        if ending := [*work, *self._burials]:
+        if ending := [*work, *self._chores]:
             await asyncio.wait(ending)
 
     def _slot(self, entry: ModelEntry) -> _Slot:
@@ -213,42 +251,82 @@ class Supervisor:
         """Raises `DoesNotFit`, or `LoadFailure` during the cool-down of a load that failed."""
         if slot.state is ModelState.FAILED and time.monotonic() < slot.retry_at_s:
             raise self._failure(slot)
-        entry = slot.entry
-        lease_bytes = estimate_bytes(entry, self._kind.max_rows)
-        self.budget.lease(entry.name, lease_bytes)
+        plan = self._plan(slot.entry)
+        self.budget.admit(slot.entry.name, plan.fixed, self._kind.settings.kv_cache_bytes)
         self._set(slot, ModelState.LOADING)
-        spec = EngineSpec(
-            engine=self._kind.engine,
-            model=entry.name,
-            folder="" if entry.folder == Path() else str(entry.folder),
-            max_rows=self._kind.max_rows,
-            lease_bytes=lease_bytes,
-            kv_bytes_per_token=entry.kv_bytes_per_token,
-            script_json=self._kind.script_json,
-        )
-        slot.work = asyncio.create_task(self._load(slot, spec))
+        slot.work = asyncio.create_task(self._load(slot, plan))
 
-    async def _load(self, slot: _Slot, spec: EngineSpec) -> None:
-        link = EngineLink(on_marked=self._on_marked, on_died=lambda: self._on_died(slot, link))
+    def _plan(self, entry: ModelEntry) -> Plan:
+        room = Room(
+            self.budget.room_bytes(entry.name), self._disk_free_bytes, self._kind.machine.has_gpu
+        )
+        return plan_engine(entry, room, self._kind.settings)
+
+    async def _load(self, slot: _Slot, plan: Plan) -> None:
+        entry = slot.entry
+        slot.cache_events.clear()
+        link = EngineLink(
+            on_marked=self._on_marked,
+            on_cache_events=lambda events: _count(slot.cache_events, events),
+            on_died=lambda: self._on_died(slot, link),
+        )
+        spec = engine_spec(entry, plan, self._kind.settings, self._kind.script_json)
         started_s = time.monotonic()
         state, reason = ModelState.ON_DISK, None
         try:
+            await self._leases.make_room()
             info = await link.start(spec)
-            slot.handle = EngineHandle(slot.entry, link, info)
+            slot.handle = EngineHandle(entry, link, info)
             state = ModelState.READY
-            logger.info("Loaded %s in %.1f s.", spec.model, time.monotonic() - started_s)
+            logger.info("Loaded %s in %.1f s.", entry.name, time.monotonic() - started_s)
         except LoadFailure as exc:
             state, reason = ModelState.FAILED, exc.message
         except OSError as exc:
             state, reason = ModelState.FAILED, f"The engine process cannot be started: {exc}."
         finally:
             if state is not ModelState.READY:
-                self.budget.release(spec.model)
+                self._release(entry.name)
             slot.work = None
             slot.retry_at_s = time.monotonic() + LOAD_COOL_DOWN_S
             self._set(slot, state, reason)
+        if slot.handle is not None:
+            self._move_in(slot.handle, plan)
         if reason is not None:
-            logger.error("Cannot load %s: %s", spec.model, reason)
+            logger.error("Cannot load %s: %s", entry.name, reason)
+
+    def _move_in(self, handle: EngineHandle, plan: Plan) -> None:
+        """The engine serves: it gets its share of stored KV."""
+        name = handle.entry.name
+        self.budget.correct(name, handle.info.weight_bytes)
+        self._leases.join(name, handle.link, plan.fixed)
+        if self.pressure is not Pressure.NONE:
+            handle.link.set_pressure(self.pressure)
+        self._settle()
+        stored_bytes = self.budget.lease(name).stored_kv_bytes
+        stored = stored_choices(stored_bytes, len(self.engines()), self._kind.settings)
+        for choice in (*plan.choices, *stored):
+            logger.info("%s: %s", name, choice.line)
+
+    def _release(self, name: str) -> None:
+        self.budget.release(name)
+        self._leases.leave(name)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Brings the engines to what the budget now grants them, beside everything else."""
+        if not self._closing:
+            self._begin_chore(self._settled())
+
+    async def _settled(self) -> None:
+        try:
+            await self._leases.settle()
+        except NodeError as exc:
+            logger.error("%s", exc.message)
+
+    def _begin_chore(self, work: Coroutine[None, None, None]) -> None:
+        chore = asyncio.create_task(work)
+        self._chores.add(chore)
+        chore.add_done_callback(self._chores.discard)
 
     async def _stop(self, slot: _Slot, link: EngineLink) -> None:
         try:
@@ -265,9 +343,7 @@ class Supervisor:
             return
         # A stop in progress waits for its requests, which fail now, and ends by itself.
         if slot.state is ModelState.READY:
-            burial = asyncio.create_task(self._bury(slot.entry.name, link))
-            self._burials.add(burial)
-            burial.add_done_callback(self._burials.discard)
+            self._begin_chore(self._bury(slot.entry.name, link))
             self._forget(slot)
 
     async def _bury(self, name: str, link: EngineLink) -> None:
@@ -276,7 +352,7 @@ class Supervisor:
 
     def _forget(self, slot: _Slot) -> None:
         slot.handle = None
-        self.budget.release(slot.entry.name)
+        self._release(slot.entry.name)
         self._set(slot, ModelState.ON_DISK)
 
     def _failure(self, slot: _Slot) -> LoadFailure:
@@ -300,7 +376,13 @@ class Supervisor:
             weight_bytes=entry.weight_bytes if handle is None else handle.info.weight_bytes,
             context_tokens=entry.context_tokens if handle is None else handle.info.context_tokens,
             active_requests=0 if handle is None else handle.link.open_rows,
-            max_rows=self._kind.max_rows if handle is None else handle.info.max_rows,
+            max_rows=(self._kind.settings.max_rows or MAX_ROWS)
+            if handle is None
+            else handle.info.max_rows,
             since_unix_s=slot.since_unix_s,
             reason=slot.reason,
         )
+
+
+def _count(counter: Counter[str], events: Sequence[CacheEvent]) -> None:
+    counter.update(event.kind.value for event in events)

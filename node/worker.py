@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -21,15 +23,21 @@ from node.engine.base import Engine, EngineFactory, LoadError
 from node.engine.blas import load_fast_blas
 from node.framing import FrameSplitter, decode_command, encode_frame
 from node.types import (
+    STATS_S,
     Cancel,
+    ClearCache,
     Command,
     Delta,
     EngineSpec,
+    EngineStats,
     Frame,
     LoadFailed,
     Loading,
     Marked,
+    MemoryLease,
     Report,
+    SetLease,
+    SetPressure,
     Shutdown,
     Submit,
 )
@@ -94,7 +102,7 @@ class Worker:
             engine = self._load()
             if engine is not None:
                 self._send(engine.info)
-                self._step_until_shutdown(engine)
+                _Service(engine, self._commands, self._send).run()
                 engine.close()
                 self._status = 0
         finally:
@@ -122,14 +130,56 @@ class Worker:
         factory: EngineFactory = getattr(importlib.import_module(module), name)
         return factory
 
-    def _step_until_shutdown(self, engine: Engine) -> None:
+    # --- both threads ------------------------------------------------------------------------
+
+    def _send(self, report: Report) -> None:
+        data = encode_frame(report)
+        try:
+            with self._sending:
+                self._link.sendall(data)
+        except ConnectionError:
+            os._exit(0)
+
+
+class _Service:
+    """What the engine thread does between load and shutdown."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        commands: "queue.SimpleQueue[Command]",
+        send: Callable[[Report], None],
+    ) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._send = send
+        self._stats_due_s: float | None = None
+        """When the state is told next, by the monotonic clock; None: nothing has changed."""
+        self._answered = 0
+        self._shrinking: deque[MemoryLease] = deque()
+        """Leases that the engine is not within yet."""
+
+    def run(self) -> None:
+        """Serves until a `Shutdown`."""
+        engine = self._engine
         while True:
-            for command in self._take(engine.wait_s()):
+            for command in self._take(self._wait_s()):
                 if isinstance(command, Shutdown):
                     return
-                self._apply(engine, command)
+                self._apply(command)
             if engine.wait_s() == 0:
-                self._send_frame(self._step(engine))
+                self._tell(self._step())
+                self._changed()
+            if self._stats_due_s is not None and time.monotonic() >= self._stats_due_s:
+                self._send_stats()
+
+    def _wait_s(self) -> float | None:
+        """Seconds until there is a step to do or a state to tell; None without either."""
+        step_s = self._engine.wait_s()
+        if self._stats_due_s is None or step_s == 0:
+            return step_s
+        stats_s = max(self._stats_due_s - time.monotonic(), 0.0)
+        return stats_s if step_s is None else min(step_s, stats_s)
 
     def _take(self, wait_s: float | None) -> list[Command]:
         """The queued commands; waits for the first one up to `wait_s`."""
@@ -142,34 +192,59 @@ class Worker:
         except queue.Empty:
             return commands
 
-    def _apply(self, engine: Engine, command: Submit | Cancel) -> None:
-        if isinstance(command, Submit):
-            self._send(engine.submit(command.request))
-            return
-        delta = engine.cancel(command.uid)
-        if delta is not None:
-            self._send_frame([delta])
+    def _apply(self, command: Command) -> None:
+        engine = self._engine
+        deltas: list[Delta] = []
+        match command:
+            case Submit():
+                self._send(engine.submit(command.request))
+            case Cancel():
+                last = engine.cancel(command.uid)
+                deltas = [] if last is None else [last]
+            case SetLease():
+                engine.set_lease(command.lease)
+                self._shrinking.append(command.lease)
+            case SetPressure():
+                engine.set_pressure(command.level)
+            case ClearCache():
+                engine.clear_cache()
+                self._answered += 1
+        self._tell(deltas)
+        self._changed()
+        if isinstance(command, SetLease | ClearCache):
+            self._send_stats()
 
-    def _step(self, engine: Engine) -> list[Delta]:
+    def _step(self) -> list[Delta]:
         try:
-            return engine.step()
+            return self._engine.step()
         except Exception as error:  # noqa: BLE001 - the edge: one bad step must not end the model
             traceback.print_exc()
-            return engine.reset(f"The engine failed on this step: {error}")
+            return self._engine.reset(f"The engine failed on this step: {error}")
 
-    # --- both threads ------------------------------------------------------------------------
+    def _tell(self, deltas: list[Delta]) -> None:
+        progress = self._engine.take_progress()
+        cache_events = self._engine.take_cache_events()
+        if deltas or progress or cache_events:
+            self._send(Frame(tuple(deltas), progress, cache_events))
 
-    def _send_frame(self, deltas: list[Delta]) -> None:
-        if deltas:
-            self._send(Frame(tuple(deltas)))
+    def _changed(self) -> None:
+        # Not at once: the agent needs no state for each short request.
+        if self._stats_due_s is None:
+            self._stats_due_s = time.monotonic() + STATS_S
 
-    def _send(self, report: Report) -> None:
-        data = encode_frame(report)
-        try:
-            with self._sending:
-                self._link.sendall(data)
-        except ConnectionError:
-            os._exit(0)
+    def _send_stats(self) -> None:
+        stats = self._engine.stats()
+        while self._shrinking and _is_within(stats, self._shrinking[0]):
+            self._shrinking.popleft()
+            self._answered += 1
+        self._stats_due_s = time.monotonic() + STATS_S if self._shrinking else None
+        self._send(msgspec.structs.replace(stats, answered=self._answered))
+
+
+def _is_within(stats: EngineStats, lease: MemoryLease) -> bool:
+    # Together: live KV may take the room of stored KV, and rows that run keep theirs.
+    kv_bytes = stats.live_kv_bytes + stats.stored_kv_bytes
+    return kv_bytes <= lease.live_kv_bytes + lease.stored_kv_bytes
 
 
 def main(arguments: list[str]) -> int:

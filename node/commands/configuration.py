@@ -1,13 +1,13 @@
 """What the verbs share: settings from options and environment, and the store they name."""
 
 import importlib.util
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError, StartError
-from node.settings import Settings, default_home, read_environment
+from node.memory import OVERHEAD_BYTES
+from node.settings import AUTO_BYTES, Settings, default_home, read_environment
 from node.store import ModelStore
 
 EXTRA = (
@@ -17,7 +17,6 @@ EXTRA = (
 """What `mlx-fleet[node]` brings, and the base install does without."""
 INSTALL_EXTRA = "pip install 'mlx-fleet[node]'"
 ENGINES = ("text", "scripted")
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 
 
 class ExtraMissing(NodeError):
@@ -40,32 +39,50 @@ def need_extra() -> None:
         )
 
 
-def read_bytes(text: str) -> int:
-    """A number of bytes written as 12GB, 12GiB or 12000000000. Raises `StartError`."""
-    match = _BYTES.fullmatch(text.strip())
-    if match is None:
-        raise StartError(f"{text!r} is not a size; write it as 12GB or 12GiB.")
-    number, unit, binary = match.groups()
-    power = " KMGT".index(unit.upper() or " ")
-    return int(float(number) * (1024 if binary else 1000) ** power)
-
-
 def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None = None) -> Settings:
     """Settings of the options that are given, then the environment's, then the defaults. Raises
     `StartError`."""
     given = {key: value for key, value in options.items() if value not in (None, ())}
     values: dict[str, Any] = {"home": default_home(environ), **read_environment(environ), **given}
     values["home"] = Path(values["home"]).expanduser()
+    if values.get("kv_disk_bytes") == AUTO_BYTES:
+        values["kv_disk_bytes"] = None
     settings = Settings(**values)
     if settings.engine not in ENGINES:
         raise StartError(f"engine must be one of {', '.join(ENGINES)}, not {settings.engine!r}.")
     if not 0 <= settings.port <= 65_535:
         raise StartError(f"port must be from 0 to 65535, not {settings.port}.")
-    if settings.max_rows < 1:
-        raise StartError("max_rows must be at least 1.")
+    _check_sizes(settings)
     if settings.script is not None and settings.engine != "scripted":
         raise StartError("script is for the scripted engine only; add --engine scripted.")
     return settings
+
+
+_TEXT_ONLY = (
+    *("prefill_chunk_tokens", "decode_stall_target_ms", "kv_cache_bits", "kv_live_bits"),
+    *("kv_disk_bytes", "kv_disk_bytes_per_day"),
+)
+"""Settings that a scripted engine, which has no KV, cannot follow."""
+
+
+def _check_sizes(settings: Settings) -> None:
+    least = {
+        "max_rows": 1,
+        "prefill_chunk_tokens": 16,
+        "decode_stall_target_ms": 1,
+        "memory_limit_bytes": OVERHEAD_BYTES + 1,
+    }
+    for name, smallest in least.items():
+        value = getattr(settings, name)
+        if value is not None and value < smallest:
+            raise StartError(f"{name} must be at least {smallest}, not {value}.")
+    for name in ("kv_cache_bits", "kv_live_bits"):
+        value = getattr(settings, name)
+        if value not in (None, 4, 8):
+            raise StartError(f"{name} must be 4 or 8, not {value}.")
+    for name in _TEXT_ONLY:
+        if settings.engine == "scripted" and getattr(settings, name) is not None:
+            raise StartError(f"{name} is not for the scripted engine, which has no KV.")
 
 
 def open_store(home: Path | None, *, make_home: bool = False) -> ModelStore:

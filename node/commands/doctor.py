@@ -11,7 +11,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -21,14 +21,24 @@ from rich.table import Table
 
 from node.commands.configuration import INSTALL_EXTRA, missing_extra, read_settings
 from node.engine.blas import load_fast_blas
-from node.errors import StartError
-from node.hardware import Machine, Runner, is_mac, python_command, read_machine, run_command
+from node.errors import DoesNotFit, StartError
+from node.hardware import (
+    Machine,
+    Runner,
+    free_disk_bytes,
+    is_mac,
+    python_command,
+    read_machine,
+    run_command,
+)
+from node.memory import GIB, Budget
+from node.policy import Room, gib, plan_engine
 from node.settings import Settings
 from node.store import ModelStore
 
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9
-SMALL_BUDGET_BYTES = 4 * 1024**3
+SMALL_LIMIT_BYTES = 4 * GIB
 
 
 class Level(StrEnum):
@@ -45,6 +55,8 @@ class Check:
     level: Level
     sentence: str
     advice: str = ""
+    figures: dict[str, int] = field(default_factory=dict)
+    """What the sentence says, for scripts; sizes in bytes."""
 
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -73,10 +85,11 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
     yield check_extra(missing_extra())
     yield check_mlx(run)
     yield check_memory(settings, machine, _available_bytes())
-    yield check_disk(settings, lambda path: shutil.disk_usage(path).free)
+    yield check_disk(settings, free_disk_bytes)
     yield check_port(settings)
     yield check_token(settings)
     yield check_models(settings)
+    yield from plan_models(settings, machine, free_disk_bytes(settings.kv_folder))
     if mac:
         yield check_wired_limit(machine)
         yield check_sleep(run)
@@ -118,29 +131,62 @@ def check_mlx(run: Runner) -> Check:
 
 
 def check_memory(settings: Settings, machine: Machine, available_bytes: int | None) -> Check:
-    budget_bytes = settings.memory_budget_bytes or machine.default_budget_bytes
-    gib = 1024**3
-    available = "?" if available_bytes is None else f"{available_bytes / gib:.0f}"
+    limit_bytes = settings.memory_limit_bytes or machine.default_limit_bytes
+    available = "?" if available_bytes is None else f"{available_bytes / GIB:.0f}"
     sentence = (
-        f"{machine.chip} with {machine.memory_bytes / gib:.0f} GiB, {available} GiB of them "
-        f"available; models may take {budget_bytes / gib:.0f} GiB."
+        f"{machine.chip} with {machine.memory_bytes / GIB:.0f} GiB, {available} GiB of them "
+        f"available; models may take {gib(limit_bytes)}, and {gib(machine.reserve_bytes)} are "
+        "meant for the system."
     )
-    if budget_bytes > machine.memory_bytes:
-        advice = "The budget is larger than the memory: lower --memory-budget."
-        return Check("memory", Level.FAIL, sentence, advice)
-    if budget_bytes < SMALL_BUDGET_BYTES:
-        return Check("memory", Level.WARN, sentence, "That is enough for small models only.")
-    if available_bytes is not None and budget_bytes > available_bytes:
-        advice = "Close other programs, or lower --memory-budget, or the machine will swap."
-        return Check("memory", Level.WARN, sentence, advice)
-    return Check("memory", Level.OK, sentence)
+    figures = {
+        "memory_bytes": machine.memory_bytes,
+        "limit_bytes": limit_bytes,
+        "reserve_bytes": machine.reserve_bytes,
+    }
+    level, advice = Level.OK, ""
+    if limit_bytes > machine.memory_bytes:
+        level, advice = Level.FAIL, "The limit is larger than the memory: lower --memory-limit."
+    elif limit_bytes < SMALL_LIMIT_BYTES:
+        level, advice = Level.WARN, "That is enough for small models only."
+    elif available_bytes is not None and limit_bytes > available_bytes:
+        advice = "Close other programs, or lower --memory-limit, or the machine will swap."
+        level = Level.WARN
+    return Check("memory", level, sentence, advice, figures)
+
+
+def plan_models(settings: Settings, machine: Machine, disk_free_bytes: int) -> Iterator[Check]:
+    """What each model on disk would get of the memory if it were the only one that is loaded."""
+    limit_bytes = settings.memory_limit_bytes or machine.default_limit_bytes
+    try:
+        entries = ModelStore(settings.models_folder).list()
+    except StartError:
+        return  # which `check_models` tells
+    for entry in entries:
+        budget = Budget(limit_bytes)
+        plan = plan_engine(entry, Room(limit_bytes, disk_free_bytes, machine.has_gpu), settings)
+        name = f"plan of {entry.name}"
+        try:
+            budget.admit(entry.name, plan.fixed, settings.kv_cache_bytes)
+        except DoesNotFit as error:
+            yield Check(name, Level.WARN, error.message)
+            continue
+        lease = budget.lease(entry.name)
+        sentence = (
+            f"Weights {gib(lease.weight_bytes)}, live KV {gib(lease.live_kv_bytes)}, stored KV "
+            f"{gib(lease.stored_kv_bytes)} (on disk {gib(plan.disk_bytes)}), {plan.max_rows} rows."
+        )
+        figures = {
+            **msgspec.structs.asdict(lease),
+            "disk_kv_bytes": plan.disk_bytes,
+            "max_rows": plan.max_rows,
+            "prefill_chunk_tokens": plan.prefill_chunk_tokens,
+        }
+        yield Check(name, Level.OK, sentence, figures=figures)
 
 
 def check_disk(settings: Settings, free: Callable[[Path], int]) -> Check:
-    folder = settings.models_folder
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free_bytes = free(existing)
-    sentence = f"{free_bytes / 1e9:.0f} GB are free for models in {folder}."
+    free_bytes = free(settings.models_folder)
+    sentence = f"{free_bytes / 1e9:.0f} GB are free for models in {settings.models_folder}."
     if free_bytes < LOW_DISK_BYTES:
         return Check("disk", Level.WARN, sentence, "A model takes 1 to 100 GB; make room.")
     return Check("disk", Level.OK, sentence)

@@ -1,0 +1,61 @@
+"""What `GET /v1/node/status` tells of a node's memory, its models and their engines."""
+
+from typing import Any
+
+import msgspec
+
+from node.protocol.messages import ModelStatus
+from node.supervisor import EngineState, Supervisor
+from node.types import EngineStats
+
+PATH = "/v1/node/status"
+
+
+def node_report(supervisor: Supervisor) -> dict[str, Any]:
+    """The node's memory and models; JSON types only. What an engine says of itself is up to a
+    second old."""
+    budget = supervisor.budget
+    engines = supervisor.engines()
+    granted_bytes = budget.leased_bytes + budget.stored_bytes
+    return {
+        "memory": {
+            "limit_bytes": budget.total_bytes,
+            "leased_bytes": granted_bytes,
+            "stored_kv_bytes": budget.stored_bytes,
+            "free_bytes": max(budget.total_bytes - granted_bytes, 0),
+            "pressure": supervisor.pressure.name.lower(),
+        },
+        "models": [
+            _model(status, engines.get(status.name), supervisor) for status in supervisor.status()
+        ],
+    }
+
+
+def _model(
+    status: ModelStatus, engine: EngineState | None, supervisor: Supervisor
+) -> dict[str, Any]:
+    shown = msgspec.structs.asdict(status)
+    if engine is None:
+        return shown
+    stats = engine.handle.link.stats
+    return {
+        **shown,
+        "lease": msgspec.structs.asdict(supervisor.budget.lease(status.name)),
+        "cache_events": engine.cache_events,
+        "engine": None if stats is None else _engine(stats),
+    }
+
+
+def _engine(stats: EngineStats) -> dict[str, Any]:
+    """Without what the agent knows better, and with names for all figures."""
+    asked_tokens = stats.prefill_tokens + stats.cached_tokens
+    return {
+        **{
+            name: value
+            for name, value in msgspec.structs.asdict(stats).items()
+            if name not in ("lease", "answered")
+        },
+        "prefill_rates": [msgspec.structs.asdict(rate) for rate in stats.prefill_rates],
+        "decode_rates": [msgspec.structs.asdict(rate) for rate in stats.decode_rates],
+        "hit_share": stats.cached_tokens / asked_tokens if asked_tokens else None,
+    }

@@ -1,0 +1,233 @@
+"""What `auto` means: the sizes of an engine, from its model and the machine, each with its reason.
+
+Pure: what the machine has is told in a `Room`. What the settings give is taken as it is.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.memory import GIB, OVERHEAD_BYTES, STORED_PERCENT
+from node.settings import Settings
+from node.store import ModelEntry
+from node.types import DiskCache, EngineSpec, MemoryLease
+
+MAX_ROWS = 16
+"""Requests decoded together; more bring little speed for all and slow each one down."""
+LIVE_BYTES = 2 * GIB
+"""Live KV that even a small model gets where its rows can fill it."""
+LEAST_LIVE_BYTES = GIB // 8
+"""Least live KV of a model whose files do not tell what a token takes."""
+ROW_TOKENS = 8192
+"""Length for which each row gets room; seldom are all rows long at once."""
+SHORT_ROW_TOKENS = 512
+"""A row of which even a batch of short ones must hold so many tokens."""
+CHUNK_TOKENS = 2048
+CPU_CHUNK_TOKENS = 512
+LARGE_BYTES = 32 * GIB
+"""Weights from which on a chunk of prefill takes so long that it is halved."""
+STALL_TARGET_MS = 200
+LEAST_DISK_BYTES = 10 * 10**9
+"""Free on a disk that KV is written to unasked."""
+MOST_DISK_BYTES = 50 * GIB
+DISK_BYTES_PER_DAY = 50 * GIB
+"""Half of what an SSD of 256 GB stands each day over five years, taken as 600 times its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is for one model."""
+
+    free_bytes: int
+    """Of the memory limit, beside what other engines hold for good."""
+    disk_free_bytes: int
+    has_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One size, as people see it."""
+
+    name: str
+    shown: str
+    reason: str | None
+    """Why `auto` comes to it; None where a setting gives it."""
+
+    @property
+    def line(self) -> str:
+        why = "as set" if self.reason is None else f"auto: {self.reason}"
+        return f"{self.name} {self.shown} ({why})"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sizes of one engine. Stored KV is what the budget then shares out."""
+
+    fixed: MemoryLease
+    """Weights, live KV and overhead; no stored KV."""
+    max_rows: int
+    prefill_chunk_tokens: int
+    decode_stall_target_ms: int
+    disk_bytes: int
+    """0: no KV on disk."""
+    disk_bytes_per_day: int
+    """0: no limit."""
+    choices: tuple[Choice, ...]
+
+
+def plan_engine(entry: ModelEntry, room: Room, settings: Settings) -> Plan:
+    """The sizes of an engine of `entry`. Whether they fit is the budget's to say."""
+    live_bytes, live = _live(entry, room, settings)
+    max_rows, rows = _rows(entry, live_bytes, settings)
+    chunk_tokens, chunk = _chunk(entry, room, settings)
+    stall_ms, stall = _stall(settings)
+    disk_bytes, disk = _disk(room, settings)
+    day_bytes, day = _disk_day(settings)
+    return Plan(
+        fixed=MemoryLease(entry.weight_bytes, live_bytes, 0, OVERHEAD_BYTES),
+        max_rows=max_rows,
+        prefill_chunk_tokens=chunk_tokens,
+        decode_stall_target_ms=stall_ms,
+        disk_bytes=disk_bytes,
+        disk_bytes_per_day=day_bytes,
+        choices=(rows, chunk, stall, live, *_bits(settings), disk, *([day] if disk_bytes else [])),
+    )
+
+
+def engine_spec(
+    entry: ModelEntry, plan: Plan, settings: Settings, script_json: str = ""
+) -> EngineSpec:
+    """What an engine of `entry` is started with; it has no stored KV yet."""
+    disk = None
+    if plan.disk_bytes:
+        disk = DiskCache(
+            folder=str(settings.kv_folder),
+            max_bytes=plan.disk_bytes,
+            max_bytes_per_day=plan.disk_bytes_per_day,
+        )
+    return EngineSpec(
+        engine=settings.engine,
+        model=entry.name,
+        # A scripted model has no folder.
+        folder="" if entry.folder == Path() else str(entry.folder),
+        max_rows=plan.max_rows,
+        lease=plan.fixed,
+        script_json=script_json,
+        prefill_chunk_tokens=plan.prefill_chunk_tokens,
+        decode_stall_target_ms=plan.decode_stall_target_ms,
+        kv_cache_bits=settings.kv_cache_bits,
+        kv_live_bits=settings.kv_live_bits,
+        disk=disk,
+    )
+
+
+def stored_choices(stored_bytes: int, sharers: int, settings: Settings) -> tuple[Choice, ...]:
+    """What to say of the stored KV that the budget has shared out among so many engines."""
+    stored = f"{STORED_PERCENT} % of what is left of the limit"
+    if sharers > 1:
+        stored += f", shared by {sharers} models"
+    is_set = stored_bytes == settings.kv_cache_bytes
+    return (
+        Choice("stored KV", gib(stored_bytes), None if is_set else stored),
+        Choice("snapshots", gib(stored_bytes // 2), "at most half of the stored KV"),
+    )
+
+
+def gib(amount_bytes: int) -> str:
+    """The amount as people read it."""
+    return f"{amount_bytes / GIB:.1f} GiB"
+
+
+def row_bytes(entry: ModelEntry, tokens: int, live_bits: int | None) -> int:
+    """Live KV of a row of so many tokens, an upper estimate; 0 where the files do not tell."""
+    full_bytes = entry.kv_bytes_per_token * tokens + entry.kv_bytes_per_row
+    # Groups of 64 values share a scale and a bias, each as wide as a value of 16 bits.
+    return full_bytes if live_bits is None else -(-full_bytes * (2 * live_bits + 1) // 32)
+
+
+def _live(entry: ModelEntry, room: Room, settings: Settings) -> tuple[int, Choice]:
+    left_bytes = room.free_bytes - entry.weight_bytes - OVERHEAD_BYTES
+    half_bytes = max(left_bytes // 2, 0)
+    usual_bytes = max(entry.weight_bytes // 2, LIVE_BYTES)
+    context_tokens = entry.context_tokens or ROW_TOKENS
+    row_tokens = min(context_tokens, ROW_TOKENS)
+    each_bytes = row_bytes(entry, row_tokens, settings.kv_live_bits)
+    long_bytes = row_bytes(entry, context_tokens, settings.kv_live_bits)
+    rows = settings.max_rows or MAX_ROWS
+    wanted = (
+        (each_bytes * rows, f"room for {rows} rows of {row_tokens} tokens"),
+        (usual_bytes, "half the weights, at least 2 GiB"),
+    )
+    amount_bytes, reason = min(wanted) if each_bytes else wanted[1]
+    if long_bytes > amount_bytes:
+        amount_bytes = long_bytes
+        reason = f"one row of the whole context of {context_tokens} tokens"
+    if amount_bytes > half_bytes:
+        amount_bytes, reason = half_bytes, "half of what is left beside the weights"
+    least_bytes = each_bytes or LEAST_LIVE_BYTES
+    if amount_bytes < least_bytes:
+        amount_bytes = least_bytes
+        reason = f"the least: one row of {row_tokens} tokens" if each_bytes else "the least"
+    return amount_bytes, Choice("live KV", gib(amount_bytes), reason)
+
+
+def _rows(entry: ModelEntry, live_bytes: int, settings: Settings) -> tuple[int, Choice]:
+    if settings.max_rows is not None:
+        return settings.max_rows, Choice("max_rows", str(settings.max_rows), None)
+    rows = MAX_ROWS
+    reason = "more rows slow each other down; memory admits them by their length"
+    short_bytes = row_bytes(entry, SHORT_ROW_TOKENS, settings.kv_live_bits)
+    if short_bytes * rows > live_bytes:
+        rows = max(live_bytes // short_bytes, 1)
+        reason = f"the live KV holds no more rows of {SHORT_ROW_TOKENS} tokens"
+    return rows, Choice("max_rows", str(rows), reason)
+
+
+def _chunk(entry: ModelEntry, room: Room, settings: Settings) -> tuple[int, Choice]:
+    name = "prefill_chunk"
+    if settings.prefill_chunk_tokens is not None:
+        tokens = settings.prefill_chunk_tokens
+        return tokens, Choice(name, f"{tokens} tokens", None)
+    tokens, reason = CHUNK_TOKENS, "larger ones gain no speed, and a cancel waits for one"
+    if not room.has_gpu:
+        tokens, reason = CPU_CHUNK_TOKENS, "a cancel waits for a chunk, and a CPU is slow"
+    elif entry.weight_bytes >= LARGE_BYTES:
+        tokens, reason = CHUNK_TOKENS // 2, "a cancel waits for a chunk, and the model is large"
+    return tokens, Choice(name, f"{tokens} tokens", reason)
+
+
+def _stall(settings: Settings) -> tuple[int, Choice]:
+    name = "decode_stall_target"
+    if settings.decode_stall_target_ms is not None:
+        return settings.decode_stall_target_ms, Choice(
+            name, f"{settings.decode_stall_target_ms} ms", None
+        )
+    return STALL_TARGET_MS, Choice(name, f"{STALL_TARGET_MS} ms", "readers notice longer pauses")
+
+
+def _bits(settings: Settings) -> tuple[Choice, ...]:
+    pairs = (("kv_cache_bits", settings.kv_cache_bits), ("kv_live_bits", settings.kv_live_bits))
+    return tuple(
+        Choice(name, "off", "answers stay exact") if bits is None else Choice(name, str(bits), None)
+        for name, bits in pairs
+    )
+
+
+def _disk(room: Room, settings: Settings) -> tuple[int, Choice]:
+    name = "KV on disk"
+    asked_bytes = settings.kv_disk_bytes
+    if asked_bytes is not None:
+        return asked_bytes, Choice(name, gib(asked_bytes) if asked_bytes else "off", None)
+    if settings.engine == "scripted":
+        return 0, Choice(name, "off", "a scripted engine has no KV")
+    if room.disk_free_bytes < LEAST_DISK_BYTES:
+        return 0, Choice(name, "off", "less than 10 GB of the disk are free")
+    amount_bytes = min(room.disk_free_bytes // 10, MOST_DISK_BYTES)
+    return amount_bytes, Choice(name, gib(amount_bytes), "a tenth of what is free, at most 50 GiB")
+
+
+def _disk_day(settings: Settings) -> tuple[int, Choice]:
+    name = "KV written to disk a day"
+    asked_bytes = settings.kv_disk_bytes_per_day
+    if asked_bytes is not None:
+        return asked_bytes, Choice(name, gib(asked_bytes) if asked_bytes else "unlimited", None)
+    return DISK_BYTES_PER_DAY, Choice(name, gib(DISK_BYTES_PER_DAY), "spares the SSD")

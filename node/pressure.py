@@ -1,0 +1,48 @@
+"""How short the machine is of memory, as a level with hysteresis. Pure: readings in, level out."""
+
+from node.hardware import MemoryReading
+from node.types import Pressure
+
+SOFT_PERCENT = 6
+"""Of the memory: with less available, engines store nothing new and evict."""
+HARD_PERCENT = 3
+"""With less available, no new request is taken."""
+LEAVING_FACTOR = 1.5
+"""A level is left only with so many times as much available as it was entered with."""
+CALM_READINGS = 5
+"""How many readings in a row must be better before the level falls."""
+_KERNEL_LEVELS = {1: Pressure.NONE, 2: Pressure.SOFT, 4: Pressure.HARD}
+
+
+class PressureGauge:
+    """The level after each reading: it rises at once, and falls step by step when it has been calm
+    for a while, since what an engine evicts makes room only until it stores again."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._memory_bytes = memory_bytes
+        self._better = 0
+        self.level = Pressure.NONE
+
+    def feed(self, reading: MemoryReading) -> Pressure:
+        """The level that the reading leads to; one that tells nothing changes nothing."""
+        entered = self._level_of(reading, 1.0)
+        staying = self._level_of(reading, LEAVING_FACTOR)
+        if entered is None or staying is None:
+            return self.level
+        self._better = self._better + 1 if staying < self.level else 0
+        if entered > self.level:
+            self.level = entered
+        elif self._better >= CALM_READINGS:
+            self.level = Pressure(self.level - 1)
+            self._better = 0
+        return self.level
+
+    def _level_of(self, reading: MemoryReading, factor: float) -> Pressure | None:
+        if reading.kernel_level is not None:
+            return _KERNEL_LEVELS.get(reading.kernel_level)
+        if reading.available_bytes is None:
+            return None
+        share_percent = reading.available_bytes * 100 / self._memory_bytes
+        if share_percent < HARD_PERCENT * factor:
+            return Pressure.HARD
+        return Pressure.SOFT if share_percent < SOFT_PERCENT * factor else Pressure.NONE
