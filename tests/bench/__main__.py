@@ -4,25 +4,27 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 from rich.console import Console
 
-from tests.bench import decoding, routing
+from tests.bench import caching, decoding, reuse, routing
 from tests.bench.figures import Figure, show, write
 from tests.bench.machine import Cores, conditions, load_average, share_out_cores
 from tests.bench.processes import BenchFailure
 from tests.bench.shared import CACHE, SharedTools, find_tools
 
-LAST_ROUND_S = 390.0
-"""After this time no row gets a second round, so that all is done in eight minutes."""
+LAST_ROUND_S = 420.0
+"""After this time no row gets a second round, so that all is done in ten minutes."""
+PARTS = ("router", "cache", "engine")
 WIDTH = 140
 """Of the table in a file or a pipe."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", choices=("engine", "router"), help="one half of the rows")
-    parser.add_argument("--quick", action="store_true", help="rough figures in a minute or two")
+    parser.add_argument("--only", choices=PARTS, help="a third of the rows")
+    parser.add_argument("--quick", action="store_true", help="rough figures in three minutes")
     given = parser.parse_args()
     tools = find_tools()
     if tools is None:
@@ -35,7 +37,7 @@ def main() -> int:
     cores.take_load_cores()
     figures: list[Figure] = []
     failed = False
-    for part in ("router", "engine"):
+    for part in PARTS:
         if given.only in (None, part):
             found = rows(part, tools, cores, quick=given.quick, deadline_s=began_s + LAST_ROUND_S)
             failed |= not collect(figures, console, found)
@@ -52,6 +54,8 @@ def rows(
 ) -> Iterator[Figure]:
     if part == "router":
         return routing.measure(tools, cores, quick=quick)
+    if part == "cache":
+        return chain(caching.measure(cores, quick=quick), reuse.measure(tools, cores, quick=quick))
     return decoding.measure(tools, cores, quick=quick, deadline_s=deadline_s)
 
 

@@ -1,12 +1,15 @@
 """The tables of `python -m tests.bench.peers --report`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.figures import median
+from tests.bench.peer_bars import BARS, Line, Path, Verdict, judge, values
+
 Result = dict[str, Any]
-Path = tuple[str, ...]
 
 ROUTER_ROWS: dict[str, Path] = {
     "added latency p50, 1 connection (ms)": ("lat1", "added_p50_ms"),
@@ -35,49 +38,111 @@ SERVER_ROWS: dict[str, Path] = {
     "prompt of 2,000 tokens, cold (ms)": ("long_cold", "ttft_ms", "p50"),
     "the same again (ms)": ("long_repeat", "ttft_ms", "p50"),
     "3 sessions of 3 turns (s)": ("sessions", "wall_s"),
+    "6,000 cold tokens beside 3 streams: worst gap (ms)": ("interfere", "worst_gap_ms"),
+    "6,000 cold tokens beside 3 streams: TTFT (ms)": ("interfere", "long_ttft_ms"),
     "gap p99, 4 streams (ms)": ("conc4", "itl_ms", "p99"),
     "gap p99, 16 streams (ms)": ("conc16", "itl_ms", "p99"),
-    "memory (MB)": ("single", "rss_mb"),
+    "memory after 1 stream (MB)": ("single", "rss_mb"),
     "ready after (s)": ("start", "ready_s"),
 }
+REPLAY_ROWS: dict[str, Path] = {
+    "prefill (s)": ("replay", "prefill_s"),
+    "reused share of the prompts": ("replay", "share"),
+    "ideal share": ("replay", "ideal_share"),
+}
+ROWS = {"routers": ROUTER_ROWS, "replay": REPLAY_ROWS}
+"""Of the other parts: `SERVER_ROWS`."""
+
+
+def server_of(item: str) -> str:
+    """The item without its round or group."""
+    return item.partition(".")[0]
 
 
 def show(console: Console, results: dict[str, dict[str, Result]]) -> None:
-    """A table for each part that has figures, and a line for each item that has none."""
+    """For each part that has figures a table and the bars; a line for each failure."""
     for part, found in results.items():
-        measured = {item: result for item, result in found.items() if "lines" in result}
-        rows = ROUTER_ROWS if part == "routers" else SERVER_ROWS
+        measured = by_server(found)
         if measured and part != "setup":
-            console.print(table(part, rows, measured))
-        for item, result in found.items():
-            if "failed" in result:
-                console.print(f"{part}: {item}: {result['failed']}", markup=False, highlight=False)
+            console.print(table(part, ROWS.get(part, SERVER_ROWS), measured))
+            verdicts = judge(BARS.get(part, ()), lines_of(measured))
+            if verdicts:
+                console.print(bars_table(part, verdicts))
+        for text in failures(found):
+            console.print(f"{part}: {text}", markup=False, highlight=False)
     if not any(results.values()):
         console.print("Nothing has been measured yet.")
 
 
-def table(part: str, rows: dict[str, Path], measured: dict[str, Result]) -> Table:
+def by_server(found: dict[str, Result]) -> dict[str, list[Result]]:
+    """The results that have figures."""
+    servers: dict[str, list[Result]] = {}
+    for item, result in found.items():
+        if "lines" in result:
+            servers.setdefault(server_of(item), []).append(result)
+    return servers
+
+
+def lines_of(measured: dict[str, list[Result]]) -> dict[str, list[Line]]:
+    return {
+        server: [line for result in results for line in result["lines"]]
+        for server, results in measured.items()
+    }
+
+
+def failures(found: dict[str, Result]) -> Iterable[str]:
+    for item, result in found.items():
+        if "failed" in result:
+            yield f"{item}: {result['failed']}"
+        for line in result.get("lines", ()):
+            if "failed" in line or "note" in line:
+                yield f"{item}: {line['phase']}: {line.get('failed') or line['note']}"
+
+
+def table(part: str, rows: dict[str, Path], measured: dict[str, list[Result]]) -> Table:
     made = Table(title=part, title_justify="left")
     made.add_column("")
-    for item in measured:
-        made.add_column(item, justify="right")
+    for server in measured:
+        made.add_column(server, justify="right")
+    lines = lines_of(measured)
     for name, path in rows.items():
-        cells = [cell(result["lines"], path) for result in measured.values()]
+        cells = [cell(values(lines[server], path)) for server in measured]
         if any(cells):
             made.add_row(name, *cells)
-    made.add_row("load average before", *(f"{result['load']:.1f}" for result in measured.values()))
-    made.add_row("date", *(str(result["date"]) for result in measured.values()))
+    loads = [cell([result["load"] for result in results]) for results in measured.values()]
+    made.add_row("load average before", *loads)
+    made.add_row("date", *(str(results[-1]["date"]) for results in measured.values()))
     return made
 
 
-def cell(lines: list[Result], path: Path) -> str:
-    """The value at `path` as text; empty where there is none."""
-    phase, *keys = path
-    value: Any = next((line for line in lines if line.get("phase") == phase), None)
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    if value is None:
+def cell(found: list[Any]) -> str:
+    """The value as text, of several numbers the median and the range; empty of none."""
+    if not found:
         return ""
-    if isinstance(value, list):
-        return "/".join(map(str, value))
+    if isinstance(found[-1], list):
+        return "/".join(map(str, found[-1]))
+    if isinstance(found[-1], str) or len(found) == 1:
+        return number(found[-1])
+    return f"{number(median(found))} [{number(min(found))}-{number(max(found))}]"
+
+
+def number(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def bars_table(part: str, verdicts: list[Verdict]) -> Table:
+    made = Table(title=f"{part}: ours against the best peer", title_justify="left")
+    for name in ("", "ours", "best peer", "", "ratio", "bar", ""):
+        made.add_column(name, justify="left" if name == "" else "right")
+    for verdict in verdicts:
+        sign = "≥" if verdict.bar.at_least else "≤"
+        made.add_row(
+            verdict.bar.what,
+            f"{verdict.ours:.4g}",
+            f"{verdict.theirs:.4g}",
+            verdict.peer,
+            f"{verdict.ratio:.3f}",
+            f"{sign} {verdict.bar.ratio:g}",
+            "[green]pass[/]" if verdict.passed else "[red]miss[/]",
+        )
+    return made

@@ -10,26 +10,26 @@ import json
 import shlex
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 from rich.console import Console
 
-from node.engine.blas import load_fast_blas
-from tests.bench import peer_ours, peer_report, processes
+from tests.bench import peer_phases, peer_report, processes, replay
 from tests.bench.machine import Cores, load_average
 from tests.bench.peer_home import PeerHome, open_home
+from tests.bench.peer_servers import NO_GC, OURS, SERVERS, serving
 from tests.bench.shared import CACHE, SharedTools, find_tools, smollm2_folder
 
 RESULTS = CACHE / "peers"
 RUN_S = 570.0
-ITEM_S = 200.0
-"""An item is begun only where this much of the run is left."""
-_OURS = "ours"
+TINY_ROUNDS, REPLAY_ROUNDS = 3, 2
 _SETUP = (
     "system",
     "mlx_lm",
@@ -42,13 +42,23 @@ _SETUP = (
     "rapid_mlx",
     "mlx_openai",
 )
-_SERVERS = (_OURS, "mlx_lm", "vllm_mlx", "rapid_mlx", "mlx_openai", "mlx_vlm", "llamacpp")
 PARTS: dict[str, tuple[str, ...]] = {
     "setup": _SETUP,
-    "routers": ("direct", _OURS, "sglang_router", "vllm_router", "litellm"),
-    "servers-tiny": _SERVERS,
-    "servers-real": _SERVERS,
+    "routers": ("direct", OURS, "sglang_router", "vllm_router", "litellm"),
+    "servers-tiny": tuple(
+        f"{server}.{number}"
+        for number in range(1, TINY_ROUNDS + 1)
+        for server in (*SERVERS[:4], NO_GC, *SERVERS[4:])
+    ),
+    "servers-real": tuple(f"{server}.{group}" for group in peer_phases.REAL for server in SERVERS),
+    "replay": tuple(
+        f"{server}.{number}" for number in range(1, REPLAY_ROUNDS + 1) for server in SERVERS
+    ),
 }
+"""Items by part, in the order in which they are measured: rounds go through all servers."""
+ITEM_S = {"setup": 200.0, "routers": 120.0, "servers-tiny": 120.0, "replay": 170.0}
+"""An item is begun only where this much of the run is left."""
+REAL_ITEM_S = {"speed": 100.0, "long": 220.0, "sessions": 330.0}
 
 Result = dict[str, Any]
 
@@ -102,14 +112,23 @@ def missing(part: str) -> list[str]:
     return [item for item in PARTS[part] if not result_file(part, item).exists()]
 
 
+def item_s(part: str, item: str) -> float:
+    return ITEM_S[part] if part in ITEM_S else REAL_ITEM_S[item.partition(".")[2]]
+
+
 def result_file(part: str, item: str) -> Path:
     return RESULTS / f"{part}.{item}.json"
 
 
 def forget(part: str, *, all_of_it: bool, failures: bool) -> None:
     for item, result in read_results()[part].items():
-        if all_of_it or (failures and "failed" in result):
+        if all_of_it or (failures and has_failed(result)):
             result_file(part, item).unlink()
+
+
+def has_failed(result: Result) -> bool:
+    """Whether all of it or one phase could not be measured."""
+    return "failed" in result or any("failed" in line for line in result["lines"])
 
 
 def read_results() -> dict[str, dict[str, Result]]:
@@ -128,7 +147,7 @@ def run_part(bench: Bench, part: str) -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     measure = MEASURES[part]
     for item in missing(part):
-        if bench.left_s() < ITEM_S:
+        if bench.left_s() < item_s(part, item):
             break
         began_s, load_before = time.monotonic(), load_average()
         try:
@@ -165,12 +184,12 @@ def set_up(bench: Bench, _part: str, item: str) -> list[Result]:
 def route(bench: Bench, _part: str, item: str) -> list[Result]:
     if shutil.which("wrk") is None:
         raise processes.BenchFailure("wrk is not installed")
-    bench.home.check(item, free=("direct", _OURS))
+    bench.home.check(item, free=("direct", OURS))
     port, backends = processes.free_port(), two_free_ports()
     argv = [sys.executable, str(bench.tools.script("bench_router.py")), item]
     argv += ["--port", str(port), "--bport", str(backends)]
     argv += ["--policy", "simple-shuffle" if item == "litellm" else "round_robin"]
-    if item == _OURS:
+    if item == OURS:
         own = f"{shlex.quote(sys.executable)} -m tests.bench.open_router"
         argv += ["--custom", own + " --port {port} --backends {urls_csv}"]
     return json_lines(run_tool(bench, argv, f"router-{item}"))
@@ -178,22 +197,48 @@ def route(bench: Bench, _part: str, item: str) -> list[Result]:
 
 def serve(bench: Bench, part: str, item: str) -> list[Result]:
     """One inference server with the tiny or the real model."""
-    real = part == "servers-real"
-    folder = bench.smollm2 if real else bench.tools.tiny_model(bench.smollm2)
-    effort = peer_ours.REAL if real else peer_ours.TINY
-    if item == _OURS:
-        return peer_ours.measure(bench.tools, Cores(), folder, effort)
-    bench.home.check(item)
-    environ = {"APC_ENABLED": "1", "APC_DISK_ENABLED": "0"} if item == "mlx_vlm" else {}
-    if item == "llamacpp":
-        environ["GGUF"] = str(bench.home.gguf(tiny=not real))
-    elif library := load_fast_blas():
-        environ["LD_PRELOAD"] = library
-    argv = [sys.executable, str(bench.tools.script("bench_server.py")), item]
-    argv += [str(processes.free_port()), str(folder), *effort.argv()]
-    if item == "mlx_lm":
-        argv += ["--model-name", "default_model"]
-    return json_lines(run_tool(bench, argv, f"{part}-{item}", environ))
+    name, _, group = item.partition(".")
+    if part == "servers-real":
+        folder, effort = bench.smollm2, peer_phases.REAL[group]
+    else:
+        folder, effort = bench.tools.tiny_model(bench.smollm2), peer_phases.TINY
+    began_s = time.monotonic()
+    with serving(bench.tools, bench.home, name, folder) as server:
+        lines = [{"phase": "start", "ready_s": round(time.monotonic() - began_s, 1)}]
+        with ended_in_time(bench, server.process):
+            lines += peer_phases.measure(server, effort)
+    return lines
+
+
+def replay_trace(bench: Bench, _part: str, item: str) -> list[Result]:
+    """One inference server with the tiny model and the agent's recorded requests."""
+    folder = bench.tools.tiny_model(bench.smollm2)
+    requests = replay.load_requests(bench.tools, folder, replay.REQUESTS)
+    name = item.partition(".")[0]
+    with (
+        serving(bench.tools, bench.home, name, folder) as server,
+        ended_in_time(bench, server.process),
+    ):
+        run = replay.run_checked if name == OURS else replay.run
+        found = run(server, requests)
+    shares = {"share": found.share, "ideal_share": found.ideal_share}
+    return [{"phase": "replay", **asdict(found), **shares}]
+
+
+@contextmanager
+def ended_in_time(bench: Bench, process: psutil.Process) -> Iterator[None]:
+    """Kills the server where the time is up, so that all its requests fail."""
+
+    def end() -> None:
+        for each in processes.tree(process):
+            each.kill()
+
+    timer = threading.Timer(max(1.0, bench.left_s()), end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 MEASURES: dict[str, Callable[[Bench, str, str], list[Result]]] = {
@@ -201,6 +246,7 @@ MEASURES: dict[str, Callable[[Bench, str, str], list[Result]]] = {
     "routers": route,
     "servers-tiny": serve,
     "servers-real": serve,
+    "replay": replay_trace,
 }
 
 
