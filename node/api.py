@@ -11,8 +11,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
+import msgspec
 from starlette.types import Message, Receive, Scope, Send
 
+from node.agent import report
 from node.agent.agent import Agent
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.openai import (
@@ -82,6 +84,9 @@ class Api:
             call.need_method("GET")
             entry = await self._agent.find(path.removeprefix(_MODELS + "/"))
             await call.send_json(model_body(entry.name, self._created_s))
+        elif path == report.PATH:
+            call.need_method("GET")
+            await call.send_json(msgspec.json.encode(self._agent.report()))
         else:
             raise UnknownPath(f"There is nothing at {path[:200]}.")
 
@@ -103,8 +108,8 @@ class Api:
         batches = self._agent.run(job, self._hold_head_s)
         async with _until_disconnect(call, receive), contextlib.aclosing(batches):
             if not request.stream:
-                body = await collect(batches, answer)
-                await call.send_json(body, call.model_headers(request.model))
+                body, headers = await collect(batches, answer)
+                await call.send_json(body, [*call.model_headers(request.model), *headers])
                 return
             stream = EventStream(answer, call.send, call.model_headers(request.model))
             await stream.run(batches, self._hold_head_s)

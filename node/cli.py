@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from node.commands import options
 from node.errors import NodeError, StartError
 
 app = typer.Typer(
@@ -21,8 +22,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+cache = typer.Typer(help="The prefix cache.", no_args_is_help=True)
+app.add_typer(cache, name="cache")
+
 Home = Annotated[
     Path | None, typer.Option(help="Folder of the agent: token, node id, models.", metavar="FOLDER")
+]
+Url = Annotated[str | None, typer.Option(help="The agent's address, if not this machine's.")]
+Token = Annotated[
+    str | None,
+    typer.Option(envvar="MLX_FLEET_NODE_TOKEN", help="That agent's token.", show_envvar=True),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 
@@ -48,48 +57,42 @@ def _options(
 
 @app.command()
 def serve(
+    context: typer.Context,
     home: Home = None,
     host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
     engine: Annotated[str | None, typer.Option(help="text or scripted.")] = None,
-    memory_budget: Annotated[
-        str | None, typer.Option(help="Memory for models, such as 12GB.", metavar="SIZE")
-    ] = None,
-    max_rows: Annotated[
-        int | None, typer.Option(help="Requests decoded together, per model.")
-    ] = None,
+    memory_limit_bytes: options.MemoryLimit = None,
+    max_rows: options.MaxRows = None,
+    prefill_chunk_tokens: options.PrefillChunk = None,
+    decode_stall_target_ms: options.DecodeStallTarget = None,
+    kv_cache_bytes: options.KvCacheSize = None,
+    kv_cache_bits: options.KvCacheBits = None,
+    kv_live_bits: options.KvLiveBits = None,
+    kv_disk_bytes: options.KvDiskSize = None,
+    kv_disk_bytes_per_day: options.KvDiskWrites = None,
     allow_plain_http: Annotated[
-        bool, typer.Option("--allow-plain-http", help="Bind beyond loopback without TLS.")
-    ] = False,
+        bool | None, typer.Option("--allow-plain-http", help="Bind beyond loopback without TLS.")
+    ] = None,
     script: Annotated[Path | None, typer.Option(help="The scripted engine's script.")] = None,
     exit_on_stdin_eof: Annotated[
-        bool, typer.Option("--exit-on-stdin-eof", help="End when standard input closes.")
-    ] = False,
-    model: Annotated[
-        list[Path] | None, typer.Option(help="A model folder to serve too; repeatable.")
+        bool | None, typer.Option("--exit-on-stdin-eof", help="End when standard input closes.")
     ] = None,
-    served_model_name: Annotated[
-        list[str] | None, typer.Option(help="A name for each --model.")
+    models: Annotated[
+        list[Path] | None, typer.Option("--model", help="A model folder to serve too; repeatable.")
     ] = None,
+    served_model_names: Annotated[
+        list[str] | None, typer.Option("--served-model-name", help="A name for each --model.")
+    ] = None,
+    warm: options.Warm = None,
 ) -> None:
     """Serve the models of this machine."""
-    from node.commands.configuration import read_bytes, read_settings
+    from node.commands.configuration import read_settings
     from node.commands.serve import serve as run
 
-    options = {
-        "home": home,
-        "host": host,
-        "port": port,
-        "engine": engine,
-        "memory_budget_bytes": None if memory_budget is None else read_bytes(memory_budget),
-        "max_rows": max_rows,
-        "allow_plain_http": allow_plain_http or None,
-        "script": script,
-        "exit_on_stdin_eof": exit_on_stdin_eof or None,
-        "models": tuple(model or ()),
-        "served_model_names": tuple(served_model_name or ()),
-    }
-    run(read_settings(options))
+    # Each parameter is the setting of its name.
+    lists = {"models": models, "served_model_names": served_model_names, "warm": warm}
+    run(read_settings(context.params | {key: tuple(value or ()) for key, value in lists.items()}))
 
 
 @app.command()
@@ -159,6 +162,62 @@ def doctor(home: Home = None, as_json: Json = False) -> None:
     from node.commands.doctor import run_doctor
 
     if not run_doctor(home, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def warm(
+    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    model: Annotated[str | None, typer.Option(help="For this model, whatever FILE says.")] = None,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Prefill the prompts of FILE and keep them in the cache of the running agent."""
+    from node.commands.agent_client import find_place
+    from node.commands.warm import warm_prompts
+
+    if not warm_prompts(file, model, find_place(home, url, token), as_json=as_json):
+        raise typer.Exit(1)
+
+
+@cache.command()
+def clear(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    token: Token = None,
+    home: Home = None,
+) -> None:
+    """Forget all stored KV: of the running agent, and on the disk."""
+    from node.commands.agent_client import find_place
+    from node.commands.configuration import need_extra
+
+    need_extra()
+    from node.commands.cache import clear_cache
+
+    clear_cache(home, find_place(home, url, token), local=url is None, yes=yes)
+
+
+@app.command()
+def bench(
+    model: Annotated[str, typer.Argument()],
+    url: Annotated[
+        str | None, typer.Option(help="Another OpenAI server, if not this machine's agent.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(envvar="MLX_FLEET_KEY", help="The server's key.", show_envvar=True),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter prompts and answers.")] = False,
+    home: Home = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how fast a server answers with MODEL."""
+    from node.commands.agent_client import find_place
+    from node.commands.bench import bench as run
+
+    if not run(model, find_place(home, url, key), quick=quick, as_json=as_json):
         raise typer.Exit(1)
 
 

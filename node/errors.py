@@ -115,6 +115,14 @@ class DoesNotFit(NodeError):
     retry_after_s = 30
 
 
+class MemoryShort(NodeError):
+    """The machine is short of memory: the node takes no new requests until some is free again."""
+
+    status = 503
+    code = "memory_pressure"
+    retry_after_s = 10
+
+
 class LoadFailure(NodeError):
     """The model could not be loaded."""
 

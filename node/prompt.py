@@ -1,18 +1,24 @@
 """From a request to token ids: the only caller of chat templates and tokenisers.
 
-It runs in the agent process, with the transformers library and without MLX.
+It runs in the agent process, with the transformers library and without MLX. A chat is rendered
+twice, and tokenised once: as the prompt, and as the text that the next turn's prompt will begin
+with, which tells where messages end and what of the prompt the next turn can reuse.
 """
 
 import asyncio
 import importlib
 import logging
 import zlib
+from bisect import bisect_left
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from node.encoder import Encoded, PromptEncoder, common_length
 from node.errors import BadRequest, LoadFailure
 from node.openai import ChatMessage, TextRequest
 from node.types import GenerateRequest, Loaded
@@ -24,11 +30,34 @@ MESSAGE_LENGTH = 32
 RENDER_THREADS = 4
 
 
+ANSWER = "x"
+"""Stands for the answer in the next turn."""
+MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
+"""For private use; no text is likely to have them all."""
+HEADER_TOKENS = 8
+"""A cut so near behind a special token is put right behind that."""
+
+Turns = Sequence[dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered request; the fields as in `GenerateRequest`."""
+
+    tokens: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()
+    reusable_tokens: int | None = None
+
+
 class Renderer(Protocol):
     """Makes token ids of a request's messages or prompt."""
 
-    def render(self, request: TextRequest) -> tuple[int, ...]:
+    def render(self, request: TextRequest) -> Prompt:
         """Raises `BadRequest` naming the field that cannot be rendered."""
+
+    def render_shared(self, request: TextRequest) -> Prompt:
+        """What the prompts of all requests begin with that begin with the same messages. Raises
+        as `render`."""
 
 
 class PromptRenderer:
@@ -49,24 +78,54 @@ class PromptRenderer:
             self._template = str(self._tokenizer.get_chat_template())
         except ValueError:
             self._template = ""
+        self._encoder: PromptEncoder | None = None
+        if self._tokenizer.is_fast:
+            self._encoder = PromptEncoder(self._tokenizer.backend_tokenizer)
 
-    def render(self, request: TextRequest) -> tuple[int, ...]:
-        if request.messages is not None:
-            return self._chat(request.messages)
+    def render(self, request: TextRequest) -> Prompt:
+        if request.messages is None:
+            return self._completion(request)
+        turns = self._turns(request.messages)
+        text = self._apply(turns, generation=True)
+        if self._encoder is None:
+            return Prompt(self._encode(text))
+        encoded = self._encoder.encode(text)
+        tokens = tuple(encoded.ids)
+        following = self._next_turn(turns, answered=turns[-1]["role"] != "assistant")
+        if following is None:
+            return Prompt(tokens)
+        shared = common_length(text, following.text)
+        return Prompt(
+            tokens, _boundaries(encoded, following, shared), _reusable(encoded, following, shared)
+        )
+
+    def render_shared(self, request: TextRequest) -> Prompt:
+        if request.messages is None:
+            return self._completion(request)
+        turns = self._turns(request.messages)
+        # After a system message alone, many templates want a user.
+        following = self._next_turn(turns, answered=turns[-1]["role"] == "user")
+        if self._encoder is None or following is None or not following.ends:
+            # The generation prompt is not shared with requests that go on otherwise.
+            return Prompt(self._encode(self._apply(turns, generation=False)))
+        encoded = self._encoder.encode(following.text[: following.ends[-1]])
+        return Prompt(tuple(encoded.ids), _boundaries(encoded, following, len(encoded.text)))
+
+    def _completion(self, request: TextRequest) -> Prompt:
         if isinstance(request.prompt, tuple):
-            return request.prompt
+            return Prompt(request.prompt)
         tokens = tuple(self._tokenizer.encode(request.prompt))
         if not tokens:
             raise BadRequest("The prompt is empty.", param="prompt")
-        return tokens
+        return Prompt(tokens)
 
-    def _chat(self, messages: tuple[ChatMessage, ...]) -> tuple[int, ...]:
+    def _turns(self, messages: tuple[ChatMessage, ...]) -> Turns:
         if not self._template:
             raise BadRequest(
                 "The model has no chat template; use /v1/completions.", param="messages"
             )
         knows_developer = "developer" in self._template
-        turns = [
+        return [
             {
                 "role": "system"
                 if message.role == "developer" and not knows_developer
@@ -75,27 +134,96 @@ class PromptRenderer:
             }
             for message in messages
         ]
+
+    def _apply(self, turns: Turns, *, generation: bool) -> str:
         try:
-            text = self._tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True
+            text: str = self._tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=generation
             )
         # A template is a program of the model's author, and may raise whatever a program can.
         except Exception as exc:
             raise BadRequest(
                 f"The model's chat template does not take these messages: {exc}", param="messages"
             ) from exc
+        return text
+
+    def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _next_turn(self, turns: Turns, *, answered: bool) -> "_NextTurn | None":
+        """The turns with an answer, if they get one, and another message of the user. None where
+        the template does not take that, or there is no marker for it."""
+        contents = [turn["content"] for turn in turns]
+        free = (mark for mark in MARKERS if not any(mark in content for content in contents))
+        marker = next(free, None)
+        if marker is None:
+            return None
+        dummies = [{"role": "user", "content": "y"}]
+        if answered:
+            dummies.insert(0, {"role": "assistant", "content": ANSWER})
+        try:
+            text = self._apply([*_marked(turns, marker), *dummies], generation=False)
+        except BadRequest:
+            return None
+        pieces = text.split(marker)
+        ends, length = [], 0
+        for piece in pieces[:-1]:
+            length += len(piece)
+            ends.append(length)
+        return _NextTurn("".join(pieces), tuple(ends))
+
+
+class _NextTurn(NamedTuple):
+    """What the next turn's prompt will look like."""
+
+    text: str
+    ends: tuple[int, ...]
+    """Ascending: the positions in the text at which messages of this turn end."""
+
+
+def _marked(turns: Turns, marker: str) -> Turns:
+    """The turns with the marker behind each content; before the space at its end, which a
+    template may strip. One without text stays as it is, for templates that ask whether it has."""
+    marked = []
+    for turn in turns:
+        content = turn["content"]
+        body = content.rstrip()
+        if body:
+            turn = {**turn, "content": body + marker + content[len(body) :]}
+        marked.append(turn)
+    return marked
+
+
+def _boundaries(encoded: Encoded, following: _NextTurn, shared: int) -> tuple[int, ...]:
+    counts = {encoded.tokens_within(end) for end in following.ends if end <= shared}
+    return tuple(sorted(counts - {0, len(encoded.ids)}))
+
+
+def _reusable(encoded: Encoded, following: _NextTurn, shared: int) -> int | None:
+    """How many tokens the `shared` characters at the begin of both texts are good for."""
+    whole = len(encoded.text)
+    if shared == whole:
+        return None if following.text.startswith(ANSWER, whole) else len(encoded.ids)
+    count = encoded.tokens_within(shared)
+    # What follows is other text, with which the last tokens may merge, but never a special one.
+    parted = bisect_left(encoded.specials, count)
+    if parted and count - encoded.specials[parted - 1] - 1 <= HEADER_TOKENS:
+        return encoded.specials[parted - 1] + 1
+    return count
 
 
 class ScriptedRenderer:
     """Token ids without a tokeniser, for the scripted engine: one for each 4 characters."""
 
-    def render(self, request: TextRequest) -> tuple[int, ...]:
+    def render(self, request: TextRequest) -> Prompt:
         if isinstance(request.prompt, tuple):
-            return request.prompt
+            return Prompt(request.prompt)
         text = request.prompt or "".join(message.content for message in request.messages or ())
         data = text.encode("utf-32-le", "surrogatepass")
-        return tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16))
+        return Prompt(tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16)))
+
+    def render_shared(self, request: TextRequest) -> Prompt:
+        return self.render(request)
 
 
 def _transformers() -> Any:
@@ -140,14 +268,14 @@ class Renderers:
             await asyncio.wait({load})
         return load.result()
 
-    async def render(self, folder: Path, request: TextRequest) -> tuple[int, ...]:
-        """The request's token ids, made in a thread for a long prompt. Raises `BadRequest` or
-        `LoadFailure`."""
+    async def render(self, folder: Path, request: TextRequest, *, shared: bool = False) -> Prompt:
+        """The request's prompt, or what it shares with later ones; made in a thread if it is
+        long. Raises `BadRequest` or `LoadFailure`."""
         renderer = await self.get(folder)
+        render = renderer.render_shared if shared else renderer.render
         if _length(request) <= THREAD_LENGTH:
-            return renderer.render(request)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, renderer.render, request)
+            return render(request)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, render, request)
 
 
 async def _load(folder: Path) -> Renderer:
@@ -157,7 +285,7 @@ async def _load(folder: Path) -> Renderer:
 
 
 def generate_request(
-    request: TextRequest, uid: str, tokens: tuple[int, ...], info: Loaded
+    request: TextRequest, uid: str, prompt: Prompt, info: Loaded
 ) -> GenerateRequest:
     """The row to ask of the engine. Raises `BadRequest` for a token id that the model has not."""
     sampling, vocab_size = request.sampling, info.vocab_size
@@ -171,7 +299,15 @@ def generate_request(
         )
     if sampling.top_k >= vocab_size:
         sampling = msgspec.structs.replace(sampling, top_k=0)
-    return GenerateRequest(uid, tokens, request.max_tokens, sampling, request.stops)
+    return GenerateRequest(
+        uid,
+        prompt.tokens,
+        request.max_tokens,
+        sampling,
+        request.stops,
+        prompt.boundaries,
+        prompt.reusable_tokens,
+    )
 
 
 def _length(request: TextRequest) -> int:

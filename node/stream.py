@@ -13,10 +13,12 @@ from starlette.types import Send
 from node.errors import EngineFault, NodeError
 from node.openai import Answer, error_body
 from node.protocol.messages import FinishReason
-from node.types import Delta
+from node.types import Accepted, Delta, Progress
 
-Batches = AsyncIterator[Sequence[Delta]]
-"""Deltas that came together; an empty batch means silence."""
+Batch = Accepted | Sequence[Delta] | Progress
+"""That the engine has taken the row, or deltas that came together. None of them means silence, and
+so does how far the prefill is."""
+Batches = AsyncIterator[Batch]
 Headers = list[tuple[bytes, bytes]]
 
 STREAM_HEADERS: Headers = [
@@ -50,11 +52,15 @@ class EventStream:
         event in the stream, and there is no `[DONE]`."""
         self._written_s = time.monotonic()
         try:
-            async for deltas in batches:
+            async for batch in batches:
+                if isinstance(batch, Accepted):
+                    self._headers = self._headers + cached_header(batch.cached_tokens)
+                    continue
+                deltas = () if isinstance(batch, Progress) else batch
                 body = self._spell(deltas)
                 # Tokens may come for long without text, so a batch is not yet an end of silence.
                 if not body and time.monotonic() - self._written_s >= silence_s * _NEARLY:
-                    body = KEEP_ALIVE
+                    body = _comment(batch) if isinstance(batch, Progress) else KEEP_ALIVE
                 if body:
                     await self._write(body, more=not _is_complete(deltas))
         except NodeError as exc:
@@ -91,22 +97,33 @@ class EventStream:
         self._written_s = time.monotonic()
 
 
-async def collect(batches: Batches, answer: Answer) -> bytes:
-    """The whole answer as JSON, by the same road. Raises a `NodeError`."""
+async def collect(batches: Batches, answer: Answer) -> tuple[bytes, Headers]:
+    """The whole answer as JSON, by the same road, and headers about it. Raises a `NodeError`."""
     pieces: list[str] = []
     last: Delta | None = None
-    async for deltas in batches:
-        for delta in deltas:
+    async for batch in batches:
+        for delta in () if isinstance(batch, Accepted | Progress) else batch:
             pieces += [part.text for part in delta.parts]
             last = delta
     if last is None or last.finish is None or last.usage is None:
         raise EngineFault("The engine ended the request without its accounts.")
-    return answer.whole("".join(pieces), last.finish, last.usage)
+    body = answer.whole("".join(pieces), last.finish, last.usage)
+    return body, cached_header(last.usage.cached_tokens)
+
+
+def cached_header(cached_tokens: int) -> Headers:
+    """How much of the prompt came from the prefix cache."""
+    return [(b"x-fleet-cached-tokens", str(cached_tokens).encode())]
 
 
 def _is_complete(deltas: Sequence[Delta]) -> bool:
     """Whether the last delta ends the answer as the client wants it."""
     return bool(deltas) and deltas[-1].finish in (FinishReason.STOP, FinishReason.LENGTH)
+
+
+def _comment(progress: Progress) -> bytes:
+    percent = 100 * progress.done_tokens // max(progress.total_tokens, 1)
+    return b": prefill %d %%\n\n" % percent
 
 
 def _event_head(head: bytes) -> bytes:

@@ -12,9 +12,21 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from node.agent.account import (
+    Account,
+    Job,
+    raise_unless_complete,
+    refusal,
+    shut_down,
+    take_back,
+)
 from node.agent.events import EventHub
-from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown, StartError
+from node.agent.report import node_report
+from node.agent.warming import Warming
+from node.agent.watch import watch_pressure
+from node.errors import EngineDied, NodeError, ShuttingDown, StartError
 from node.link import RowRefused, RowStream
 from node.memory import Budget
 from node.openai import TextRequest
@@ -23,6 +35,7 @@ from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
     CancelMarked,
+    ClearedCache,
     Event,
     Finished,
     FinishReason,
@@ -30,8 +43,10 @@ from node.protocol.messages import (
     StatusEvent,
 )
 from node.store import ModelEntry, ModelStore
+from node.stream import Batch
 from node.supervisor import EngineHandle, EngineKind, Lease, Supervisor
-from node.types import Delta, GenerateRequest, Marked, RowUsage
+from node.types import Delta, Marked, RowUsage
+from node.warm import WarmPlan, WarmResult
 
 REFRESH_S = 5.0
 LAST_WORD_S = 1.0
@@ -53,41 +68,23 @@ class Identity:
     chip: str
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One request on its way through the agent."""
-
-    request: TextRequest
-    request_id: str
-    origin: str
-    arrived_s: float
-    """Monotonic."""
-
-
-@dataclass(slots=True, eq=False)
-class _Account:
-    """What is known of a request before its row's last delta."""
-
-    job: Job
-    start: asyncio.Task[tuple[EngineHandle, RowStream]] | None = None
-    """On the way to a row that the engine has accepted."""
-    handle: EngineHandle | None = None
-    row: RowStream | None = None
-    """Of `handle`."""
-
-
 class Agent:
     """One node: its models, its requests, its events."""
 
     def __init__(
-        self, identity: Identity, store: ModelStore, budget: Budget, kind: EngineKind
+        self,
+        identity: Identity,
+        store: ModelStore,
+        budget: Budget,
+        kind: EngineKind,
+        warm: WarmPlan | None = None,
     ) -> None:
         self.identity = identity
         self.instance_id = secrets.token_hex(8)
         self._kind = kind
         self._hub = EventHub()
         self._renderers = Renderers()
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, Account] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
@@ -97,15 +94,19 @@ class Agent:
         self._supervisor = Supervisor(
             store, budget, kind, on_change=self._on_change, on_marked=self._on_marked
         )
+        self._warming = Warming(self._supervisor, self._renderers, warm or {})
 
     # --- lifecycle ---------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Raises `StartError` if the store cannot be read."""
         await self._supervisor.refresh()
+        if missing := self._warming.missing(self._supervisor.names()):
+            logger.warning("Warm prompts are for models not on this node: %s.", ", ".join(missing))
         self._tasks = (
             asyncio.create_task(self._keep_beating()),
             asyncio.create_task(self._keep_fresh()),
+            asyncio.create_task(watch_pressure(self._supervisor, self._kind.machine.memory_bytes)),
         )
 
     async def drain(self, grace_s: float) -> None:
@@ -119,7 +120,7 @@ class Agent:
             task.cancel()
         self._ended = True
         for account in tuple(self._accounts.values()):
-            _shut_down(account)
+            shut_down(account)
         # What has no row yet ends in its own task, unless its client keeps that from running.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), LAST_WORD_S)
@@ -140,6 +141,7 @@ class Agent:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        await self._warming.close()
         await self._supervisor.close(grace_s)
         self._renderers.close()
         self.end_events()
@@ -172,12 +174,16 @@ class Agent:
             node_id=self.identity.node_id,
             instance_id=self.instance_id,
             version=self.identity.version,
-            engine=self._kind.engine,
+            engine=self._kind.settings.engine,
             chip=self.identity.chip,
             memory_budget_bytes=budget.total_bytes,
             memory_leased_bytes=budget.leased_bytes,
             models=self._supervisor.status(),
         )
+
+    def report(self) -> dict[str, Any]:
+        """What `/v1/node/status` tells."""
+        return node_report(self._supervisor)
 
     def unready_reason(self) -> str | None:
         """Why no request can be served, as a sentence; None if one can."""
@@ -200,16 +206,38 @@ class Agent:
         return await self._supervisor.find(name)
 
     async def load(self, name: str) -> None:
-        """Loads the model and waits. Raises `UnknownModel`, `DoesNotFit` or `LoadFailure`."""
+        """Loads the model, prefills its warm prompts, and waits. Raises `UnknownModel`,
+        `DoesNotFit` or `LoadFailure`."""
         entry = await self._supervisor.find(name)
         self._renderers.begin(entry.folder)
         with self._supervisor.serving(entry) as lease:
-            await lease.ready()
+            handle = await lease.ready()
             await self._renderers.get(entry.folder)
+            await self._warming.finished(handle)
 
     async def unload(self, name: str) -> None:
         """Stops the model's engine and waits. Raises `UnknownModel` or `ModelBusy`."""
         await self._supervisor.unload(await self._supervisor.find(name))
+
+    async def warm(
+        self, name: str, requests: Sequence[TextRequest]
+    ) -> AsyncGenerator[WarmResult | None, None]:
+        """As `Warming.warm`. Raises `UnknownModel` at once."""
+        return self._warming.warm(await self._supervisor.find(name), requests)
+
+    async def clear_cache(self) -> ClearedCache:
+        """Has every engine forget its stored KV, in memory and on disk, pinned or not."""
+        models, memory_bytes, disk_bytes = [], 0, 0
+        for name, engine in self._supervisor.engines().items():
+            before = engine.handle.link.stats
+            # An engine that dies forgets as well.
+            with contextlib.suppress(EngineDied):
+                after = await engine.handle.link.clear_cache()
+                if before is not None:
+                    memory_bytes += max(before.stored_kv_bytes - after.stored_kv_bytes, 0)
+                    disk_bytes += max(before.disk_kv_bytes - after.disk_kv_bytes, 0)
+                models.append(name)
+        return ClearedCache(tuple(models), memory_bytes, disk_bytes)
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -220,13 +248,14 @@ class Agent:
             request_id = f"{request_id[:51]}-{secrets.token_hex(6)}"
         return Job(request, request_id, origin[:ORIGIN_LIMIT], time.monotonic())
 
-    async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Sequence[Delta], None]:
-        """The request's deltas, all that wait at a time; nothing at all after each `tick_s` of
-        silence, from the start on. Closing it early cancels the request, in whatever phase.
+    async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Batch, None]:
+        """That the engine has taken the request, then its deltas, all that wait at a time; none,
+        or how far the prefill is, after each `tick_s` of silence, from the start on. Closing it
+        early cancels the request, in whatever phase.
 
         Raises a `NodeError`: before the first delta, or in place of the last.
         """
-        account = _Account(job)
+        account = Account(job)
         self._accounts[job.request_id] = account
         self._idle.clear()
         reason: FinishReason | None = FinishReason.ERROR
@@ -235,8 +264,8 @@ class Agent:
                 raise ShuttingDown
             entry = await self._supervisor.find(job.request.model)
             async with contextlib.aclosing(self._deltas(account, entry, tick_s)) as batches:
-                async for deltas in batches:
-                    yield deltas
+                async for batch in batches:
+                    yield batch
         except NodeError as exc:
             reason = FinishReason.ERROR if exc.status >= 500 else None
             raise
@@ -248,8 +277,8 @@ class Agent:
                 self._finish(account, _NOTHING, reason)
 
     async def _deltas(
-        self, account: _Account, entry: ModelEntry, tick_s: float
-    ) -> AsyncGenerator[Sequence[Delta], None]:
+        self, account: Account, entry: ModelEntry, tick_s: float
+    ) -> AsyncGenerator[Batch, None]:
         with self._supervisor.serving(entry) as lease:
             if self._ended:
                 raise ShuttingDown
@@ -262,25 +291,28 @@ class Agent:
                 if start.cancelled():
                     raise ShuttingDown
                 _, row = start.result()
+                if row.accepted is not None:
+                    yield row.accepted
                 finish = None
                 while finish is None:
                     deltas = await row.next(tick_s)
-                    yield deltas
+                    yield deltas or row.progress or ()
                     if deltas:
                         finish = deltas[-1].finish
-                _raise_unless_complete(deltas[-1])
+                raise_unless_complete(deltas[-1])
             finally:
-                _cancel(start)
+                take_back(start)
 
     async def _start(
-        self, account: _Account, lease: Lease, entry: ModelEntry
+        self, account: Account, lease: Lease, entry: ModelEntry
     ) -> tuple[EngineHandle, RowStream]:
         """From the request to a row that the engine has accepted."""
         request = account.job.request
         self._renderers.begin(entry.folder)
         handle = await lease.ready()
-        tokens = await self._renderers.render(entry.folder, request)
-        generate = generate_request(request, account.job.request_id, tokens, handle.info)
+        self._warming.begin(handle)
+        prompt = await self._renderers.render(entry.folder, request)
+        generate = generate_request(request, account.job.request_id, prompt, handle.info)
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
         account.handle, account.row = handle, row
         try:
@@ -289,7 +321,7 @@ class Agent:
             handle.link.cancel(row.uid)
             raise
         except RowRefused as exc:
-            raise _refusal(exc, generate, request, handle) from None
+            raise refusal(exc, generate, request, handle) from None
         return handle, row
 
     # --- events ------------------------------------------------------------------------------
@@ -301,7 +333,7 @@ class Agent:
     def _on_marked(self, marked: Marked) -> None:
         self._hub.publish(CancelMarked(marked.uid, marked.monotonic_s))
 
-    def _on_row_end(self, account: _Account, row: RowStream, last: Delta | None) -> None:
+    def _on_row_end(self, account: Account, row: RowStream, last: Delta | None) -> None:
         reason: FinishReason | None = FinishReason.ERROR
         usage = None
         if last is not None:
@@ -314,7 +346,7 @@ class Agent:
             usage = RowUsage(prompt_tokens, cached_tokens, row.token_count, 0.0, 0.0, 0.0)
         self._finish(account, usage, reason)
 
-    def _finish(self, account: _Account, usage: RowUsage, reason: FinishReason | None) -> None:
+    def _finish(self, account: Account, usage: RowUsage, reason: FinishReason | None) -> None:
         """Closes the account, and publishes it unless `reason` is None."""
         job, row = account.job, account.row
         self._accounts.pop(job.request_id, None)
@@ -341,37 +373,3 @@ class Agent:
                 finished_unix_s=time.time(),
             )
         )
-
-
-def _refusal(
-    exc: RowRefused, generate: GenerateRequest, request: TextRequest, handle: EngineHandle
-) -> BadRequest:
-    """The engine's refusal in the caller's terms."""
-    is_prompt = exc.param in ("messages", "prompt")
-    if is_prompt and len(generate.tokens) >= handle.info.context_tokens:
-        return ContextTooLong(exc.message, param=request.prompt_field)
-    return BadRequest(exc.message, param=request.prompt_field if is_prompt else exc.param)
-
-
-def _raise_unless_complete(last: Delta) -> None:
-    if last.finish is FinishReason.ERROR:
-        raise EngineFault(last.error)
-    if last.finish is FinishReason.CANCELLED:
-        raise ShuttingDown("The engine ended the request because it stops.")
-
-
-def _shut_down(account: _Account) -> None:
-    if account.row is not None and account.handle is not None:
-        account.handle.link.abandon(account.row.uid, ShuttingDown())
-    elif account.start is not None:
-        account.start.cancel()
-
-
-def _cancel(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:
-    """Takes the request back, however far its start got."""
-    if not start.done():
-        start.cancel()
-    elif not start.cancelled() and start.exception() is None:
-        handle, row = start.result()
-        if not row.ended:
-            handle.link.cancel(row.uid)

@@ -24,6 +24,8 @@ PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
 PATH_LOAD = "/fleet/load"
 PATH_UNLOAD = "/fleet/unload"
+PATH_WARM = "/fleet/warm"
+PATH_CLEAR_CACHE = "/fleet/cache/clear"
 
 HEARTBEAT_S = 2.0
 """Longest silence of a healthy event stream."""
@@ -68,6 +70,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     chip: str
     memory_budget_bytes: int
     memory_leased_bytes: int
+    """Without stored KV, which is given back for a load."""
     models: tuple[ModelStatus, ...]
 
 
@@ -121,6 +124,14 @@ class ModelCommand(msgspec.Struct, frozen=True):
     """Body of `PATH_LOAD` and `PATH_UNLOAD`."""
 
     model: str
+
+
+class ClearedCache(msgspec.Struct, frozen=True):
+    """What the engines of a node have forgotten: the answer of `PATH_CLEAR_CACHE`."""
+
+    models: tuple[str, ...]
+    memory_bytes: int
+    disk_bytes: int
 
 
 class ControlError(msgspec.Struct, frozen=True):

@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.agent import agent as agent_module
 from node.agent import events as events_module
-from node.agent.agent import Agent, Identity, Job
+from node.agent.account import Job
+from node.agent.agent import Agent, Identity
 from node.agent.events import EventHub
 from node.app import ScriptedStore
 from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
@@ -24,6 +26,7 @@ from node.errors import (
     StartError,
     UnknownModel,
 )
+from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.openai import parse_chat
 from node.protocol.messages import (
@@ -36,9 +39,11 @@ from node.protocol.messages import (
     NodeStatus,
     StatusEvent,
 )
+from node.settings import Settings
 from node.store import ModelEntry
+from node.stream import Batch
 from node.supervisor import EngineKind
-from node.types import Delta
+from node.types import Accepted, Delta, Progress
 from tests.node.serving import chat_body
 
 WAIT_S = 10.0
@@ -53,7 +58,8 @@ def finished(request_id: str) -> Finished:
 async def running(script: Script | None = None) -> AsyncIterator[Agent]:
     script = script or Script()
     store = ScriptedStore(scripted_entries(script))
-    kind = EngineKind("scripted", 4, encode_script(script))
+    settings = Settings(home=Path("/nowhere"), engine="scripted", max_rows=4)
+    kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     agent = Agent(Identity("node", "1", "chip"), store, Budget(64 * GIB), kind)
     await agent.start()
     try:
@@ -68,8 +74,18 @@ def job(agent: Agent, wished_id: str = "", **fields: Any) -> Job:
     return agent.job(parse_chat(json.dumps(body).encode()), wished_id, "origin")
 
 
+def deltas_of(batch: Batch) -> list[Delta]:
+    return [] if isinstance(batch, Accepted | Progress) else list(batch)
+
+
 async def run(agent: Agent, job: Job) -> list[Delta]:
-    return [delta async for deltas in agent.run(job, 5.0) for delta in deltas]
+    return [delta async for batch in agent.run(job, 5.0) for delta in deltas_of(batch)]
+
+
+async def first_delta(batches: AsyncIterator[Batch]) -> Delta:
+    while not (deltas := deltas_of(await anext(batches))):
+        pass
+    return deltas[0]
 
 
 async def until_finished(events: AsyncIterator[list[Event]]) -> list[Event]:
@@ -181,7 +197,7 @@ async def test_closing_a_run_cancels_its_row() -> None:
         events = agent.subscribe("", 0)
         await anext(events)
         batches = agent.run(job(agent, "mine"), 5.0)
-        assert (await anext(batches))[0].token_count == 1
+        assert (await first_delta(batches)).token_count == 1
         await batches.aclose()
         marked, record = await until_finished(events)
         assert isinstance(marked, CancelMarked) and marked.request_id == "mine"
@@ -193,8 +209,17 @@ async def test_silence_is_an_empty_batch_from_the_load_on() -> None:
     async with running(Script(load_delay_s=0.2, wedge=True)) as agent:
         batches = agent.run(job(agent), 0.02)
         for _ in range(30):
-            assert await anext(batches) in ((), [])
+            assert deltas_of(await anext(batches)) == []
         await batches.aclose()
+
+
+async def test_the_silence_of_a_prefill_is_its_progress() -> None:
+    script = Script(prefill_s_per_token=0.1, progress_interval_s=0.01)
+    async with running(script) as agent:
+        batches = agent.run(job(agent, max_tokens=1), 0.02)
+        kinds = [type(batch) async for batch in batches]
+        assert kinds.index(Accepted) < kinds.index(Progress)
+        assert kinds[-1] is list
 
 
 async def test_ids_are_taken_over_if_they_are_sane_and_free() -> None:
@@ -255,7 +280,7 @@ async def test_what_is_open_at_the_end_of_the_grace_is_ended_and_accounted(
         batches = agent.run(job(agent, "mine"), 0.01)
         seen = 0
         while seen < tokens or agent.status().models[0].state is ModelState.ON_DISK:
-            seen = max([seen, *(delta.token_count for delta in await anext(batches))])
+            seen = max([seen, *(delta.token_count for delta in deltas_of(await anext(batches)))])
         rest = asyncio.create_task(until_end(batches))
         drain = asyncio.create_task(agent.drain(0.05))
         with pytest.raises(ShuttingDown):
@@ -267,7 +292,7 @@ async def test_what_is_open_at_the_end_of_the_grace_is_ended_and_accounted(
         assert record.completion_tokens == tokens
 
 
-async def until_end(batches: AsyncIterator[Sequence[Delta]]) -> None:
+async def until_end(batches: AsyncIterator[Batch]) -> None:
     async for _ in batches:
         pass
 

@@ -16,6 +16,7 @@ import pytest
 from node import api
 from node.api import THREAD_BODY_BYTES
 from node.engine.scripted import Script, ScriptedModel
+from node.engine.scripted_cache import ScriptedCache
 from node.openai import TextRequest, parse_chat
 from node.protocol.messages import (
     CancelMarked,
@@ -194,11 +195,11 @@ async def test_fifty_first_requests_share_one_load(tmp_path: Path) -> None:
 
 async def test_a_model_that_does_not_fit_is_a_503_with_the_numbers(tmp_path: Path) -> None:
     script = Script(models=(ScriptedModel("scripted", weight_bytes=100 * 1024**3),))
-    async with running(tmp_path, script, memory_budget_bytes=8 * 1024**3) as agent:
+    async with running(tmp_path, script, memory_limit_bytes=8 * 1024**3) as agent:
         response = await agent.chat(stream=True)
     assert response.status_code == 503
     assert response.headers["retry-after"] == "30"
-    assert "100.5 GiB" in response.json()["error"]["message"]
+    assert "scripted needs 100." in response.json()["error"]["message"]
     assert "8.0 GiB" in response.json()["error"]["message"]
 
 
@@ -217,6 +218,28 @@ async def test_silence_is_filled_with_comments(tmp_path: Path) -> None:
         response = await agent.chat(stream=True)
     assert response.text.startswith(": keep-alive\n\n: keep-alive\n\n")
     assert len(_texts(data_of(response.text))) == 2
+
+
+async def test_the_silence_of_a_prefill_says_how_far_it_is(tmp_path: Path) -> None:
+    script = Script(prefill_s_per_token=0.01, progress_interval_s=0.02, tokens=1)
+    async with running(tmp_path, script, hold_head_s=0.05) as agent:
+        response = await agent.chat("x" * 200, stream=True)
+    comments = [line for line in response.text.split("\n") if line.startswith(": prefill ")]
+    percents = [int(line.split()[2]) for line in comments]
+    assert percents == sorted(percents)
+    assert 0 < percents[-1] <= 100
+
+
+async def test_what_came_from_the_cache_is_in_usage_and_head(tmp_path: Path) -> None:
+    script = Script(cache=ScriptedCache(capacity_tokens=1000))
+    async with running(tmp_path, script) as agent:
+        first = await agent.chat("x" * 200)
+        again = await agent.chat("x" * 200)
+        streamed = await agent.chat("x" * 200, stream=True, stream_options={"include_usage": True})
+    counts = [each.headers["x-fleet-cached-tokens"] for each in (first, again, streamed)]
+    assert counts == ["0", "49", "49"]
+    for usage in (again.json()["usage"], data_of(streamed.text)[-2]["usage"]):
+        assert usage["prompt_tokens_details"] == {"cached_tokens": 49}
 
 
 async def test_a_failure_after_a_comment_is_in_the_stream(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def test_the_node_id_stays_and_the_instance_is_new(tmp_path: Path) -> None:
         ({"script": Path("/nothing/here")}, "cannot be read"),
         ({"engine": "text", "models": (Path("/nothing/here"),)}, "no folder"),
         ({"engine": "text", "models": (), "served_model_names": ("a",)}, "1 names"),
+        ({"engine": "text", "memory_limit_bytes": 1 << 50}, "this machine has"),
+        ({"memory_limit_bytes": 1 << 30, "kv_cache_bytes": 1 << 31}, "lower --kv-cache-size"),
     ],
 )
 def test_wrong_settings_stop_the_start_with_a_sentence(

@@ -74,7 +74,11 @@ def test_a_question_without_an_answer_removes_nothing(
     ("arguments", "code", "words"),
     [
         (["serve", "--engine", "cuda"], 2, "engine must be one of"),
-        (["serve", "--memory-budget", "much"], 2, "is not a size"),
+        (["serve", "--memory-limit", "much"], 2, "is not a size"),
+        (["serve", "--memory-budget", "12GB"], 2, "--memory-budget"),
+        (["serve", "--kv-disk-size", "none"], 2, "is not a size"),
+        (["serve", "--kv-cache-bits", "5"], 2, "kv_cache_bits must be 4 or 8"),
+        (["serve", "--max-rows", "0"], 2, "max_rows must be at least 1"),
         (["serve", "--host", "0.0.0.0"], 2, "--allow-plain-http"),
         (["serve", "--model", "/nowhere"], 2, "/nowhere"),
         (["serve", "--script", "x.json"], 2, "--engine scripted"),
@@ -108,8 +112,16 @@ def test_shows_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, out.startswith("node-agent ")) == (0, True)
     code, out, _ = run(capsys, "serve", "--help")
     assert code == 0
-    options = "home host port engine memory-budget max-rows allow-plain-http script model"
-    for option in [*options.split(), "exit-on-stdin-eof", "served-model-name"]:
+    options = (
+        "home host port engine memory-limit max-rows allow-plain-http script model prefill-chunk "
+        "decode-stall-target-ms kv-cache-size kv-cache-bits kv-live-bits kv-disk-size"
+    )
+    for option in [
+        *options.split(),
+        "kv-disk-writes-per-day",
+        "exit-on-stdin-eof",
+        "served-model-name",
+    ]:
         assert f"--{option}" in out
 
 

@@ -64,7 +64,7 @@ async def test_control_wants_the_token_and_our_protocol(
 
 
 async def test_the_status_names_the_node_and_its_models(tmp_path: Path) -> None:
-    async with running(tmp_path, max_rows=3, memory_budget_bytes=2**33) as agent:
+    async with running(tmp_path, max_rows=3, memory_limit_bytes=2**33) as agent:
         status = decode_status((await agent.client.get(PATH_STATUS)).content)
     assert status.protocol == 1
     assert status.engine == "scripted"

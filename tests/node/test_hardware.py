@@ -9,11 +9,17 @@ import pytest
 from node.hardware import (
     PACKAGE_ROOT,
     Machine,
+    MemoryReading,
+    free_disk_bytes,
+    linux_available_bytes,
     linux_chip,
     python_command,
     read_machine,
+    read_memory,
     run_command,
 )
+
+GIB = 1024**3
 
 
 def recorded(answers: dict[str, str]) -> "Recorded":
@@ -39,13 +45,47 @@ def test_reads_a_mac_from_sysctl() -> None:
         }
     )
     machine = read_machine(run, mac=True)
-    assert machine == Machine("Apple M4 Max", 64 * 1024**3)
-    assert machine.default_budget_bytes == 48 * 1024**3
+    assert machine == Machine("Apple M4 Max", 64 * GIB, has_gpu=True)
+    assert machine.default_limit_bytes == 48 * GIB
 
 
-def test_the_wired_limit_bounds_the_default_budget() -> None:
-    machine = Machine("Apple M4", 64 * 1024**3, wired_limit_bytes=40 * 1024**3)
-    assert machine.default_budget_bytes == 40 * 1024**3
+def test_models_may_take_what_the_gpu_may_wire_and_never_the_reserve() -> None:
+    def limit_gib(memory_gib: int, wired_gib: int | None = None) -> float:
+        wired_bytes = None if wired_gib is None else wired_gib * GIB
+        return Machine("x", memory_gib * GIB, wired_bytes, True).default_limit_bytes / GIB
+
+    assert limit_gib(64, 40) == 40
+    assert limit_gib(100, 95) == 85
+    assert limit_gib(24) == 16
+    assert limit_gib(36) == 27
+    assert limit_gib(8, 8) == 6
+
+
+def test_without_a_gpu_models_may_take_all_but_the_reserve() -> None:
+    assert Machine("x", 100 * GIB).default_limit_bytes == 85 * GIB
+    assert Machine("x", 8 * GIB).default_limit_bytes == 6 * GIB
+    assert Machine("x", 2 * GIB).default_limit_bytes == GIB
+
+
+@pytest.mark.parametrize(("answer", "level"), [("1", 1), ("4", 4), ("", None)])
+def test_reads_the_memory_pressure_of_a_mac(answer: str, level: int | None) -> None:
+    run = recorded({"kern.memorystatus_vm_pressure_level": answer})
+    assert read_memory(run, mac=True) == MemoryReading(kernel_level=level)
+
+
+def test_reads_the_available_memory_of_linux(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       24684092 kB\nMemAvailable:   1000 kB\n")
+    assert linux_available_bytes(meminfo) == 1_024_000
+    meminfo.write_text("MemTotal:       24684092 kB\n")
+    assert linux_available_bytes(meminfo) is None
+    assert linux_available_bytes(tmp_path / "none") is None
+    assert read_memory(mac=False).kernel_level is None
+
+
+def test_the_disk_of_a_folder_to_be_made_is_known(tmp_path: Path) -> None:
+    assert free_disk_bytes(tmp_path / "a" / "b") > 0
+    assert free_disk_bytes(tmp_path / ("x" * 300)) == 0
 
 
 def test_a_silent_sysctl_falls_back_to_the_system() -> None:
@@ -57,7 +97,7 @@ def test_a_silent_sysctl_falls_back_to_the_system() -> None:
 def test_reads_this_machine() -> None:
     machine = read_machine()
     assert machine.chip
-    assert 0 < machine.default_budget_bytes < machine.memory_bytes
+    assert 0 < machine.default_limit_bytes < machine.memory_bytes
 
 
 def test_reads_the_chip_from_cpuinfo(tmp_path: Path) -> None:

@@ -13,17 +13,28 @@ import psutil
 import pytest
 
 from node.engine.scripted import Script, encode_script
+from node.engine.scripted_cache import ScriptedCache
 from node.errors import EngineDied, LoadFailure, ShuttingDown
 from node.hardware import PACKAGE_ROOT
 from node.link import EngineLink, RowRefused, RowStream
 from node.protocol.messages import FinishReason
-from node.types import Delta, EngineSpec, GenerateRequest, Marked
+from node.types import (
+    CacheEvent,
+    CacheEventKind,
+    Delta,
+    EngineSpec,
+    GenerateRequest,
+    Marked,
+    MemoryLease,
+    Pressure,
+)
 
 WAIT_S = 10.0
 
 
 def spec(script: Script) -> EngineSpec:
-    return EngineSpec("scripted", "scripted", "", 4, 0, script_json=encode_script(script))
+    lease = MemoryLease(0, 0, 0)
+    return EngineSpec("scripted", "scripted", "", 4, lease, script_json=encode_script(script))
 
 
 def request(uid: str = "u", *, max_tokens: int | None = 5) -> GenerateRequest:
@@ -169,6 +180,68 @@ async def test_deltas_before_a_death_are_not_lost() -> None:
             await row.next()
 
 
+async def test_a_lease_is_answered_by_an_engine_that_keeps_within_it() -> None:
+    async with linked() as link:
+        leases = [MemoryLease(0, 0, size) for size in (3, 2, 1)]
+        answers = await asyncio.gather(*map(link.set_lease, leases))
+        assert [stats.lease for stats in answers] == leases
+        assert link.stats == answers[-1]
+
+
+async def test_one_that_stops_waiting_for_an_answer_takes_no_others() -> None:
+    async with linked() as link:
+        first = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 1)))
+        second = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 2)))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).lease == MemoryLease(0, 0, 2)
+
+
+async def test_cache_events_are_told_and_a_clear_forgets_all() -> None:
+    events: asyncio.Queue[tuple[CacheEvent, ...]] = asyncio.Queue()
+    script = Script(cache=ScriptedCache(capacity_tokens=10))
+    async with linked(script, on_cache_events=events.put_nowait) as link:
+        await rest(link.submit(request(), Ends()))
+        (stored,) = await events.get()
+        assert (stored.kind, stored.uid, stored.end_tokens) == (CacheEventKind.STORED, "u", 3)
+        assert (await link.clear_cache()).entries == 0
+        (evicted,) = await events.get()
+        assert (evicted.kind, evicted.entry) == (CacheEventKind.EVICTED, stored.entry)
+
+
+async def test_under_pressure_nothing_is_stored() -> None:
+    async with linked(Script(cache=ScriptedCache(capacity_tokens=10))) as link:
+        link.set_pressure(Pressure.SOFT)
+        await rest(link.submit(request(), Ends()))
+        assert (await link.set_lease(MemoryLease(0, 0, 0))).entries == 0
+
+
+async def test_a_dead_engine_answers_nothing() -> None:
+    died = asyncio.Event()
+    async with linked(on_died=died.set) as link:
+        os.kill(link.pid or 0, signal.SIGSTOP)
+        waiting = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 0)))
+        await asyncio.sleep(0)
+        os.kill(link.pid or 0, signal.SIGKILL)
+        with pytest.raises(EngineDied):
+            await waiting
+        await died.wait()
+        with pytest.raises(EngineDied):
+            await link.clear_cache()
+
+
+async def test_progress_of_a_prefill_is_kept_until_content_comes() -> None:
+    script = Script(prefill_s_per_token=0.1, progress_interval_s=0.02)
+    async with linked(script) as link:
+        row = link.submit(request(), Ends())
+        await row.answered()
+        while row.progress is None:
+            assert await row.next(0.02) == []
+        assert row.progress.total_tokens == 3
+        await rest(row)
+        assert row.progress is None
+
+
 async def test_progress_of_a_load_is_told() -> None:
     fractions: list[float] = []
     async with linked(Script(load_delay_s=0.1), on_progress=fractions.append):
@@ -237,10 +310,10 @@ async def test_an_engine_does_not_outlive_its_agent(tmp_path: Path) -> None:
     program = """
 import asyncio, os
 from node.link import EngineLink
-from node.types import EngineSpec
+from node.types import EngineSpec, MemoryLease
 async def main():
     link = EngineLink()
-    await link.start(EngineSpec('scripted', 'scripted', '', 4, 0))
+    await link.start(EngineSpec('scripted', 'scripted', '', 4, MemoryLease(0, 0, 0)))
     print(link.pid, flush=True)
     os._exit(1)
 asyncio.run(main())

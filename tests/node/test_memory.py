@@ -1,55 +1,237 @@
-"""Leases of the memory budget."""
+"""Leases of the memory limit."""
 
-from pathlib import Path
+import asyncio
+from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from node.errors import DoesNotFit
-from node.memory import GIB, OVERHEAD_BYTES, Budget, estimate_bytes
-from node.store import ModelEntry
+from node import memory as memory_module
+from node.errors import DoesNotFit, EngineDied, LoadFailure
+from node.memory import GIB, Budget, Leases
+from node.types import EngineStats, MemoryLease
+
+WAIT_S = 10.0
 
 
-def entry(weight_bytes: int, kv_bytes: int, context_tokens: int | None = 32_768) -> ModelEntry:
-    return ModelEntry("m", Path("/m"), weight_bytes, context_tokens, kv_bytes)
+def fixed(weight_bytes: int, live_bytes: int = 0) -> MemoryLease:
+    return MemoryLease(weight_bytes, live_bytes, 0)
 
 
-def test_leases_until_the_budget_is_spent() -> None:
+def stored(budget: Budget, keys: str) -> list[int]:
+    return [budget.lease(key).stored_kv_bytes for key in keys]
+
+
+def test_a_refusal_says_by_how_much_and_changes_nothing() -> None:
     budget = Budget(10 * GIB)
-    budget.lease("a", 6 * GIB)
+    budget.admit("a", fixed(6 * GIB))
     with pytest.raises(DoesNotFit) as caught:
-        budget.lease("b", 5 * GIB)
+        budget.admit("b", fixed(4 * GIB, GIB))
     assert caught.value.message == (
-        "b needs 5.0 GiB, but 4.0 GiB of the memory budget of 10.0 GiB are free. "
-        "Unload another model first, or raise --memory-budget."
+        "b needs 5.0 GiB, but 4.0 GiB of the memory limit of 10.0 GiB are free: 1.0 GiB too few. "
+        "Unload another model first, or raise --memory-limit."
     )
     assert budget.leased_bytes == 6 * GIB
     budget.release("a")
     budget.release("a")
-    budget.lease("b", 5 * GIB)
-    assert (budget.leased_bytes, budget.total_bytes) == (5 * GIB, 10 * GIB)
-
-
-def test_a_second_lease_of_the_same_key_replaces_the_first() -> None:
-    budget = Budget(10)
-    budget.lease("a", 6)
-    budget.lease("a", 8)
-    assert budget.leased_bytes == 8
-    with pytest.raises(DoesNotFit):
-        budget.lease("a", 11)
-    assert budget.leased_bytes == 8
+    budget.admit("b", fixed(5 * GIB))
+    assert (budget.leased_bytes, budget.room_bytes("a"), budget.room_bytes("b")) == (
+        5 * GIB,
+        5 * GIB,
+        10 * GIB,
+    )
 
 
 def test_says_when_a_model_can_never_fit() -> None:
     with pytest.raises(DoesNotFit, match="choose a smaller model"):
-        Budget(GIB).lease("a", 2 * GIB)
+        Budget(GIB).admit("a", fixed(2 * GIB))
 
 
-def test_estimates_rows_of_8192_tokens_up_to_half_the_weights_or_2_gib() -> None:
-    row_bytes = 8192 * 1000
-    assert estimate_bytes(entry(GIB, 1000), 2) == GIB + 2 * row_bytes + OVERHEAD_BYTES
-    assert estimate_bytes(entry(GIB, 1000), 1000) == GIB + 2 * GIB + OVERHEAD_BYTES
-    assert estimate_bytes(entry(8 * GIB, 1000), 1000) == 8 * GIB + 4 * GIB + OVERHEAD_BYTES
-    assert estimate_bytes(entry(1000, 1000), 4) == 1000 + 4 * row_bytes + OVERHEAD_BYTES
-    assert estimate_bytes(entry(1000, GIB), 4) == 1000 + 8192 * GIB + OVERHEAD_BYTES
-    assert estimate_bytes(entry(1000, 10, 100), 1) == 1000 + 1000 + OVERHEAD_BYTES
-    assert estimate_bytes(entry(1000, 0, None), 4) == 1000 + OVERHEAD_BYTES
+def test_shares_nine_tenths_of_what_is_left_as_stored_kv() -> None:
+    budget = Budget(1000)
+    budget.admit("a", fixed(100))
+    assert stored(budget, "a") == [810]
+    budget.admit("b", fixed(200, 100))
+    assert stored(budget, "ab") == [270, 270]
+    assert budget.lease("b") == MemoryLease(200, 100, 270)
+    budget.release("a")
+    assert stored(budget, "b") == [630]
+
+
+def test_what_one_may_not_have_goes_to_the_others() -> None:
+    budget = Budget(1000)
+    for key, limit in (("a", 100), ("b", None), ("c", 0)):
+        budget.admit(key, fixed(0), limit)
+    assert stored(budget, "abc") == [100, 800, 0]
+    assert budget.stored_bytes == 900
+
+
+def test_weights_that_turn_out_larger_leave_less_to_store() -> None:
+    budget = Budget(1000)
+    budget.admit("a", fixed(100))
+    budget.correct("a", 500)
+    assert budget.lease("a") == MemoryLease(500, 0, 450)
+    budget.correct("a", 2000)
+    assert stored(budget, "a") == [0]
+
+
+async def pause(turns: int) -> None:
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+class Engine:
+    """A tenant whose answers can be held back; what it holds changes when it answers."""
+
+    def __init__(self, world: "World", lease: MemoryLease) -> None:
+        self._world = world
+        self.lease = lease
+        self.asked = asyncio.Event()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.dead = False
+        self.turns = 0
+        """Of the event loop, that an answer takes."""
+
+    async def set_lease(self, lease: MemoryLease) -> EngineStats:
+        self.asked.set()
+        if lease.stored_kv_bytes > self.lease.stored_kv_bytes:
+            self.lease = lease
+        self._world.check()
+        await self.may_answer.wait()
+        await pause(self.turns)
+        if self.dead:
+            raise EngineDied
+        self.lease = lease
+        self._world.check()
+        kv_bytes = lease.stored_kv_bytes
+        return EngineStats(0, 0, kv_bytes, 0, 0, kv_bytes, 0, 0, 0, 0, 0, 0, 0, lease=lease)
+
+
+class World:
+    """A budget with engines, whose sum is looked at after each change."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self.budget = Budget(total_bytes)
+        self.most_bytes = total_bytes
+        self.leases = Leases(self.budget)
+        self.engines: dict[str, Engine] = {}
+
+    def check(self) -> None:
+        held_bytes = sum(engine.lease.total_bytes for engine in self.engines.values())
+        assert held_bytes <= self.most_bytes
+
+    @property
+    def stored(self) -> Mapping[str, int]:
+        return {key: engine.lease.stored_kv_bytes for key, engine in self.engines.items()}
+
+    async def load(self, key: str, weight_bytes: int) -> None:
+        """As the supervisor does it."""
+        self.budget.admit(key, fixed(weight_bytes))
+        await self.leases.make_room()
+        self.engines[key] = Engine(self, fixed(weight_bytes))
+        self.leases.join(key, self.engines[key], fixed(weight_bytes))
+        self.check()
+        await self.leases.settle()
+
+    async def unload(self, key: str) -> None:
+        del self.engines[key]
+        self.budget.release(key)
+        self.leases.leave(key)
+        await self.leases.settle()
+
+
+async def test_a_second_load_waits_until_the_first_engine_has_given_back() -> None:
+    world = World(1000)
+    await world.load("a", 100)
+    assert world.stored == {"a": 810}
+    first = world.engines["a"]
+    first.may_answer.clear()
+    first.asked.clear()
+    async with asyncio.timeout(WAIT_S):
+        load = asyncio.create_task(world.load("b", 300))
+        await first.asked.wait()
+        assert "b" not in world.engines
+        first.may_answer.set()
+        await load
+    assert world.stored == {"a": 270, "b": 270}
+    await world.unload("a")
+    assert world.stored == {"b": 630}
+
+
+async def test_two_loads_at_once_and_an_unload_never_exceed_the_limit() -> None:
+    world = World(1000)
+    await world.load("a", 100)
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(world.load("b", 200), world.load("c", 300))
+        assert world.stored == {"a": 120, "b": 120, "c": 120}
+        await asyncio.gather(world.unload("b"), world.load("d", 100))
+    assert world.stored == {"a": 150, "c": 150, "d": 150}
+
+
+async def test_a_lowered_limit_reaches_both_engines() -> None:
+    world = World(1000)
+    await world.load("a", 100)
+    await world.load("b", 100)
+    assert world.stored == {"a": 360, "b": 360}
+    world.budget.total_bytes = 400
+    await world.leases.make_room()
+    world.most_bytes = 400
+    await world.leases.settle()
+    world.check()
+    assert world.stored == {"a": 90, "b": 90}
+
+
+async def test_an_engine_that_does_not_give_back_in_time_fails_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_module, "GIVE_BACK_S", 0.01)
+    world = World(1000)
+    await world.load("a", 100)
+    world.engines["a"].may_answer.clear()
+    for _ in range(2):
+        with pytest.raises(LoadFailure, match="a did not give back memory"):
+            await world.load("b", 300)
+    world.budget.release("b")
+    world.engines["a"].may_answer.set()
+    await world.leases.settle()
+    assert world.stored == {"a": 810}
+
+
+async def test_an_engine_that_dies_meanwhile_has_given_everything_back() -> None:
+    world = World(1000)
+    await world.load("a", 100)
+    first = world.engines["a"]
+    first.dead = True
+    del world.engines["a"]
+    await world.load("b", 300)
+    assert world.stored == {"b": 270}
+
+
+@given(
+    lives=st.lists(
+        st.tuples(*[st.integers(0, 12)] * 3, st.integers(1, 400)), min_size=2, max_size=6
+    )
+)
+def test_no_order_of_loads_and_unloads_exceeds_the_limit(
+    lives: list[tuple[int, int, int, int]],
+) -> None:
+    world = World(1000)
+
+    async def live(key: str, before: int, turns: int, during: int, weight_bytes: int) -> None:
+        await pause(before)
+        try:
+            await world.load(key, weight_bytes)
+        except DoesNotFit:
+            return
+        world.engines[key].turns = turns
+        await pause(during)
+        await world.unload(key)
+
+    async def run() -> None:
+        async with asyncio.timeout(WAIT_S):
+            await asyncio.gather(*(live(str(key), *each) for key, each in enumerate(lives)))
+
+    asyncio.run(run())
+    assert world.budget.leased_bytes == world.budget.stored_bytes == 0

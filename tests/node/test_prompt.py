@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from node import prompt
 from node.errors import BadRequest, LoadFailure
 from node.openai import TextRequest, parse_chat, parse_completion
-from node.prompt import PromptRenderer, Renderers, ScriptedRenderer, generate_request
+from node.prompt import Prompt, PromptRenderer, Renderers, ScriptedRenderer, generate_request
 from node.types import Loaded
+from tests.node.tokenisers import byte_level, made_folder
 
 WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]
 TEMPLATE = (
@@ -26,10 +29,10 @@ INFO = Loaded(0, 100, 1, vocab_size=10)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_folder(tmp_path_factory.mktemp("model"), TEMPLATE)
+    return words_folder(tmp_path_factory.mktemp("model"), TEMPLATE)
 
 
-def made_folder(folder: Path, template: str | None) -> Path:
+def words_folder(folder: Path, template: str | None) -> Path:
     """A model folder with a tokeniser of whole words."""
     vocabulary = {word: index for index, word in enumerate(WORDS)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
@@ -37,13 +40,7 @@ def made_folder(folder: Path, template: str | None) -> Path:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[BOS] $A", special_tokens=[("[BOS]", 1)]
     )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if template is not None:
-        config["chat_template"] = template
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    return folder
+    return made_folder(folder, tokenizer, template)
 
 
 def chat(*messages: tuple[str, Any]) -> TextRequest:
@@ -55,8 +52,8 @@ def completion(text: Any, **fields: Any) -> TextRequest:
     return parse_completion(json.dumps({"model": "m", "prompt": text, **fields}).encode())
 
 
-def words(tokens: tuple[int, ...]) -> str:
-    return " ".join(WORDS[token] for token in tokens)
+def words(prompt: Prompt) -> str:
+    return " ".join(WORDS[token] for token in prompt.tokens)
 
 
 def test_messages_go_through_the_chat_template_without_a_second_bos(folder: Path) -> None:
@@ -72,7 +69,7 @@ def test_a_developer_is_a_system_to_a_template_that_knows_none(
     request = chat(("developer", "a"), ("user", "b"))
     tokens = PromptRenderer(folder).render(request)
     assert words(tokens) == "<system> a <user> b <assistant>"
-    knowing = made_folder(tmp_path, TEMPLATE + "{# developer #}")
+    knowing = words_folder(tmp_path, TEMPLATE + "{# developer #}")
     assert words(PromptRenderer(knowing).render(request)).startswith("<developer> a")
 
 
@@ -83,7 +80,7 @@ def test_a_template_that_refuses_is_a_bad_request_about_messages(folder: Path) -
 
 
 def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> None:
-    renderer = PromptRenderer(made_folder(tmp_path, None))
+    renderer = PromptRenderer(words_folder(tmp_path, None))
     with pytest.raises(BadRequest, match="no chat template") as caught:
         renderer.render(chat(("user", "a")))
     assert caught.value.param == "messages"
@@ -91,19 +88,20 @@ def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> No
 
 
 def test_token_ids_pass_as_they_are(folder: Path) -> None:
-    assert PromptRenderer(folder).render(completion([6, 7])) == (6, 7)
-    assert ScriptedRenderer().render(completion([6, 7])) == (6, 7)
+    assert PromptRenderer(folder).render(completion([6, 7])) == Prompt((6, 7))
+    assert ScriptedRenderer().render(completion([6, 7])) == Prompt((6, 7))
 
 
 def test_scripted_tokens_stand_for_four_characters_each() -> None:
     renderer = ScriptedRenderer()
-    short = renderer.render(chat(("user", "abcd")))
-    long = renderer.render(chat(("user", "abcd"), ("user", "efghi")))
+    short = renderer.render(chat(("user", "abcd"))).tokens
+    long = renderer.render(chat(("user", "abcd"), ("user", "efghi"))).tokens
     assert len(short) == 1
     assert len(long) == 3
     assert long[:1] == short
-    assert renderer.render(completion("abcd")) == short
-    assert len(renderer.render(completion(""))) == 1
+    assert renderer.render(completion("abcd")) == renderer.render_shared(chat(("user", "abcd")))
+    assert renderer.render(completion("abcd")).tokens == short
+    assert len(renderer.render(completion("")).tokens) == 1
 
 
 async def test_a_folder_is_loaded_once_and_its_failure_is_tried_again(
@@ -115,7 +113,7 @@ async def test_a_folder_is_loaded_once_and_its_failure_is_tried_again(
     for _ in range(2):
         with pytest.raises(LoadFailure, match="cannot be loaded"):
             await renderers.get(tmp_path)
-    made_folder(tmp_path, TEMPLATE)
+    words_folder(tmp_path, TEMPLATE)
     assert isinstance(await renderers.get(tmp_path), PromptRenderer)
     assert isinstance(await renderers.get(Path()), ScriptedRenderer)
 
@@ -148,13 +146,13 @@ async def test_long_prompts_are_rendered_in_a_thread(
 ) -> None:
     threads: list[str] = []
 
-    def recording(_self: ScriptedRenderer, _request: TextRequest) -> tuple[int, ...]:
+    def recording(_self: ScriptedRenderer, _request: TextRequest) -> Prompt:
         threads.append(threading.current_thread().name.partition("_")[0])
-        return (1,)
+        return Prompt((1,))
 
     monkeypatch.setattr(ScriptedRenderer, "render", recording)
     renderers = Renderers()
-    assert await renderers.render(Path(), request_) == (1,)
+    assert await renderers.render(Path(), request_) == Prompt((1,))
     renderers.close()
     assert threads == ["render" if in_thread else threading.current_thread().name]
 
@@ -162,9 +160,9 @@ async def test_long_prompts_are_rendered_in_a_thread(
 async def test_nothing_else_waits_for_long_renders(monkeypatch: pytest.MonkeyPatch) -> None:
     ending = threading.Event()
 
-    def slow(_self: ScriptedRenderer, _request: TextRequest) -> tuple[int, ...]:
+    def slow(_self: ScriptedRenderer, _request: TextRequest) -> Prompt:
         assert ending.wait(10)
-        return (1,)
+        return Prompt((1,))
 
     monkeypatch.setattr(ScriptedRenderer, "render", slow)
     renderers = Renderers()
@@ -175,16 +173,18 @@ async def test_nothing_else_waits_for_long_renders(monkeypatch: pytest.MonkeyPat
         assert await asyncio.to_thread(lambda: "soon") == "soon"
         assert not waiting.done()
         ending.set()
-        assert await waiting == [(1,)] * 64
+        assert await waiting == [Prompt((1,))] * 64
     renderers.close()
 
 
 def test_a_row_takes_over_what_the_request_asks_for() -> None:
     request = completion([1, 2], max_tokens=3, stop="x", top_k=5, logit_bias={"9": 1})
-    row = generate_request(request, "u", (1, 2), INFO)
-    assert (row.uid, row.tokens, row.max_tokens, row.stops) == ("u", (1, 2), 3, ("x",))
+    row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2), INFO)
+    assert (row.uid, row.tokens, row.max_tokens, row.stops) == ("u", (1, 2, 3), 3, ("x",))
+    assert (row.boundaries, row.reusable_tokens, row.warm) == ((1, 2), 2, False)
     assert row.sampling == request.sampling
-    assert generate_request(completion([1], top_k=10), "u", (1,), INFO).sampling.top_k == 0
+    plain = generate_request(completion([1], top_k=10), "u", Prompt((1,)), INFO)
+    assert plain.sampling.top_k == 0
 
 
 @pytest.mark.parametrize(
@@ -193,5 +193,206 @@ def test_a_row_takes_over_what_the_request_asks_for() -> None:
 )
 def test_tokens_beyond_the_vocabulary_are_refused(request_: TextRequest, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        generate_request(request_, "u", (1,), INFO)
+        generate_request(request_, "u", Prompt((1,)), INFO)
     assert caught.value.param == param
+
+
+# --- what the next turn reuses ---------------------------------------------------------------
+
+_TURN = "<|begin|>{{ m.role }}\n{{ content }}<|end|>\n"
+_OPEN = "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+_STRIP = "{% if '</think>' in content %}{% set content = content.split('</think>')[1] %}{% endif %}"
+_LOOP = "{% for m in messages %}{% set content = m.content %}"
+CHATML = _LOOP + _TURN + "{% endfor %}" + _OPEN
+THINKING = (
+    _LOOP + _STRIP + _TURN + "{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>assistant\n<think>\n{% endif %}"
+)
+LAST_QUERY = (
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
+    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
+    + _LOOP
+    + "{% if loop.index0 < ns.last %}"
+    + _STRIP
+    + "{% endif %}"
+    + _TURN
+    + "{% endfor %}"
+    + _OPEN
+)
+TRIMMING = _LOOP + "{% set content = content | trim %}" + _TURN + "{% endfor %}" + _OPEN
+PLAIN = (
+    "{% for m in messages %}{{ m.role | capitalize }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}Assistant:{% endif %}"
+)
+ALTERNATING = (
+    "{% set first = 1 if messages[0].role == 'system' else 0 %}{% for m in messages %}"
+    "{% if m.role != 'system' and (m.role == 'user') != ((loop.index0 - first) % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate.') }}{% endif %}{% endfor %}" + CHATML
+)
+SYSTEM_LAST = (
+    "{% for m in messages %}{% if m.role == 'user' %}<|begin|>"
+    "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content }}\n{% endif %}"
+    "{{ m.content }}<|end|>{% elif m.role == 'assistant' %}{{ m.content }}<|end|>"
+    "{% endif %}{% endfor %}"
+)
+TEMPLATES = {
+    "chatml": CHATML,
+    "thinking": THINKING,
+    "last query": LAST_QUERY,
+    "trimming": TRIMMING,
+    "plain": PLAIN,
+    "alternating": ALTERNATING,
+    "system last": SYSTEM_LAST,
+}
+
+
+@pytest.fixture(scope="module")
+def renderers_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PromptRenderer]:
+    base = tmp_path_factory.mktemp("templates")
+    tokenizer = byte_level()
+    return {
+        name: PromptRenderer(made_folder(base / name, tokenizer, template))
+        for name, template in TEMPLATES.items()
+    }
+
+
+def parts_of(renderer: PromptRenderer, prompt: Prompt) -> list[str]:
+    """The prompt's text, cut at its boundaries and where it ceases to be reusable."""
+    reusable = len(prompt.tokens) if prompt.reusable_tokens is None else prompt.reusable_tokens
+    cuts = [0, *sorted({*prompt.boundaries, reusable}), len(prompt.tokens)]
+    return [
+        renderer._tokenizer.decode(prompt.tokens[begin:end])
+        for begin, end in zip(cuts, cuts[1:], strict=False)
+        if begin < end
+    ]
+
+
+SYSTEM, USER, ASSISTANT = ("system", "the tool"), ("user", "hello"), ("assistant", "a b")
+
+
+def test_a_prompt_is_cut_at_the_end_of_each_message(
+    renderers_of: dict[str, PromptRenderer],
+) -> None:
+    renderer = renderers_of["chatml"]
+    prompt = renderer.render(chat(SYSTEM, USER))
+    assert prompt.reusable_tokens is None
+    assert parts_of(renderer, prompt) == [
+        "<|begin|>system\nthe tool",
+        "<|end|>\n<|begin|>user\nhello",
+        "<|end|>\n<|begin|>assistant\n",
+    ]
+
+
+def test_what_opens_the_thinking_is_not_reusable(renderers_of: dict[str, PromptRenderer]) -> None:
+    renderer = renderers_of["thinking"]
+    prompt = renderer.render(chat(USER))
+    assert parts_of(renderer, prompt) == [
+        "<|begin|>user\nhello",
+        "<|end|>\n<|begin|>",
+        "assistant\n<think>\n",
+    ]
+
+
+def test_reasoning_that_the_next_turn_drops_is_not_reusable(
+    renderers_of: dict[str, PromptRenderer],
+) -> None:
+    renderer = renderers_of["last query"]
+    thought = ("assistant", "<think>so</think>fine")
+    prompt = renderer.render(chat(USER, thought))
+    assert parts_of(renderer, prompt)[:2] == ["<|begin|>user\nhello", "<|end|>\n<|begin|>"]
+    prompt = renderer.render(chat(USER, thought, USER))
+    assert prompt.reusable_tokens is None
+    assert len(prompt.boundaries) == 3
+
+
+@pytest.mark.parametrize("content", ["hello", "hello \n ", " \n hello"])
+def test_space_that_a_template_strips_changes_nothing(
+    renderers_of: dict[str, PromptRenderer], content: str
+) -> None:
+    renderer = renderers_of["trimming"]
+    prompt = renderer.render(chat(("user", content)))
+    assert prompt == renderer.render(chat(USER))
+    assert prompt.reusable_tokens is None
+    assert len(prompt.boundaries) == 1
+
+
+def test_a_system_message_that_wanders_is_not_reusable(
+    renderers_of: dict[str, PromptRenderer],
+) -> None:
+    prompt = renderers_of["system last"].render(chat(SYSTEM, USER))
+    assert prompt.reusable_tokens == 1
+    assert prompt.boundaries == ()
+
+
+def test_a_template_that_refuses_the_next_turn_gives_no_boundaries(tmp_path: Path) -> None:
+    only = "{% if messages | length > 1 %}{{ raise_exception('One, please.') }}{% endif %}" + CHATML
+    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), only))
+    prompt = renderer.render(chat(USER))
+    assert (prompt.boundaries, prompt.reusable_tokens) == ((), None)
+    assert parts_of(renderer, renderer.render_shared(chat(USER))) == [
+        "<|begin|>user\nhello<|end|>\n"
+    ]
+
+
+def test_a_template_without_the_contents_gives_no_boundaries(tmp_path: Path) -> None:
+    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), "<|begin|>hello"))
+    found = renderer.render(chat(USER))
+    assert (found.boundaries, found.reusable_tokens) == ((), len(found.tokens))
+    full = renderer.render(chat(("user", "".join(prompt.MARKERS))))
+    assert (full.boundaries, full.reusable_tokens) == ((), None)
+
+
+def test_completions_have_no_boundaries(renderers_of: dict[str, PromptRenderer]) -> None:
+    renderer = renderers_of["chatml"]
+    text = "<|begin|>user\nhello<|end|>"
+    for render in (renderer.render, renderer.render_shared):
+        found = render(completion(text))
+        assert (found.boundaries, found.reusable_tokens) == ((), None)
+
+
+_WORD = st.sampled_from(["hello", "the weather", " a", "b ", "\n\nthinking", "🎉", "", "<|end|>"])
+_CONTENT = st.lists(_WORD, max_size=3).map("".join)
+_ANSWER = st.tuples(st.booleans(), _CONTENT).map(
+    lambda item: f"<think>x</think>{item[1]}" if item[0] else item[1]
+)
+
+
+@pytest.mark.parametrize("name", list(TEMPLATES))
+@given(system=st.none() | _CONTENT, turns=st.lists(st.tuples(_CONTENT, _ANSWER), max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_what_is_reusable_is_what_the_next_prompt_begins_with(
+    renderers_of: dict[str, PromptRenderer],
+    name: str,
+    system: str | None,
+    turns: list[tuple[str, str]],
+) -> None:
+    renderer = renderers_of[name]
+    messages = [] if system is None else [("system", system)]
+    before: Prompt | None = None
+    for said, answer in turns:
+        messages.append(("user", said))
+        now = renderer.render(chat(*messages))
+        if before is not None:
+            assert (
+                now.tokens[: before.reusable_tokens or len(before.tokens)]
+                == (before.tokens[: before.reusable_tokens])
+            )
+        cuts = (0, *now.boundaries, len(now.tokens))
+        assert all(first < second for first, second in zip(cuts, cuts[1:], strict=False))
+        assert len(now.boundaries) <= len(messages)
+        messages.append(("assistant", answer))
+        before = now
+
+
+@pytest.mark.parametrize("name", ["chatml", "thinking", "last query", "trimming", "alternating"])
+def test_what_is_shared_is_what_every_longer_prompt_begins_with(
+    renderers_of: dict[str, PromptRenderer], name: str
+) -> None:
+    renderer = renderers_of[name]
+    for messages in ([SYSTEM], [SYSTEM, USER], [SYSTEM, USER, ASSISTANT]):
+        shared = renderer.render_shared(chat(*messages))
+        assert len(shared.boundaries) == len(messages) - 1
+        more = [] if messages[-1][0] == "user" else [("user", "today")]
+        longer = renderer.render(chat(*messages, *more))
+        assert longer.tokens[: len(shared.tokens)] == shared.tokens
+        assert parts_of(renderer, shared)[-1].endswith(messages[-1][1])

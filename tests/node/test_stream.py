@@ -1,7 +1,7 @@
 """Deltas in, bytes out: one send a wake-up, and nothing before the first content."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,8 +10,8 @@ from starlette.types import Message
 from node.errors import EngineDied, EngineFault
 from node.openai import Answer, parse_chat
 from node.protocol.messages import FinishReason
-from node.stream import EventStream, collect
-from node.types import Delta, Part, PartKind, RowUsage
+from node.stream import Batch, EventStream, collect
+from node.types import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from tests.node.serving import chat_body, data_of
 
 USAGE = RowUsage(1, 0, 2, 0, 0, 0)
@@ -22,7 +22,7 @@ def delta(*texts: str, finish: FinishReason | None = None) -> Delta:
     return Delta("u", parts, 1, finish, None if finish is None else USAGE)
 
 
-async def batches(*items: Sequence[Delta] | Exception) -> AsyncIterator[Sequence[Delta]]:
+async def batches(*items: Batch | Exception) -> AsyncIterator[Batch]:
     for item in items:
         if isinstance(item, Exception):
             raise item
@@ -48,9 +48,7 @@ class Wire:
         return [message["body"] for message in self.messages[1:]]
 
 
-async def stream(
-    *items: Sequence[Delta] | Exception, silence_s: float = 60.0, **fields: Any
-) -> Wire:
+async def stream(*items: Batch | Exception, silence_s: float = 60.0, **fields: Any) -> Wire:
     wire = Wire()
     writer = EventStream(answer(**fields), wire.send, [(b"x-a", b"b")])
     await writer.run(batches(*items), silence_s)
@@ -101,6 +99,14 @@ async def test_silence_becomes_comments_and_the_role_waits_for_content() -> None
     assert data_of(wire.bodies[2].decode())[0]["choices"][0]["delta"]["role"] == "assistant"
 
 
+async def test_the_silence_of_a_prefill_says_how_far_it_is() -> None:
+    ending = delta("a", finish=FinishReason.STOP)
+    wire = await stream([], Progress("u", 650, 2000), Progress("u", 0, 0), [ending], silence_s=0.0)
+    assert wire.bodies[:3] == [b": keep-alive\n\n", b": prefill 32 %\n\n", b": prefill 0 %\n\n"]
+    wire = await stream(Progress("u", 650, 2000), [ending])
+    assert len(wire.bodies) == 1
+
+
 async def test_tokens_without_text_are_silence() -> None:
     ending = delta(finish=FinishReason.STOP)
     assert len((await stream([delta()], [delta()], [ending], silence_s=0.0)).bodies) == 3
@@ -122,10 +128,25 @@ async def test_a_failure_after_the_head_is_one_event_without_done() -> None:
     assert b"[DONE]" not in b"".join(wire.bodies)
 
 
+async def test_what_came_from_the_cache_is_in_the_head() -> None:
+    wire = await stream(Accepted("u", 9, 7), [delta("a", finish=FinishReason.STOP)])
+    assert (b"x-fleet-cached-tokens", b"7") in wire.messages[0]["headers"]
+    wire = await stream([], Accepted("u", 9, 7), [delta(finish=FinishReason.STOP)], silence_s=0.0)
+    assert b"x-fleet-cached-tokens" not in dict(wire.messages[0]["headers"])
+
+
 async def test_collect_joins_the_same_deltas() -> None:
-    body = await collect(
-        batches([delta("a")], [], [delta("b", "c", finish=FinishReason.LENGTH)]), answer()
+    body, headers = await collect(
+        batches(
+            Accepted("u", 1, 0),
+            [delta("a")],
+            [],
+            Progress("u", 1, 2),
+            [delta("b", "c", finish=FinishReason.LENGTH)],
+        ),
+        answer(),
     )
+    assert headers == [(b"x-fleet-cached-tokens", b"0")]
     whole = json.loads(body)
     assert whole["choices"][0]["message"]["content"] == "abc"
     assert whole["choices"][0]["finish_reason"] == "length"

@@ -2,21 +2,27 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from node import supervisor as supervisor_module
 from node.app import ScriptedStore
 from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
-from node.errors import DoesNotFit, LoadFailure, ModelBusy, ShuttingDown, UnknownModel
+from node.engine.scripted_cache import ScriptedCache
+from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
+from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.protocol.messages import ModelState
+from node.settings import Settings
 from node.store import ModelEntry
 from node.supervisor import EngineHandle, EngineKind, Supervisor
+from node.types import GenerateRequest, Pressure
 
 WAIT_S = 10.0
 
@@ -53,10 +59,12 @@ async def world(
     *,
     budget_bytes: int = 64 * GIB,
     entries: Sequence[ModelEntry] | None = None,
+    **fields: Any,
 ) -> AsyncIterator[World]:
     script = script or Script()
     store = ScriptedStore(scripted_entries(script) if entries is None else entries)
-    kind = EngineKind("scripted", 4, encode_script(script))
+    settings = Settings(home=Path("/nowhere"), engine="scripted", **fields)
+    kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     supervisor = Supervisor(store, Budget(budget_bytes), kind, on_change=lambda: made.on_change())
     made = World(supervisor)
     try:
@@ -199,10 +207,112 @@ async def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
     async with world(script, budget_bytes=2 * GIB) as it:
         await it.touch("a")
-        with pytest.raises(DoesNotFit, match=r"b needs 1\.5 GiB, but 0\.5 GiB"):
+        with pytest.raises(DoesNotFit, match=r"b needs 1\.6 GiB, but 0\.2 GiB .* 1\.4 GiB too few"):
             await it.touch("b")
+        assert it.supervisor.budget.leased_bytes == 1.75 * GIB
         await it.supervisor.unload(await it.entry("a"))
         await it.touch("b")
+
+
+KV = 64 * 1024
+CACHE = ScriptedCache(capacity_tokens=1_000_000)
+
+
+def stored_bytes(handle: EngineHandle) -> int:
+    assert handle.link.stats is not None
+    return handle.link.stats.stored_kv_bytes
+
+
+async def ask(handle: EngineHandle, uid: str, tokens: tuple[int, ...]) -> None:
+    row = handle.link.submit(GenerateRequest(uid, tokens, 1), lambda row, last: None)
+    while not row.ended:
+        await row.next()
+
+
+async def until_leased(handle: EngineHandle, accept: Callable[[int], bool]) -> int:
+    """Waits for a lease with such an amount of stored KV."""
+    while True:
+        lease = handle.link.stats.lease if handle.link.stats else None
+        if lease is not None and accept(lease.stored_kv_bytes):
+            return lease.stored_kv_bytes
+        await asyncio.sleep(0)
+
+
+async def test_a_second_load_takes_stored_kv_back_and_an_unload_returns_it() -> None:
+    models = (ScriptedModel("a", kv_bytes_per_token=KV), ScriptedModel("b", kv_bytes_per_token=KV))
+    async with world(Script(models=models, cache=CACHE), budget_bytes=6 * GIB) as it:
+        first = await it.touch("a")
+        alone_bytes = await until_leased(first, lambda size: size > 0)
+        assert alone_bytes == (6 * GIB - it.supervisor.budget.leased_bytes) * 9 // 10
+        # More than a half of it is in use.
+        for uid, length in enumerate((12_000, 12_001, 12_002)):
+            await ask(first, str(uid), tuple(range(length)))
+        await first.link.set_lease(it.supervisor.budget.lease("a"))
+        full_bytes = stored_bytes(first)
+        assert full_bytes > alone_bytes // 2
+        second = await it.touch("b")
+        assert stored_bytes(first) < full_bytes
+        shared_bytes = await until_leased(second, lambda size: size > 0)
+        assert await until_leased(first, lambda size: size < alone_bytes) == shared_bytes
+        assert stored_bytes(first) <= shared_bytes
+        assert it.supervisor.engines()["a"].cache_events == {"stored": 3, "evicted": 3}
+        leased_bytes = it.supervisor.budget.leased_bytes + it.supervisor.budget.stored_bytes
+        assert leased_bytes <= 6 * GIB
+        await it.supervisor.unload(await it.entry("a"))
+        assert await until_leased(second, lambda size: size > shared_bytes) < 6 * GIB
+
+
+async def test_an_engine_that_keeps_what_it_must_give_back_fails_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("node.memory.GIVE_BACK_S", 0.05)
+    script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
+    async with world(script) as it:
+        first = await it.touch("a")
+        await until_leased(first, lambda size: size > 0)
+        os.kill(first.link.pid or 0, signal.SIGSTOP)
+        with pytest.raises(LoadFailure, match="a did not give back memory"):
+            await it.touch("b")
+        assert it.supervisor.budget.room_bytes("a") == 64 * GIB
+
+
+async def test_under_hard_pressure_no_new_request_is_taken() -> None:
+    async with world() as it:
+        entry = await it.entry()
+        with it.supervisor.serving(entry) as running:
+            await running.ready()
+            it.supervisor.set_pressure(Pressure.HARD)
+            with pytest.raises(MemoryShort) as caught:
+                await it.touch()
+            assert (caught.value.status, caught.value.retry_after_s) == (503, 10)
+        it.supervisor.set_pressure(Pressure.SOFT)
+        await it.touch()
+
+
+async def test_pressure_reaches_engines_and_those_loaded_later() -> None:
+    models = (ScriptedModel("a"), ScriptedModel("b"))
+    async with world(Script(models=models, cache=CACHE)) as it:
+        first = await it.touch("a")
+        await ask(first, "u", (1, 2, 3))
+        it.supervisor.set_pressure(Pressure.SOFT)
+        second = await it.touch("b")
+        await ask(second, "u", (1, 2, 3))
+        for handle, events in ((first, {"stored": 1, "evicted": 1}), (second, {})):
+            await handle.link.set_lease(it.supervisor.budget.lease(handle.entry.name))
+            assert it.supervisor.engines()[handle.entry.name].cache_events == events
+
+
+async def test_the_sizes_of_an_engine_are_told_at_its_load(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with world(max_rows=3) as it:
+        handle = await it.touch()
+        assert handle.info.max_rows == it.supervisor.status()[0].max_rows == 3
+    lines = [text for text in caplog.messages if text.startswith("scripted: ")]
+    assert "scripted: max_rows 3 (as set)" in lines
+    for name in ("live KV", "stored KV", "prefill_chunk", "decode_stall_target", "snapshots"):
+        assert [text.startswith(f"scripted: {name} ") for text in lines].count(True) == 1
 
 
 async def test_two_names_of_one_folder_share_an_engine(tmp_path: Path) -> None:

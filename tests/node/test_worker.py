@@ -2,18 +2,26 @@
 
 import signal
 
-from node.engine.scripted import Script, encode_script
+from node.engine.scripted import Script, ScriptedModel, encode_script
+from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
     Cancel,
+    ClearCache,
     EngineSpec,
+    EngineStats,
+    Frame,
     GenerateRequest,
     Loaded,
     LoadFailed,
     Loading,
     Marked,
+    MemoryLease,
+    Pressure,
     Refused,
+    SetLease,
+    SetPressure,
     Submit,
 )
 from tests.node.engine.process import EngineProcess
@@ -25,7 +33,7 @@ def spec(script: Script, engine: str = "scripted") -> EngineSpec:
         model="scripted",
         folder="",
         max_rows=4,
-        lease_bytes=0,
+        lease=MemoryLease(0, 0, 0),
         script_json=encode_script(script),
     )
 
@@ -85,6 +93,46 @@ def test_a_failed_step_ends_its_rows_and_no_more() -> None:
         assert last.error is not None and last.error.startswith("The engine failed on this step")
         engine.send(submit("b", max_tokens=1))
         assert engine.rows(1)["b"][1].finish is FinishReason.LENGTH
+
+
+def test_leases_and_clears_are_answered_in_order() -> None:
+    with EngineProcess(spec(Script(cache=ScriptedCache(capacity_tokens=9)))) as engine:
+        engine.send(submit("a"))
+        engine.rows(1)
+        engine.send(SetLease(MemoryLease(1, 2, 3)), ClearCache(), SetPressure(Pressure.SOFT))
+        first, second = engine.next(EngineStats), engine.next(EngineStats)
+        assert (first.answered, first.entries, first.lease) == (1, 1, MemoryLease(1, 2, 3))
+        assert (second.answered, second.entries) == (2, 0)
+
+
+def test_a_lease_is_answered_only_when_the_engine_is_within_it() -> None:
+    model = ScriptedModel(kv_bytes_per_token=10)
+    script = Script(models=(model,), tokens=3, token_interval_s=0.4)
+    with EngineProcess(spec(script)) as engine:
+        engine.send(submit("a", max_tokens=None))
+        engine.next(Frame)
+        engine.send(SetLease(MemoryLease(0, 0, 0)))
+        before = engine.next(EngineStats)
+        assert (before.answered, before.decoding_rows) == (0, 1)
+        after = engine.next(EngineStats)
+        assert (after.answered, after.live_kv_bytes) == (1, 0)
+
+
+def test_the_state_is_told_while_rows_run_and_once_after() -> None:
+    with EngineProcess(spec(Script(token_interval_s=0.25))) as engine:
+        engine.send(submit("a", max_tokens=6))
+        assert engine.next(EngineStats).decoding_rows == 1
+        engine.rows(1)
+        assert engine.next(EngineStats).decoding_rows == 0
+
+
+def test_progress_comes_in_frames_without_deltas() -> None:
+    script = Script(prefill_s_per_token=0.05, progress_interval_s=0.01, tokens=1)
+    with EngineProcess(spec(script)) as engine:
+        engine.send(submit("a"))
+        (progress,) = engine.next(Frame).progress
+        assert (progress.uid, progress.total_tokens) == ("a", 3)
+        assert 0 <= progress.done_tokens < 3
 
 
 def test_ends_with_the_agent_even_while_it_loads() -> None:

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.commands.configuration import read_bytes, read_settings
+from node.commands.configuration import read_settings
 from node.errors import StartError
+from node.settings import read_bytes, read_disk_bytes
 
 
 @pytest.mark.parametrize(
@@ -45,8 +46,26 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
 
 @pytest.mark.parametrize(
     "options",
-    [{"engine": "x"}, {"port": 65_536}, {"max_rows": 0}, {"script": Path("x")}],
+    [
+        {"engine": "x"},
+        {"port": 65_536},
+        {"max_rows": 0},
+        {"prefill_chunk_tokens": 15},
+        {"decode_stall_target_ms": 0},
+        {"kv_cache_bits": 5},
+        {"kv_live_bits": 16},
+        {"memory_limit_bytes": 1000},
+        {"kv_disk_bytes": 0, "engine": "scripted"},
+        {"script": Path("x")},
+    ],
 )
 def test_a_bad_value_stops_the_start(options: dict[str, object]) -> None:
     with pytest.raises(StartError, match=next(iter(options))):
         read_settings(options, {})
+
+
+def test_auto_as_an_option_wins_over_a_size_in_the_environment() -> None:
+    environ = {"MLX_FLEET_NODE_KV_DISK_BYTES": "5GB"}
+    assert read_settings({}, environ).kv_disk_bytes == 5 * 10**9
+    assert read_settings({"kv_disk_bytes": read_disk_bytes("auto")}, environ).kv_disk_bytes is None
+    assert read_settings({"kv_disk_bytes": read_disk_bytes("off")}, environ).kv_disk_bytes == 0

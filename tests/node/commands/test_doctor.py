@@ -5,7 +5,9 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from node.commands import doctor
 from node.commands.doctor import Level, examine, run_doctor
@@ -63,12 +65,12 @@ def test_a_mac_that_does_not_sleep_is_fine() -> None:
     assert doctor.check_wired_limit(Machine("x", 10 * GIB, 8 * GIB)).level is Level.OK
 
 
-def test_compares_the_budget_with_the_memory(tmp_path: Path) -> None:
+def test_compares_the_limit_with_the_memory(tmp_path: Path) -> None:
     machine = Machine("x", 16 * GIB)
 
-    def level(budget_gib: int | None, available_gib: int = 16) -> Level:
-        budget = None if budget_gib is None else budget_gib * GIB
-        settings = Settings(home=tmp_path, memory_budget_bytes=budget)
+    def level(limit_gib: int | None, available_gib: int = 16) -> Level:
+        limit = None if limit_gib is None else limit_gib * GIB
+        settings = Settings(home=tmp_path, memory_limit_bytes=limit)
         return doctor.check_memory(settings, machine, available_gib * GIB).level
 
     assert level(None) is Level.OK
@@ -76,6 +78,29 @@ def test_compares_the_budget_with_the_memory(tmp_path: Path) -> None:
     assert level(2) is Level.WARN
     assert level(8, available_gib=4) is Level.WARN
     assert doctor.check_memory(Settings(home=tmp_path), machine, None).level is Level.OK
+
+
+def make_model(home: Path, name: str, config: str = "{}") -> None:
+    folder = home / "models" / name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(config)
+    save_file({"w": np.zeros(4096, np.float32)}, folder / "model.safetensors")
+
+
+def test_plans_the_memory_of_each_model(tmp_path: Path) -> None:
+    make_model(tmp_path, "org--tiny")
+    machine = Machine("x", 16 * GIB)
+    (plan,) = doctor.plan_models(Settings(home=tmp_path), machine, 10**12)
+    assert (plan.name, plan.level) == ("plan of org/tiny", Level.OK)
+    assert plan.figures["weight_bytes"] == 4 * 4096
+    total_bytes = sum(plan.figures[f"{part}_bytes"] for part in ("weight", "live_kv", "stored_kv"))
+    assert 11 * GIB < total_bytes < machine.default_limit_bytes
+    assert plan.figures["max_rows"] == 16
+    assert "16 rows" in plan.sentence
+    small = Settings(home=tmp_path, memory_limit_bytes=GIB // 2 + 1)
+    (plan,) = doctor.plan_models(small, machine, 10**12)
+    assert plan.level is Level.WARN
+    assert "too few" in plan.sentence
 
 
 def test_a_models_folder_that_is_none_is_a_failure(tmp_path: Path) -> None:

@@ -1,0 +1,112 @@
+"""How a command reaches the running agent: its address, its token, its errors as one sentence."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from rich.console import Console
+from rich.progress import Progress, ProgressColumn
+
+from node.app import is_loopback
+from node.commands.configuration import read_settings
+from node.errors import NodeError, StartError
+from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
+
+CONNECT_TIMEOUT_S = 5.0
+
+
+class CommandFailed(NodeError):
+    """The command failed."""
+
+
+class NotRunning(CommandFailed):
+    """No agent answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent or another OpenAI server is, and the token or key to show there."""
+
+    url: str
+    key: str = ""
+
+
+def find_place(home: Path | None, url: str | None, key: str | None) -> Place:
+    """The server at `url`, or this machine's agent, whose token goes to no other machine. Raises
+    `StartError` and `CommandFailed`."""
+    settings = read_settings({"home": home})
+    if url is None:
+        # A key in the environment is more likely another server's.
+        key = _token(settings.token_file) or key
+        # An agent that listens at all addresses is at this one, too.
+        host = settings.host if is_loopback(settings.host) else "127.0.0.1"
+        url = (
+            f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+        )
+    url = url if "://" in url else f"http://{url}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise StartError(f"{url!r} is not an address; one looks like http://127.0.0.1:8801.")
+    if key is None and is_loopback(parts.hostname):
+        key = _token(settings.token_file)
+    return Place(url.rstrip("/").removesuffix("/v1"), (key or "").strip())
+
+
+def _token(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return ""
+    except OSError as exc:
+        raise CommandFailed(f"The token {file} cannot be read: {exc.strerror}.") from None
+
+
+@contextmanager
+def posting(place: Place, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
+    """The answer of a control route, as it comes in and however long it takes. Raises `NotRunning`
+    and `CommandFailed`."""
+    headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
+    if place.key:
+        headers["authorization"] = f"Bearer {place.key}"
+    timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT_S)
+    # Proxies of the environment are for the internet.
+    with httpx.Client(timeout=timeout, trust_env=False, headers=headers) as client:
+        try:
+            with client.stream("POST", place.url + path, json=body) as response:
+                if not response.is_success:
+                    response.read()
+                    raise CommandFailed(refusal(response))
+                yield response
+        except httpx.HTTPError as exc:
+            raise unreachable(place, exc) from exc
+
+
+def shown_bars(*columns: ProgressColumn) -> Progress:
+    """Bars on standard error, where that is a terminal."""
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:
+    """The failed connection as a sentence."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return NotRunning(
+            f"Nothing answers at {place.url}; start the agent with `node-agent serve`, or give "
+            "its --url."
+        )
+    return CommandFailed(f"The connection to {place.url} broke ({error or type(error).__name__}).")
+
+
+def refusal(response: httpx.Response) -> str:
+    """What a server says about a request that it refuses, which has been read."""
+    try:
+        body = response.json()
+        error = body.get("error", body)
+        message = error if isinstance(error, str) else error.get("message") or body["detail"]
+    except (ValueError, KeyError, AttributeError):
+        message = " ".join(response.text.split())[:200] or response.reason_phrase
+    return f"{message} (HTTP {response.status_code})"

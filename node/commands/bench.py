@@ -1,0 +1,134 @@
+"""`node-agent bench`: a table that can be compared with other servers."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from node.commands.agent_client import CommandFailed, NotRunning, Place, shown_bars
+from node.commands.bench_load import Load, Repeat, Sessions, Stall, Streams
+
+STREAMS = (1, 4, 8, 16)
+Result = Streams | Repeat | Stall | Sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is asked for, in tokens."""
+
+    answer: int = 128
+    prompt: int = 2000
+    long_prompt: int = 6000
+    long_answer: int = 2048
+
+
+QUICK = Sizes(answer=32, prompt=500, long_prompt=1500, long_answer=1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One measurement: a result, or a sentence on why there is none."""
+
+    name: str
+    result: Result | None
+    error: str | None
+
+
+def bench(model: str, place: Place, *, quick: bool, as_json: bool) -> bool:
+    """Measures and prints; whether all measurements succeeded. Raises `CommandFailed` if the
+    server does not serve the model at all."""
+    began_s = time.monotonic()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with shown_bars(*columns) as bars:
+        found = asyncio.run(measure(Load(place, model), QUICK if quick else Sizes(), bars))
+    total_s = time.monotonic() - began_s
+    if as_json:
+        print(msgspec.json.encode(_plain(model, place, found, total_s)).decode())
+    else:
+        Console(soft_wrap=True).print(table(f"{model} at {place.url}", found))
+        print(f"It took {total_s:.0f} s.")
+    return all(each.error is None for each in found)
+
+
+async def measure(load: Load, sizes: Sizes, bars: Progress) -> list[Measurement]:
+    """All measurements, one after the other. Raises `CommandFailed`, but for a failure of one of
+    them, which is its result."""
+    found = []
+    bar = bars.add_task("load", total=len(STREAMS) + 3)
+    try:
+        await load.calibrate()
+        for name, ask in _plan(load, sizes):
+            bars.update(bar, advance=1, description=name)
+            try:
+                found.append(Measurement(name, await ask(), None))
+            except NotRunning:
+                raise
+            except CommandFailed as exc:
+                found.append(Measurement(name, None, exc.message))
+    finally:
+        await load.close()
+    return found
+
+
+def _plan(load: Load, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Awaitable[Result]]]]:
+    """The measurements by name."""
+    for count in STREAMS:
+        name = f"{count} streams" if count > 1 else "1 stream"
+        yield name, partial(load.streams, count, sizes.answer)
+    yield "prompt and repeat", partial(load.repeat, sizes.prompt)
+    stall = partial(load.stall, 3, sizes.long_answer, sizes.long_prompt)
+    yield "long prompt beside 3 streams", stall
+    yield "3 sessions of 3 turns", partial(load.sessions, 3, 3, sizes.prompt, sizes.answer // 4)
+
+
+def table(title: str, found: list[Measurement]) -> Table:
+    """The measurements for people: one line for each figure."""
+    shown = Table(title=title, box=None, show_header=False, title_justify="left")
+    shown.add_column()
+    shown.add_column(justify="right")
+    shown.add_column()
+    for each in found:
+        if each.result is None:
+            shown.add_row(each.name, "failed", each.error or "")
+        else:
+            for row in _rows(each.name, each.result):
+                shown.add_row(*row)
+    return shown
+
+
+def _rows(name: str, result: Result) -> Iterator[tuple[str, str, str]]:
+    match result:
+        case Streams():
+            ttft = f"TTFT p50 {_time(result.ttft_p50_s)}"
+            yield name, f"{result.tokens_per_s:.1f} tokens/s", ttft
+        case Repeat():
+            prompt = f"{result.prompt_tokens:,} tokens"
+            yield "cold prompt", _time(result.cold_ttft_s), f"TTFT, {prompt}"
+            yield "the same again", _time(result.repeat_ttft_s), f"TTFT, {prompt}"
+        case Stall():
+            prompt = f"while {result.prompt_tokens:,} tokens are prefilled"
+            gap = "none" if result.worst_gap_s is None else _time(result.worst_gap_s)
+            yield "worst gap of 3 streams", gap, prompt
+            yield "the long prompt", _time(result.ttft_s), "TTFT"
+        case Sessions():
+            share = "cached share unknown"
+            if result.cached_tokens is not None:
+                share = f"{result.cached_tokens / max(result.prompt_tokens, 1):.0%} of "
+                share += f"{result.prompt_tokens:,} prompt tokens cached"
+            yield name, _time(result.wall_s), share
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _plain(model: str, place: Place, found: list[Measurement], total_s: float) -> dict[str, Any]:
+    measurements = {each.name: asdict(each) for each in found}
+    return {"model": model, "url": place.url, "total_s": total_s, "measurements": measurements}

@@ -1,0 +1,261 @@
+"""What `node-agent bench` measures: streams, prompts and sessions against any OpenAI server."""
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from node.commands.agent_client import CommandFailed, Place, refusal, unreachable
+
+CONNECT_TIMEOUT_S = 5.0
+SILENCE_S = 600.0
+_SYLLABLES = [
+    *("ba", "ce", "di", "fo", "gu", "ha", "ke", "li", "mo"),
+    *("nu", "pa", "re", "si", "to", "vu", "wa", "ye", "zi"),
+]
+_TEXT_FIELDS = ("content", "reasoning", "reasoning_content")
+
+Message = dict[str, str]
+
+
+@dataclass(slots=True)
+class Answer:
+    """One streamed answer, in seconds of this machine's clock."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    ended_s: float | None = None
+    """When it was whole; None for one that was not read to its end."""
+    times_s: list[float] = field(default_factory=list)
+    """When each piece of it came."""
+    text: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
+    """None if the server does not tell."""
+    tokens: int = 0
+    """Of the answer, as the server counts them; pieces, if it does not."""
+
+    @property
+    def ttft_s(self) -> float:
+        """Until the first piece; until the end of an answer without one."""
+        return [*self.times_s, self.ended_s or time.monotonic()][0] - self.started_s
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Several answers at once."""
+
+    tokens_per_s: float
+    ttft_p50_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A prompt that the server has not seen, and the same again."""
+
+    prompt_tokens: int
+    cold_ttft_s: float
+    repeat_ttft_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What a long prompt does to answers that are under way."""
+
+    prompt_tokens: int
+    ttft_s: float
+    """Of the long prompt."""
+    worst_gap_s: float | None
+    """Longest silence of a running answer meanwhile; None if all had ended before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Chats that begin with the same system message, all at once."""
+
+    wall_s: float
+    prompt_tokens: int
+    cached_tokens: int | None
+
+
+class Load:
+    """Requests for one model of one server. Every failure is a `CommandFailed`."""
+
+    def __init__(self, place: Place, model: str, transport: Any = None) -> None:
+        self._place = place
+        self._model = model
+        headers = {"authorization": f"Bearer {place.key}"} if place.key else {}
+        self._client = httpx.AsyncClient(
+            headers=headers,
+            timeout=httpx.Timeout(SILENCE_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None),
+            trust_env=False,
+            transport=transport,
+        )
+        # Another one in each run, so that no prompt is in a cache yet.
+        self._random = random.Random()
+        self._tokens_per_word = 2.0
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def calibrate(self) -> None:
+        """Loads the model, and learns how many tokens a word of a long prompt has."""
+        few, many = await self._count(10), await self._count(110)
+        if many > few:
+            self._tokens_per_word = (many - few) / 100
+
+    async def streams(self, count: int, max_tokens: int) -> Streams:
+        """`count` answers of `max_tokens` at once."""
+        began_s = time.monotonic()
+        answers = await asyncio.gather(*(self._ask(self._task(), max_tokens) for _ in range(count)))
+        tokens = sum(answer.tokens for answer in answers)
+        ttft_s = statistics.median(answer.ttft_s for answer in answers)
+        return Streams(tokens / (time.monotonic() - began_s), ttft_s)
+
+    async def repeat(self, prompt_tokens: int) -> Repeat:
+        """A prompt of about so many tokens, twice."""
+        messages = self._long(prompt_tokens)
+        cold = await self._ask(messages, 1)
+        again = await self._ask(messages, 1)
+        return Repeat(cold.prompt_tokens, cold.ttft_s, again.ttft_s)
+
+    async def stall(self, count: int, max_tokens: int, prompt_tokens: int) -> Stall:
+        """A long prompt while `count` answers are under way."""
+        answers = [Answer() for _ in range(count)]
+        begun = [asyncio.Event() for _ in answers]
+        tasks = [
+            asyncio.create_task(self._fill(answer, self._task(), max_tokens, event))
+            for answer, event in zip(answers, begun, strict=True)
+        ]
+        try:
+            await asyncio.gather(*(event.wait() for event in begun))
+            asked_s = time.monotonic()
+            long = await self._ask(self._long(prompt_tokens), 1)
+            done_s = asked_s + long.ttft_s
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, CommandFailed):
+                raise end
+        gaps = [worst_gap(answer, asked_s, done_s) for answer in answers]
+        worst_s = max((gap for gap in gaps if gap is not None), default=None)
+        return Stall(long.prompt_tokens, long.ttft_s, worst_s)
+
+    async def sessions(
+        self, count: int, turns: int, system_tokens: int, max_tokens: int
+    ) -> Sessions:
+        """`count` chats of `turns` questions each, over one system message."""
+        system = {"role": "system", "content": self._words(system_tokens)}
+        began_s = time.monotonic()
+        chats = await asyncio.gather(
+            *(self._session(system, turns, max_tokens) for _ in range(count))
+        )
+        answers = [answer for chat in chats for answer in chat]
+        cached = [answer.cached_tokens for answer in answers]
+        known = [tokens for tokens in cached if tokens is not None]
+        return Sessions(
+            wall_s=time.monotonic() - began_s,
+            prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+            cached_tokens=sum(known) if known else None,
+        )
+
+    async def _session(self, system: Message, turns: int, max_tokens: int) -> list[Answer]:
+        messages, answers = [system], []
+        for _ in range(turns):
+            messages.append({"role": "user", "content": self._words(20)})
+            answers.append(await self._ask(messages, max_tokens))
+            messages.append({"role": "assistant", "content": answers[-1].text})
+        return answers
+
+    def _task(self) -> list[Message]:
+        about = self._words(4)
+        text = f"Write a very long story about {about}. Number every sentence, and do not stop."
+        return [{"role": "user", "content": text}]
+
+    def _long(self, tokens: int) -> list[Message]:
+        return [{"role": "user", "content": self._words(tokens)}]
+
+    def _words(self, tokens: int) -> str:
+        """Text of about so many tokens."""
+        choice = self._random.choice
+        count = max(round(tokens / self._tokens_per_word), 1)
+        return " ".join(choice(_SYLLABLES) + choice(_SYLLABLES) for _ in range(count))
+
+    async def _count(self, words: int) -> int:
+        text = self._words(round(words * self._tokens_per_word))
+        return (await self._ask([{"role": "user", "content": text}], 1)).prompt_tokens
+
+    async def _ask(self, messages: Sequence[Message], max_tokens: int) -> Answer:
+        answer = Answer()
+        await self._fill(answer, messages, max_tokens, asyncio.Event())
+        return answer
+
+    async def _fill(
+        self, answer: Answer, messages: Sequence[Message], max_tokens: int, begun: asyncio.Event
+    ) -> None:
+        """Reads an answer to its end; `begun` is set at its first piece, or if there is none."""
+        body = {
+            "model": self._model,
+            "messages": list(messages),
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        url = f"{self._place.url}/v1/chat/completions"
+        try:
+            async with self._client.stream("POST", url, json=body) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise CommandFailed(refusal(response))
+                async for line in response.aiter_lines():
+                    name, _, value = line.partition(":")
+                    if name == "data" and value.strip() != "[DONE]":
+                        _add(answer, value)
+                    if answer.times_s:
+                        begun.set()
+            answer.ended_s = time.monotonic()
+        except httpx.HTTPError as exc:
+            raise unreachable(self._place, exc) from exc
+        finally:
+            begun.set()
+
+
+def _add(answer: Answer, data: str) -> None:
+    """Takes a chunk in."""
+    try:
+        chunk = json.loads(data)
+        if chunk.get("error"):
+            raise CommandFailed(f"The answer broke off: {chunk['error']}")
+        if usage := chunk.get("usage"):
+            answer.prompt_tokens = usage.get("prompt_tokens") or 0
+            answer.tokens = usage.get("completion_tokens") or answer.tokens
+            details = usage.get("prompt_tokens_details") or {}
+            answer.cached_tokens = details.get("cached_tokens")
+        deltas = [choice.get("delta") or {} for choice in chunk.get("choices") or ()]
+        texts = [delta.get(name) for delta in deltas for name in _TEXT_FIELDS if delta.get(name)]
+    except (ValueError, AttributeError, TypeError) as exc:
+        raise CommandFailed(f"The answer holds a chunk that is none: {data.strip()}") from exc
+    if texts:
+        answer.times_s.append(time.monotonic())
+        answer.tokens = max(answer.tokens, len(answer.times_s))
+        answer.text += "".join(delta.get("content") or "" for delta in deltas)
+
+
+def worst_gap(answer: Answer, begin_s: float, end_s: float) -> float | None:
+    """The longest silence of an answer that overlaps that time; None if it had ended before."""
+    times_s = answer.times_s if answer.ended_s else [*answer.times_s, end_s]
+    gaps = [
+        later_s - earlier_s
+        for earlier_s, later_s in zip(times_s, times_s[1:], strict=False)
+        if later_s > begin_s and earlier_s < end_s
+    ]
+    return max(gaps, default=None)

@@ -1,0 +1,94 @@
+"""Prompts to prefill before anybody asks: files of them, and what is said about them.
+
+A file holds requests as for `/v1/chat/completions` or `/v1/completions`: a JSON list, or one JSON
+object a line. Of a chat all is prefilled that longer chats begin with.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node.errors import BadRequest, StartError
+from node.openai import TextRequest, parse_chat, parse_completion
+
+Body = dict[str, Any]
+WarmPlan = Mapping[str, Sequence[TextRequest]]
+"""What to prefill at each load of a model, by its name."""
+
+_decode_list = msgspec.json.Decoder(list[Body]).decode
+_decode_line = msgspec.json.Decoder(Body).decode
+
+
+class WarmCommand(msgspec.Struct, frozen=True):
+    """Body of `PATH_WARM`."""
+
+    model: str
+    requests: tuple[Body, ...]
+
+
+class WarmResult(msgspec.Struct, frozen=True):
+    """What became of one prompt; a line of the answer to a `WarmCommand`."""
+
+    index: int
+    """Of the command's requests, from 0."""
+    prompt_tokens: int
+    cached_tokens: int
+    """Those that needed no prefill."""
+    seconds: float
+    error: str | None = None
+    """A sentence, for a prompt that is not warm now."""
+
+
+decode_command = msgspec.json.Decoder(WarmCommand).decode
+decode_result = msgspec.json.Decoder(WarmResult).decode
+
+
+def parse_body(body: Body, model: str) -> TextRequest:
+    """The request, for that model whatever it says itself. Raises `BadRequest` or
+    `Unsupported`."""
+    if ("messages" in body) == ("prompt" in body):
+        raise BadRequest("A warm prompt has either messages or a prompt.", param="messages")
+    parse = parse_chat if "messages" in body else parse_completion
+    kept = {name: value for name, value in body.items() if not name.startswith("stream")}
+    return parse(msgspec.json.encode({**kept, "model": model}))
+
+
+def read_bodies(file: Path) -> list[Body]:
+    """The request bodies of a file. Raises `StartError`."""
+    try:
+        data = file.read_bytes()
+    except OSError as exc:
+        raise StartError(f"The warm prompts of {file} cannot be read: {exc.strerror}.") from None
+    if data.lstrip()[:1] == b"[":
+        try:
+            return _decode_list(data)
+        except msgspec.MsgspecError as exc:
+            raise StartError(f"{file} is not a JSON list of requests: {exc}.") from None
+    bodies = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line.strip():
+            try:
+                bodies.append(_decode_line(line))
+            except msgspec.MsgspecError as exc:
+                raise StartError(f"{file}, line {number}, is not a JSON object: {exc}.") from None
+    return bodies
+
+
+def read_plan(files: Sequence[tuple[str, Path]]) -> WarmPlan:
+    """The requests of (model, file) pairs; a model may have several. Raises `StartError`."""
+    plan: dict[str, list[TextRequest]] = {}
+    for model, file in files:
+        bodies = enumerate(read_bodies(file), 1)
+        requests = [check_body(file, number, body, model) for number, body in bodies]
+        plan.setdefault(model, []).extend(requests)
+    return plan
+
+
+def check_body(file: Path, number: int, body: Body, model: str) -> TextRequest:
+    """As `parse_body`, of the request with that number in the file. Raises `StartError`."""
+    try:
+        return parse_body(body, model)
+    except BadRequest as exc:
+        raise StartError(f"{file}, request {number}: {exc.message}") from None

@@ -1,0 +1,143 @@
+"""`node-agent bench` against an agent, and against servers that tell less than ours."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from node.commands import bench
+from node.commands.agent_client import CommandFailed, Place
+from node.commands.bench_load import Answer, Load, worst_gap
+from node.engine.scripted import Script, ScriptedModel
+from node.engine.scripted_cache import ScriptedCache
+from tests.node.commands.running import Ended, run_command
+from tests.node.serving import RunningAgent, running
+
+SIZES = bench.Sizes(answer=8, prompt=60, long_prompt=200, long_answer=500)
+SCRIPT = Script(
+    token_interval_s=0.002,
+    prefill_s_per_token=0.0005,
+    cache=ScriptedCache(capacity_tokens=10_000),
+)
+
+
+async def measured(
+    agent: RunningAgent, home: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> Ended:
+    url = f"http://127.0.0.1:{agent.port}/v1"
+    arguments = ("--quick", "--home", str(home), "--url", url, *options)
+    return await run_command(capsys, "bench", "scripted", *arguments)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "QUICK", SIZES)
+    monkeypatch.setattr(bench, "STREAMS", (1, 2))
+
+
+async def test_measures_streams_repeats_stalls_and_sessions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, SCRIPT) as agent:
+        ended = await measured(agent, tmp_path, capsys, "--json")
+    assert (ended.code, ended.err) == (0, "")
+    shown = json.loads(ended.out)
+    found = {name: each["result"] for name, each in shown["measurements"].items()}
+    assert list(found) == [
+        *("1 stream", "2 streams", "prompt and repeat", "long prompt beside 3 streams"),
+        "3 sessions of 3 turns",
+    ]
+    assert found["2 streams"]["tokens_per_s"] > 0
+    repeat = found["prompt and repeat"]
+    assert 30 <= repeat["prompt_tokens"] <= 120
+    assert repeat["repeat_ttft_s"] < repeat["cold_ttft_s"]
+    stall = found["long prompt beside 3 streams"]
+    assert stall["worst_gap_s"] > 0
+    assert stall["ttft_s"] > stall["prompt_tokens"] * 0.0005
+    sessions = found["3 sessions of 3 turns"]
+    assert 0 < sessions["cached_tokens"] < sessions["prompt_tokens"]
+
+
+async def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with running(tmp_path, SCRIPT) as agent:
+        ended = await measured(agent, tmp_path, capsys)
+    for words in ("tokens/s", "the same again", "worst gap of 3 streams", "% of", "It took"):
+        assert words in ended.out
+
+
+async def test_what_a_model_cannot_do_is_told_beside_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Script(models=(ScriptedModel(context_tokens=150),))
+    async with running(tmp_path, script) as agent:
+        ended = await measured(agent, tmp_path, capsys)
+    assert ended.code == 1
+    assert "failed" in ended.out
+    assert "tokens/s" in ended.out
+
+
+async def test_a_server_that_is_not_there_or_refuses_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, SCRIPT) as agent:
+        other = ("--home", "/nowhere", "--key", "wrong")
+        ended = await measured(agent, tmp_path, capsys, *other)
+        assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+        assert "HTTP 401" in ended.err
+        ended = await measured(agent, tmp_path, capsys, "--url", "127.0.0.1:1")
+        assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+
+
+def events(*chunks: dict[str, Any]) -> str:
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+
+
+def delta(**fields: str) -> dict[str, Any]:
+    return {"choices": [{"delta": fields}]}
+
+
+async def test_a_server_without_usage_is_measured_by_its_pieces() -> None:
+    text = events(
+        delta(role="assistant"), delta(reasoning="a"), delta(content="b"), {"usage": None}
+    )
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, text=text))
+    load = Load(Place("http://x"), "m", transport)
+    await load.calibrate()
+    found = await load.sessions(1, 2, 10, 4)
+    assert (found.prompt_tokens, found.cached_tokens) == (0, None)
+    assert (await load.streams(2, 4)).tokens_per_s > 0
+    await load.close()
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (httpx.Response(400, json={"error": {"message": "No."}}), r"No\. \(HTTP 400\)"),
+        (httpx.Response(400, json={"detail": "No."}), r"No\. \(HTTP 400\)"),
+        (httpx.Response(502, text="<html>"), r"<html> \(HTTP 502\)"),
+        (httpx.Response(200, text=events({"error": "No."})), "broke off: No"),
+        (httpx.Response(200, text="data: [1\n\n"), "a chunk that is none"),
+        (httpx.Response(200, text="data: [1]\n\n"), "a chunk that is none"),
+    ],
+)
+async def test_a_refusal_is_told_in_the_servers_words(response: httpx.Response, words: str) -> None:
+    load = Load(Place("http://x"), "m", httpx.MockTransport(lambda request: response))
+    with pytest.raises(CommandFailed, match=words):
+        await load.stall(2, 4, 4)
+    await load.close()
+
+
+def test_an_answer_without_a_piece_is_there_when_it_ends() -> None:
+    assert Answer(1.0, ended_s=3.0).ttft_s == 2.0
+    assert Answer(1.0, ended_s=3.0, times_s=[1.5, 2.0]).ttft_s == 0.5
+
+
+def test_a_gap_counts_if_it_overlaps_the_time() -> None:
+    answer = Answer(0.0, ended_s=10.0, times_s=[1.0, 2.0, 5.0, 6.0, 9.5])
+    assert worst_gap(answer, 4.0, 7.0) == 3.5
+    assert worst_gap(answer, 4.0, 5.5) == 3.0
+    assert worst_gap(answer, 9.5, 20.0) is None
+    answer.ended_s = None
+    assert worst_gap(answer, 9.5, 20.0) == 10.5

@@ -1,0 +1,65 @@
+"""What `/v1/node/status` tells, over a real socket."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from node.engine.scripted import Script, ScriptedModel
+from node.engine.scripted_cache import ScriptedCache
+from node.memory import GIB
+from tests.node.serving import RunningAgent, running
+
+PATH = "/v1/node/status"
+SCRIPT = Script(
+    models=(ScriptedModel("scripted", kv_bytes_per_token=1024), ScriptedModel("other")),
+    cache=ScriptedCache(capacity_tokens=10_000),
+)
+
+
+async def report(agent: RunningAgent) -> Any:
+    response = await agent.client.get(PATH)
+    assert response.status_code == 200
+    return response.json()
+
+
+async def test_tells_the_memory_and_each_engine(tmp_path: Path) -> None:
+    async with running(tmp_path, SCRIPT, memory_limit_bytes=8 * GIB) as agent:
+        before = await report(agent)
+        assert before["memory"] == {
+            "limit_bytes": 8 * GIB,
+            "leased_bytes": 0,
+            "stored_kv_bytes": 0,
+            "free_bytes": 8 * GIB,
+            "pressure": "none",
+        }
+        assert [model["state"] for model in before["models"]] == ["on_disk", "on_disk"]
+        assert "engine" not in before["models"][0]
+        for _ in range(2):
+            await agent.chat(max_tokens=3)
+        after = await report(agent)
+        while after["models"][1]["engine"]["stored_kv_bytes"] == 0:
+            after = await report(agent)
+    memory, model = after["memory"], after["models"][1]
+    assert (model["name"], model["state"]) == ("scripted", "ready")
+    assert sum(model["lease"].values()) == memory["leased_bytes"]
+    assert memory["leased_bytes"] + memory["free_bytes"] == 8 * GIB
+    assert model["lease"]["stored_kv_bytes"] == memory["stored_kv_bytes"] > GIB
+    assert model["cache_events"] == {"stored": 1}
+    engine = model["engine"]
+    assert (engine["weight_bytes"], engine["entries"]) == (GIB, 1)
+    assert 0 < engine["hit_share"] < 1
+    assert (engine["prefill_rates"], engine["decode_rates"]) == ([], [])
+    shown = "live_kv_bytes snapshot_bytes disk_kv_bytes active_bytes free_bytes decoding_rows"
+    assert set(shown.split()) <= engine.keys()
+
+
+@pytest.mark.parametrize(("method", "status"), [("GET", 401), ("POST", 401)])
+async def test_wants_the_token(tmp_path: Path, method: str, status: int) -> None:
+    async with (
+        running(tmp_path) as agent,
+        httpx.AsyncClient(base_url=agent.client.base_url) as stranger,
+    ):
+        assert (await stranger.request(method, PATH)).status_code == status
+        assert (await agent.client.post(PATH)).status_code == 405
