@@ -7,13 +7,14 @@ it runs at 2.2 GB/s on one core of an EPYC where blake2b runs at 0.6, and releas
 import os
 import zlib
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from node.engine.cache.disk_format import CorruptFile, Layout
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 """Between two looks at whether the work is still wanted; small enough that a chunk is still in
 the processor's cache when it is checksummed."""
 FILE_MODE = 0o600
@@ -123,14 +124,21 @@ def _write(files: Files, descriptor: int, layout: Layout, wanted: Callable[[], b
 
 
 def _read(files: Files, descriptor: int, content: memoryview, wanted: Callable[[], bool]) -> int:
-    checksum = 0
     at = 0
-    while at < content.nbytes:
-        if not wanted():
-            raise Abandoned
-        count = files.read(descriptor, content[at : at + CHUNK_BYTES])
-        if count == 0:
-            raise CorruptFile(f"It ends after {at} of {content.nbytes} bytes.")
-        checksum = zlib.crc32(content[at : at + count], checksum)
-        at += count
-    return checksum
+    with ThreadPoolExecutor(1, thread_name_prefix="checksum") as beside:
+        checksum: Future[int] = beside.submit(int)
+        while at < content.nbytes:
+            if not wanted():
+                raise Abandoned
+            count = files.read(descriptor, content[at : at + CHUNK_BYTES])
+            if count == 0:
+                raise CorruptFile(f"It ends after {at} of {content.nbytes} bytes.")
+            # Beside the read of the next chunk: one after the other they reach half of the disk's
+            # rate, beside each other three quarters.
+            checksum = beside.submit(_add, checksum, content[at : at + count])
+            at += count
+        return checksum.result()
+
+
+def _add(before: Future[int], chunk: memoryview) -> int:
+    return zlib.crc32(chunk, before.result())
