@@ -13,7 +13,7 @@ DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
-.PHONY: run setup test check fmt bench bench-peers clean
+.PHONY: run setup test soak check fmt bench bench-peers clean
 
 run: $(DEMO_MODEL)
 ifdef ONCE
@@ -28,6 +28,10 @@ setup: .venv/.dev
 test: .venv/.dev $(TEST_MODEL)
 	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 MLX_FLEET_GGUF=$(CURDIR)/$(DEMO_GGUF) \
 	  $(BIN)/pytest $(ARGS)
+
+# 1,000 kills of a process that spills, in some minutes.
+soak: .venv/.dev
+	MLX_FLEET_SOAK=1 $(BIN)/pytest tests/node/engine/cache/test_disk_kill.py $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -47,6 +47,9 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """Ascending lengths of the prompt at which a message ends: where a later prompt may diverge."""
     reusable_tokens: int | None = None
     """How much of the prompt the next turn's prompt begins with; None: all, and the answer too."""
+    dropped_answer: tuple[int, ...] = ()
+    """How an answer begins that the next turn's prompt does not repeat (with reasoning, which the
+    template drops): it is not kept."""
     warm: bool = False
     """Only prefill the prompt and keep it, pinned; there is no output."""
 
@@ -105,6 +108,8 @@ class SetLease(msgspec.Struct, frozen=True, tag="set_lease"):
     """The engine's new lease. Answered by an `EngineStats` once the engine is within it."""
 
     lease: "MemoryLease"
+    number: int = 0
+    """Told in the answer."""
 
 
 class SetPressure(msgspec.Struct, frozen=True, tag="set_pressure"):
@@ -115,6 +120,9 @@ class SetPressure(msgspec.Struct, frozen=True, tag="set_pressure"):
 
 class ClearCache(msgspec.Struct, frozen=True, tag="clear_cache"):
     """Forget all stored KV, on disk too, pinned too. Answered by an `EngineStats`."""
+
+    number: int = 0
+    """As in `SetLease`."""
 
 
 Command = Submit | Cancel | Shutdown | SetLease | SetPressure | ClearCache
@@ -257,8 +265,10 @@ class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
     decode_rates: tuple[DecodeRate, ...] = ()
     lease: "MemoryLease | None" = None
     """The lease that the engine keeps within."""
-    answered: int = 0
-    """How many `SetLease` and `ClearCache` commands are done since the start; the worker counts."""
+    pinned_kv_bytes: int = 0
+    """Share of `stored_kv_bytes` that is never evicted."""
+    answered: tuple[int, ...] = ()
+    """Numbers of the `SetLease` and `ClearCache` commands that are done now; the worker's."""
 
 
 STATS_S = 1.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 from mlx.utils import tree_map
-from mlx_lm.models.cache import BatchKVCache
+from mlx_lm.models.cache import BatchKVCache, KVCache, QuantizedKVCache
 
 from node.engine.cache_tree import flatten
 from node.engine.codec import detached
@@ -56,6 +56,13 @@ class PrefillGroup:
         self._layout = layout
         self._merged = len(rows) > 1
         self._caches: list[Any] = layout.merge(caches) if self._merged else caches[0]
+        if not self._merged:
+            _grow_by(self._caches, rows[0].rest_tokens + 1)
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens of each row that there is room for in its cache."""
+        return max(row.prefill_tokens for row in self.rows)
 
     @property
     def rest_tokens(self) -> int:
@@ -119,6 +126,8 @@ class PrefillGroup:
 
     def release(self) -> tuple[list[Any], bool]:
         """The caches, and whether they are batch caches."""
+        if not self._merged:
+            _grow_by(self._caches, KVCache.step)
         return self._caches, self._merged
 
     def _keep(self, places: list[int]) -> None:
@@ -153,13 +162,12 @@ class DecodeBatch:
         """How many of the last rows have not been fed since they joined."""
 
     @property
-    def is_settled(self) -> bool:
-        """Whether all tokens have been handed out, so that rows may join."""
-        return self._ready is None
-
-    @property
     def depth_tokens(self) -> int:
         return max(self._lengths)
+
+    @property
+    def reserved_tokens(self) -> int:
+        return self.depth_tokens
 
     @property
     def nbytes(self) -> int:
@@ -252,6 +260,15 @@ class DecodeBatch:
             self._next = self._next[places]
         if self._ready is not None:
             self._ready = self._next
+
+
+def _grow_by(caches: list[Any], tokens: int) -> None:
+    """Lets the KV of a single row grow by so many tokens at a time. A long prompt gets its room at
+    once: growing by each chunk would copy all that is there, each time."""
+    steps = -(-tokens // KVCache.step)
+    for leaf in flatten(caches):
+        if isinstance(leaf, KVCache | QuantizedKVCache):
+            leaf.step = max(1, steps) * KVCache.step
 
 
 def _filter(caches: list[Any], places: list[int]) -> None:

@@ -6,6 +6,7 @@ Of a row of tokens a `KvSpan` holds what belongs to single tokens, from any one 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import mlx.core as mx
@@ -17,6 +18,7 @@ from node.engine.cache.parts import Tensors
 from node.engine.cache_tree import Caches, assemble, flatten
 from node.engine.codec import AffineCodec, KvCodec, Parts, PlainCodec
 from node.engine.leaves import (
+    STEP_TOKENS,
     KvLeaf,
     LiveKvLeaf,
     Saved,
@@ -86,17 +88,17 @@ class CacheLayout:
             raise LoadError("This model keeps no KV of single tokens that could be quantised.")
         return layout
 
-    @property
+    @cached_property
     def needs_snapshot(self) -> bool:
         """Whether KV alone does not restore the model."""
         return bool(self._snapshot_leaves())
 
-    @property
+    @cached_property
     def span_bytes_per_token(self) -> int:
         """Stored."""
         return sum(leaf.stored_bytes_per_token() for _, leaf in self._kv_leaves())
 
-    @property
+    @cached_property
     def snapshot_bytes(self) -> int:
         """Of one snapshot, with all windows full."""
         return sum(leaf.saved_bytes for _, leaf in self._snapshot_leaves())
@@ -104,7 +106,19 @@ class CacheLayout:
     def live_bytes(self, tokens: int) -> int:
         """What the caches of one running row of so many tokens hold. While a chunk of a prompt is
         prefilled, a window holds the chunk besides."""
-        return sum(leaf.live_bytes(tokens) for leaf in self.leaves if leaf is not None)
+        steps = -(-tokens // STEP_TOKENS)
+        known = self._live_bytes.get(steps)
+        if known is None:
+            # Buffers grow by whole steps.
+            leaves = [leaf for leaf in self.leaves if leaf is not None]
+            known = sum(leaf.live_bytes(steps * STEP_TOKENS) for leaf in leaves)
+            self._live_bytes[steps] = known
+        return known
+
+    @cached_property
+    def _live_bytes(self) -> dict[int, int]:
+        """By steps of the buffers; the scheduler asks at every step."""
+        return {}
 
     def new_caches(self) -> Caches:
         """Empty caches of one row."""
@@ -189,10 +203,15 @@ class CacheLayout:
         return LayerSnapshot(arrays, offsets)
 
     def restore(
-        self, pieces: Sequence[Piece], snapshot: LayerSnapshot | None, tokens: int
+        self,
+        pieces: Sequence[Piece],
+        snapshot: LayerSnapshot | None,
+        tokens: int,
+        room_tokens: int = 0,
     ) -> Caches:
-        """Caches of one row that continue after `tokens` tokens, those of the pieces. Raises
-        `ValueError` if pieces or snapshot are of another number of tokens."""
+        """Caches of one row that continue after `tokens` tokens, those of the pieces, with room
+        for `room_tokens` in all. Raises `ValueError` if pieces or snapshot are of another number
+        of tokens."""
         held = sum(end - begin for _, begin, end in pieces)
         if held != tokens:
             raise ValueError(f"the pieces hold {held} tokens, not {tokens}")
@@ -202,7 +221,7 @@ class CacheLayout:
         fresh = flatten(template)
         for number, leaf in self._kv_leaves():
             parts = [part for span, *cut in pieces for part in span.pieces(number, *cut)]
-            fresh[number] = leaf.restored(parts, tokens)
+            fresh[number] = leaf.restored(parts, tokens, room_tokens)
         if snapshot is not None:
             for number, kept in self._snapshot_leaves():
                 names = kept.part_names

@@ -53,12 +53,14 @@ class KvLeaf:
         keys, values = (array[row : row + 1, :, begin:end] for array in (cache.keys, cache.values))
         return self.codec.encode(keys, values)
 
-    def restored(self, pieces: Sequence[Parts], tokens: int) -> KVCache:
-        """A cache of one row with room for more tokens; lazy."""
+    def restored(self, pieces: Sequence[Parts], tokens: int, room_tokens: int) -> KVCache:
+        """A cache of one row with room for `room_tokens` in all, or a few more; lazy."""
         cache: Any = KVCache()
         if pieces:
             decoded = [self.codec.decode(parts, self.form.dtype) for parts in pieces]
-            cache.keys, cache.values = (_with_room(arrays) for arrays in zip(*decoded, strict=True))
+            cache.keys, cache.values = (
+                _with_room(arrays, room_tokens) for arrays in zip(*decoded, strict=True)
+            )
         cache.offset = tokens
         return cache
 
@@ -87,11 +89,11 @@ class LiveKvLeaf:
             detached(part[row : row + 1, :, begin:end]) for part in (*cache.keys, *cache.values)
         )
 
-    def restored(self, pieces: Sequence[Parts], tokens: int) -> LiveKVCache:
+    def restored(self, pieces: Sequence[Parts], tokens: int, room_tokens: int) -> LiveKVCache:
         """As of a `KvLeaf`."""
         cache: Any = LiveKVCache(self.group, self.bits)
         if pieces:
-            arrays = tuple(_with_room(parts) for parts in zip(*pieces, strict=True))
+            arrays = tuple(_with_room(parts, room_tokens) for parts in zip(*pieces, strict=True))
             cache.keys, cache.values = arrays[:3], arrays[3:]
         cache.offset = tokens
         return cache
@@ -101,10 +103,12 @@ def _buffer_tokens(tokens: int) -> int:
     return -(-tokens // STEP_TOKENS) * STEP_TOKENS
 
 
-def _with_room(arrays: Sequence[mx.array]) -> mx.array:
-    """The arrays in one new buffer, one after another, with free places for at least a token."""
+def _with_room(arrays: Sequence[mx.array], room_tokens: int) -> mx.array:
+    """The arrays in one new buffer of whole steps for `room_tokens`, one after another, with free
+    places for at least a token."""
     last = arrays[-1]
-    free = STEP_TOKENS - sum(array.shape[2] for array in arrays) % STEP_TOKENS
+    held = sum(array.shape[2] for array in arrays)
+    free = _buffer_tokens(max(room_tokens, held + 1)) - held
     room = mx.zeros((*last.shape[:2], free, last.shape[3]), dtype=last.dtype)
     return mx.concatenate([*arrays, room], axis=2)
 
@@ -157,10 +161,11 @@ class WindowLeaf:
         }
 
     def restored(self, arrays: Mapping[str, mx.array], tokens: int) -> RotatingKVCache:
-        """A cache of one row. It holds the arrays themselves: MLX copies them when the cache is
-        first written to."""
+        """A cache of one row, with arrays of its own: a cache writes into its arrays in place, and
+        a write into the snapshot's would change the snapshot. MLX copies the numbers at the first
+        write only."""
         cache: Any = RotatingKVCache(max_size=self.max_tokens)
-        cache.keys, cache.values = arrays["k"], arrays["v"]
+        cache.keys, cache.values = arrays["k"][:], arrays["v"][:]
         cache._idx = cache.keys.shape[2]
         cache.offset = tokens
         return cache

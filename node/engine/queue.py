@@ -9,6 +9,9 @@ from node.engine.reuse import Reuse, shared_tokens
 from node.engine.row import Row
 from node.engine.schedule import SHARED_TOKENS, may_group, urgency_s
 
+FETCHED_AHEAD = 2
+"""Rows, from the most urgent one on, for which KV is fetched from disk."""
+
 
 class Queue:
     """Waiting rows, in the order of their coming."""
@@ -17,8 +20,9 @@ class Queue:
         self._reuse = reuse
         self._rates = rates
         self._rows: dict[str, Row] = {}
-        self.promoting = 0
-        """Rows that wait for KV from disk, as of the last `next`."""
+        self._wanted_s: dict[str, float] = {}
+        """By the uid of a row that is being prefilled: urgency of the most urgent one that waits
+        for it."""
 
     def rows(self) -> list[Row]:
         return list(self._rows.values())
@@ -35,25 +39,43 @@ class Queue:
         if self._rows.pop(row.uid, None) is not None:
             self._reuse.forget(row)
 
+    def ready(self) -> list[Row]:
+        """Rows that do not wait for KV from disk."""
+        return [row for row in self._rows.values() if not self._reuse.is_fetching(row)]
+
     def next(self, groups: Sequence[PrefillGroup], fresh: Sequence[Row]) -> Row | None:
         """The most urgent row that need not wait for a prefix: for one that comes from disk, or
         one that `groups` prefill or `fresh` rows are about to."""
         now_s = time.monotonic()
-        self.promoting = 0
-        found: Row | None = None
-        for row in sorted(self._rows.values(), key=lambda row: self._urgency_s(row, now_s)):
-            if self._reuse.is_promoting(row):
-                self.promoting += 1
-            elif found is None and not self._waits(row, groups, fresh):
-                found = row
-        return found
+        self._wanted_s.clear()
+        ordered = sorted(self._rows.values(), key=lambda row: self._urgency_s(row, now_s))
+        for place, row in enumerate(ordered):
+            # What is fetched takes memory: only for those whose turn is near.
+            may_fetch = place < FETCHED_AHEAD
+            if self._reuse.is_fetching(row) or (may_fetch and self._reuse.fetches(row)):
+                continue
+            other = self._waits_for(row, groups, fresh)
+            if other is None:
+                return row
+            urgency = self._urgency_s(row, now_s)
+            self._wanted_s[other.uid] = min(urgency, self._wanted_s.get(other.uid, urgency))
+        return None
+
+    def urgency_s(self, row: Row, now_s: float) -> float:
+        """Of a row that is being prefilled: its own, or that of one that waits for it."""
+        own = urgency_s(
+            self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
+        )
+        return min(own, self._wanted_s.get(row.uid, own))
 
     def _urgency_s(self, row: Row, now_s: float) -> float:
         rest_s = self._rates.prefill_s(row.prefill_tokens - row.rest_estimate, row.prefill_tokens)
         return urgency_s(rest_s, now_s - row.accepted_s)
 
-    def _waits(self, row: Row, groups: Sequence[PrefillGroup], fresh: Sequence[Row]) -> bool:
-        """Whether another row computes a prefix of this one, so that it is computed once."""
+    def _waits_for(
+        self, row: Row, groups: Sequence[PrefillGroup], fresh: Sequence[Row]
+    ) -> Row | None:
+        """The row that computes a prefix of this one, so that it is computed once."""
         places = [(other, group) for group in groups for other in group.rows]
         for other, group in (*places, *((other, None) for other in fresh)):
             shared = shared_tokens(row, other)
@@ -62,11 +84,11 @@ class Queue:
             if other.done_tokens < shared:
                 if shared - self._reuse.usable_tokens(row.tokens) >= SHARED_TOKENS:
                     other.add_cut(shared)
-                    return True
+                    return other
             elif group is not None and self._reuse.usable_tokens(row.tokens) < shared:
                 # It has passed the place; what it has so far is stored now.
                 self._reuse.keep_prompt(other, group.view(other))
-        return False
+        return None
 
 
 def grouped(rows: Sequence[Row]) -> int:

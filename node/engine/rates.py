@@ -14,6 +14,8 @@ _NEWEST = 0.3
 """Weight of the newest measurement in a running mean."""
 _FULL_TOKENS = 256
 """A shorter chunk counts for less: it costs a pass over the weights however short it is."""
+_LEAST_TOKENS = 64
+"""A chunk that is shorter still teaches nothing, once something is known."""
 _DEPTH_TOKENS = 1024
 """Upper end of the first class of depth."""
 _PRIOR_S_PER_TOKEN = 1e-3
@@ -45,7 +47,8 @@ class Rates:
 
     def learn_prefill(self, depth_tokens: int, tokens: int, seconds: float) -> None:
         """A chunk of `tokens`, of all its prompts, was prefilled behind `depth_tokens`."""
-        if tokens > 0 and seconds > 0:
+        least_tokens = _LEAST_TOKENS if self._prefill else 1
+        if tokens >= least_tokens and seconds > 0:
             weight = _NEWEST * min(1.0, tokens / _FULL_TOKENS)
             _learn(self._prefill, depth_class(depth_tokens), seconds / tokens, weight)
 

@@ -1,15 +1,19 @@
 """What an engine will not run, as sentences for the caller."""
 
+from node.engine.cache.parts import Tokens
 from node.types import GenerateRequest, Loaded, Refused
 
 
-def refusal(request: GenerateRequest, info: Loaded, *, is_running: bool) -> Refused | None:
-    """Why the model of `info` does not take the request; None if it does."""
-    tokens, vocab_size = request.tokens, info.vocab_size
+def refusal(
+    request: GenerateRequest, tokens: Tokens, info: Loaded, *, is_running: bool
+) -> Refused | None:
+    """Why the model of `info` does not take the request, of which `tokens` are the prompt; None
+    if it does."""
+    vocab_size = info.vocab_size
     bias = [token for token, _ in request.sampling.logit_bias]
     if is_running:
         return Refused(request.uid, "A request with this id is running.")
-    if not tokens:
+    if not len(tokens):
         return Refused(request.uid, "The prompt is empty.", "messages")
     if len(tokens) >= info.context_tokens:
         reason = (
@@ -17,7 +21,7 @@ def refusal(request: GenerateRequest, info: Loaded, *, is_running: bool) -> Refu
             f"{info.context_tokens} leaves no room for an answer."
         )
         return Refused(request.uid, reason, "messages")
-    if not 0 <= min(tokens) <= max(tokens) < vocab_size:
+    if not 0 <= tokens.min() <= tokens.max() < vocab_size:
         return Refused(request.uid, "The prompt has ids beyond the vocabulary.", "messages")
     if request.max_tokens is not None and request.max_tokens < 1 and not request.warm:
         return Refused(request.uid, "max_tokens must be at least 1.", "max_tokens")
@@ -25,3 +29,11 @@ def refusal(request: GenerateRequest, info: Loaded, *, is_running: bool) -> Refu
         reason = f"logit_bias names ids beyond the vocabulary of {vocab_size} tokens."
         return Refused(request.uid, reason, "logit_bias")
     return None
+
+
+def too_long(tokens: int, longest: int) -> str:
+    """Why a prompt is refused that the memory can never hold."""
+    return (
+        f"The KV of {tokens} tokens does not fit into the memory that this model was given, which "
+        f"holds {longest} tokens. Raise --memory-limit, or unload another model."
+    )

@@ -25,6 +25,10 @@ MOST_SNAPSHOTS = 8
 """Of one prompt."""
 SNAPSHOT_SHARE = 0.25
 """Of the snapshots' bytes that one prompt may take."""
+READING_S = 0.01
+"""How often an idle engine asks the disk for what a row waits for."""
+WRITING_S = 0.1
+"""The same for memory that is free once it is written."""
 CLEAR_S = 10.0
 """How long the deletion of all files may take before the engine goes on."""
 KEEP_TOKENS = 256
@@ -44,6 +48,7 @@ class Reuse:
         self._snapshot_bytes = spec.snapshot_bytes
         self._storing = True
         self._promotions: dict[str, Hit] = {}
+        self._polled_s = 0.0
         self.cached_tokens = 0
         """Reused since the load."""
         self.cache = PrefixCache(
@@ -66,14 +71,16 @@ class Reuse:
         """How much of the prompt is in memory."""
         return self.cache.match(tokens, len(tokens) - 1).tokens
 
-    def is_promoting(self, row: Row) -> bool:
-        """Whether the row should wait for KV that comes from disk; starts to fetch it where that
-        is quicker than to prefill it again."""
+    def is_fetching(self, row: Row) -> bool:
+        """Whether KV of the row is on its way from disk. What has come is held until the row goes
+        in, or it might be gone again."""
         held = self._promotions.get(row.uid)
-        if held is not None:
-            if self.cache.promoting(held):
-                return True
-            self.forget(row)
+        return held is not None and self.cache.promoting(held)
+
+    def fetches(self, row: Row) -> bool:
+        """Starts to fetch the row's KV from disk, where that is quicker than to prefill it again;
+        whether it has been started now."""
+        if row.uid in self._promotions:
             return False
         if self._tier is None or not self._storing:
             return False
@@ -95,12 +102,12 @@ class Reuse:
         is, and where the prefill is to stop."""
         hit = self.cache.match(row.tokens, row.prefill_tokens)
         if hit.tokens:
-            self.cache.hold(hit)
             pieces, snapshot = self.cache.take(hit)
             # The cache holds what this layout captured, or rebuilt.
             spans = cast(list[tuple[KvSpan, int, int]], pieces)
-            caches = self._layout.restore(spans, cast(LayerSnapshot | None, snapshot), hit.tokens)
-            self.cache.release(hit)
+            caches = self._layout.restore(
+                spans, cast(LayerSnapshot | None, snapshot), hit.tokens, len(row.tokens)
+            )
         else:
             caches = self._layout.new_caches()
         row.done_tokens = hit.tokens
@@ -122,7 +129,11 @@ class Reuse:
         budget = SNAPSHOT_SHARE * (self._snapshot_bytes or self._stored_bytes // 2)
         most = min(MOST_SNAPSHOTS, int(budget // max(1, self._layout.snapshot_bytes)))
         end = min(row.keepable_tokens, row.prefill_tokens)
-        return choose_cuts(row.request.boundaries, row.done_tokens, end, max(1, most))
+        boundaries = row.request.boundaries
+        if row.request.warm:
+            # All of it is pinned.
+            boundaries = (*(at for at in boundaries if at < end), end)
+        return choose_cuts(boundaries, row.done_tokens, end, max(1, most))
 
     # --- what rows leave ---------------------------------------------------------------------
 
@@ -147,11 +158,15 @@ class Reuse:
 
     def keep_answer(self, row: Row, view: RowView) -> None:
         """Stores prompt and answer, where the next turn's prompt can begin with them."""
-        if row.request.reusable_tokens is None:
+        dropped = row.request.dropped_answer
+        is_dropped = bool(dropped) and tuple(row.output[: len(dropped)]) == dropped
+        if row.request.reusable_tokens is None and not is_dropped:
             self._store(row.key(view.length), view, row.uid)
 
-    def pin(self, row: Row) -> None:
-        self.cache.pin(row.tokens[: min(row.prefill_tokens, row.keepable_tokens)])
+    def pin(self, row: Row) -> bool:
+        """Keeps what is stored of the prompt for good; whether that is all of it."""
+        tokens = row.tokens[: min(row.prefill_tokens, row.keepable_tokens)]
+        return self.cache.pin(tokens) == len(tokens)
 
     def _store(self, tokens: Tokens, view: RowView, uid: str) -> None:
         if not len(tokens) or not self._storing:
@@ -169,21 +184,26 @@ class Reuse:
             self._stored_bytes, self._snapshot_bytes = stored_bytes, snapshot_bytes
             self.cache.set_lease(stored_bytes, snapshot_bytes)
 
-    def set_storing(self, storing: bool) -> None:  # noqa: FBT001
+    def set_storing(self, *, storing: bool) -> None:
         self._storing = storing
-        self.cache.set_storing(storing)
+        self.cache.set_storing(storing=storing)
 
     def relieve(self, *, all_of_it: bool) -> None:
         """Under pressure: evicts half of what is stored, or all of it."""
         nbytes = self.cache.nbytes
         self.cache.evict(nbytes if all_of_it else nbytes // 2)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether files are being written or read."""
-        return bool(self._promotions) or self.cache.writing
+    def wait_s(self) -> float | None:
+        """Seconds until the disk is to be asked what it has done; None while it does nothing."""
+        reading = any(self.cache.promoting(held) for held in self._promotions.values())
+        if not reading and not self.cache.writing:
+            return None
+        every_s = READING_S if reading else WRITING_S
+        return max(0.0, self._polled_s + every_s - time.monotonic())
 
     def poll(self) -> None:
+        """Takes in what the disk has done."""
+        self._polled_s = time.monotonic()
         self.cache.poll()
 
     def events(self) -> tuple[CacheEvent, ...]:
@@ -191,6 +211,9 @@ class Reuse:
 
     def clear(self) -> None:
         """Forgets everything, on disk too."""
+        for held in self._promotions.values():
+            self.cache.release(held)
+        self._promotions.clear()
         self.cache.clear()
         if self._tier is not None:
             self._tier.flush(CLEAR_S)

@@ -21,6 +21,8 @@ class Room:
     live_bytes: Callable[[int], int]
     """KV of one live row of so many tokens."""
     weight_bytes: int
+    tolerated_bytes: int = 0
+    """What live rows held beyond a lease that shrank: they may go on with it, and not grow."""
 
     @property
     def most_bytes(self) -> int:

@@ -20,6 +20,7 @@ class Row:
     """Times are of the monotonic clock, in seconds."""
 
     request: GenerateRequest
+    prompt: Tokens
     tokens: Tokens
     """What is prefilled: the prompt, and after a preemption the output so far too."""
     limit: int
@@ -66,7 +67,7 @@ class Row:
         one."""
         asked = self.request.max_tokens
         expected = self.limit if asked is not None else min(self.limit, USUAL_ANSWER_TOKENS)
-        return len(self.request.tokens) + max(expected, len(self.output) + 1)
+        return len(self.prompt) + max(expected, len(self.output) + 1)
 
     def next_stop(self) -> int:
         """Up to which token the prefill may run on."""
@@ -79,23 +80,27 @@ class Row:
 
     def key(self, length: int) -> Tokens:
         """The first `length` tokens of prompt and output."""
-        prompt = np.asarray(self.request.tokens, dtype=np.int32)
-        if length <= len(prompt):
-            return prompt[:length]
-        output = np.asarray(self.output[: length - len(prompt)], dtype=np.int32)
-        return np.concatenate([prompt, output])
+        if length <= len(self.prompt):
+            return self.prompt[:length]
+        output = np.asarray(self.output[: length - len(self.prompt)], dtype=np.int32)
+        return np.concatenate([self.prompt, output])
 
     @property
     def keepable_tokens(self) -> int:
         """How much of the prompt a later prompt can begin with."""
         reusable = self.request.reusable_tokens
-        return len(self.request.tokens) if reusable is None else reusable
+        return len(self.prompt) if reusable is None else reusable
 
     def restart(self) -> None:
         """After a preemption: everything up to now is prefilled again before the row goes on."""
-        self.tokens = self.key(len(self.request.tokens) + len(self.output))
+        self.tokens = self.key(len(self.prompt) + len(self.output))
         self.done_tokens = 0
         self.cuts = ()
+        self.shares.clear()
+        # The k-th token takes the k-th draw, also where a pass has drawn one that was not used.
+        self.sampling = RowSampling.of(self.request.sampling)
+        for _ in self.output:
+            self.sampling.draw()
 
     def read(self, token: int) -> tuple[str, bool]:
         """(text, whether a stop string ends the row) that one more token brings."""
@@ -127,7 +132,7 @@ class Row:
         began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
         first_s = now_s if self.first_token_s is None else self.first_token_s
         return RowUsage(
-            prompt_tokens=len(self.request.tokens),
+            prompt_tokens=len(self.prompt),
             cached_tokens=self.cached_tokens,
             completion_tokens=self.token_count,
             queue_s=began_s - self.accepted_s,

@@ -63,9 +63,12 @@ def chunk_tokens(
 
 def may_group(rests: Sequence[int], depths: Sequence[int], rest: int, depth: int) -> bool:
     """Whether a prompt with `rest` tokens to prefill behind `depth` tokens goes along with others:
-    all of them fit into one step, and padding them to the longest wastes little."""
+    all of them fit into one step, and padding them to the longest wastes little. One that has
+    nothing left to prefill waits for nobody."""
     if not rests:
         return True
+    if (rest == 0) != (max(rests) == 0):
+        return False
     count = len(rests) + 1
     padded_rest = count * max(*rests, rest)
     padded_depth = count * max(*depths, depth)

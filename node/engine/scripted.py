@@ -13,6 +13,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -38,6 +39,7 @@ from node.types import (
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02
+NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
 
 
 class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,11 +89,17 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine process dies as from kill -9 when a row has so many tokens."""
     step_failure_after_tokens: int | None = None
     """`step` raises when a row has so many tokens."""
+    failing_command: Literal["submit", "cancel", "set_lease", "clear_cache"] | None = None
+    """That command raises."""
     cache: ScriptedCache = ScriptedCache()
 
 
 class StepFailure(Exception):
     """The script asked for a step that fails."""
+
+
+class CommandFailure(Exception):
+    """The script asked for a command that fails."""
 
 
 class UnloadFailure(Exception):
@@ -163,9 +171,8 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine
         max_rows=script.max_rows or spec.max_rows,
         vocab_size=VOCAB_SIZE,
     )
-    engine = ScriptedEngine(info, script, kv_bytes_per_token=model.kv_bytes_per_token)
-    engine.set_lease(spec.lease)
-    return engine
+    kv_bytes = model.kv_bytes_per_token
+    return ScriptedEngine(info, script, kv_bytes_per_token=kv_bytes, lease=spec.lease)
 
 
 def _die() -> None:
@@ -181,6 +188,7 @@ class ScriptedEngine:
         script: Script,
         *,
         kv_bytes_per_token: int = 0,
+        lease: MemoryLease | None = None,
         clock: Callable[[], float] = time.monotonic,
         die: Callable[[], None] = _die,
     ) -> None:
@@ -193,13 +201,15 @@ class ScriptedEngine:
         self._running: list[ScriptedRow] = []
         self._prefixes = PrefixCache(script.cache)
         self._kv_bytes = kv_bytes_per_token
-        self._lease: MemoryLease | None = None
+        self._lease = lease
         self._pressure = Pressure.NONE
         self._progress: list[Progress] = []
         self._prefill_tokens = 0
         self._cached_tokens = 0
+        self._limit_cache()
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
+        self._fail("submit")
         prompt_tokens = len(request.tokens)
         room_tokens = self.info.context_tokens - prompt_tokens
         if room_tokens < 1 or prompt_tokens == 0:
@@ -224,6 +234,7 @@ class ScriptedEngine:
         return Accepted(request.uid, prompt_tokens, row.cached_tokens)
 
     def cancel(self, uid: str) -> Delta | None:
+        self._fail("cancel")
         for rows in (self._waiting, self._running):
             row = next((row for row in rows if row.request.uid == uid), None)
             if row is not None:
@@ -259,6 +270,7 @@ class ScriptedEngine:
         return [row.last(self._clock(), FinishReason.ERROR, error=reason) for row in lost]
 
     def set_lease(self, lease: MemoryLease) -> None:
+        self._fail("set_lease")
         self._lease = lease
         self._limit_cache()
 
@@ -267,6 +279,7 @@ class ScriptedEngine:
         self._limit_cache()
 
     def clear_cache(self) -> None:
+        self._fail("clear_cache")
         self._prefixes.clear()
 
     def stats(self) -> EngineStats:
@@ -289,6 +302,7 @@ class ScriptedEngine:
             prefill_tokens=self._prefill_tokens,
             cached_tokens=self._cached_tokens,
             lease=self._lease,
+            pinned_kv_bytes=self._prefixes.pinned_tokens * self._kv_bytes,
         )
 
     def take_progress(self) -> tuple[Progress, ...]:
@@ -304,6 +318,10 @@ class ScriptedEngine:
         time.sleep(self._script.unload_delay_s)
         if self._script.unload_failure is not None:
             raise UnloadFailure(self._script.unload_failure)
+
+    def _fail(self, command: str) -> None:
+        if self._script.failing_command == command:
+            raise CommandFailure("The script asked for a command that fails.")
 
     def _limit_cache(self) -> None:
         tokens = self._script.cache.capacity_tokens
@@ -340,6 +358,8 @@ class ScriptedEngine:
                 return
             self._waiting.popleft()
             row.started_s = now_s
+            # More, or less, than when it was accepted: the rows before it have stored theirs.
+            row.cached_tokens = self._prefixes.cached_tokens(row.request.tokens)
             fresh_tokens = len(row.request.tokens) - row.cached_tokens
             row.prefill_s = fresh_tokens * script.prefill_s_per_token
             row.told_s = now_s
@@ -357,7 +377,9 @@ class ScriptedEngine:
     def _advance(self, row: ScriptedRow, now_s: float) -> Delta:
         if row.first_token_s is None:
             row.first_token_s = now_s
-            self._on_prefilled(row)
+            is_kept = self._on_prefilled(row)
+            if row.request.warm and not is_kept:
+                return row.last(self._clock(), FinishReason.ERROR, error=NOT_KEPT)
             if row.request.warm:
                 return row.last(self._clock(), FinishReason.STOP)
         text, hit = row.matcher.feed(row.token_text(self._words))
@@ -370,8 +392,9 @@ class ScriptedEngine:
             return row.last(self._clock(), FinishReason.LENGTH, text=text)
         return row.delta(text)
 
-    def _on_prefilled(self, row: ScriptedRow) -> None:
+    def _on_prefilled(self, row: ScriptedRow) -> bool:
+        """Whether the prompt is kept."""
         request = row.request
         self._prefill_tokens += len(request.tokens) - row.cached_tokens
         self._cached_tokens += row.cached_tokens
-        self._prefixes.store(request.uid, request.tokens, pinned=request.warm)
+        return self._prefixes.store(request.uid, request.tokens, pinned=request.warm)

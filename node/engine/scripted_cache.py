@@ -36,6 +36,11 @@ class PrefixCache:
     def __len__(self) -> int:
         return len(self._prompts)
 
+    @property
+    def pinned_tokens(self) -> int:
+        """Of `held_tokens`, those that are never dropped."""
+        return sum(len(prompt) for prompt, entry in self._prompts.items() if entry.pinned)
+
     def cached_tokens(self, tokens: tuple[int, ...]) -> int:
         """Tokens of the prompt that need no prefill; at least the last one always does."""
         reusable = _common_length if self._settings.trimmable else _whole_length
@@ -46,20 +51,21 @@ class PrefixCache:
         self._touch(best)
         return min(lengths[best], len(tokens) - 1)
 
-    def store(self, uid: str, tokens: tuple[int, ...], *, pinned: bool = False) -> None:
-        """Keeps the request's prompt, unless it is larger than what is not pinned."""
+    def store(self, uid: str, tokens: tuple[int, ...], *, pinned: bool = False) -> bool:
+        """Keeps the request's prompt, unless it is larger than what is not pinned; whether it is
+        kept."""
         if tokens in self._prompts:
             self._touch(tokens)
             self._prompts[tokens].pinned |= pinned
-            return
-        pinned_tokens = sum(len(key) for key, entry in self._prompts.items() if entry.pinned)
-        if len(tokens) > self._capacity_tokens - pinned_tokens:
-            return
+            return True
+        if len(tokens) > self._capacity_tokens - self.pinned_tokens:
+            return False
         self._last_number += 1
         self._prompts[tokens] = _Entry(self._last_number, pinned)
         self.held_tokens += len(tokens)
         self._tell(CacheEventKind.STORED, self._last_number, tokens, uid)
         self._evict()
+        return True
 
     def limit(self, capacity_tokens: int) -> None:
         """Keeps within so many tokens from now on, and within the script's."""

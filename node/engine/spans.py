@@ -137,7 +137,9 @@ class KvSpan:
         first = 0
         for run in self.runs:
             low, high = max(begin - first, 0), min(end - first, run.tokens)
-            if low < high:
+            if (low, high) == (0, run.tokens):
+                yield run.leaves[leaf]
+            elif low < high:
                 yield tuple(part[:, :, low:high] for part in run.leaves[leaf])
             first += run.tokens
 

@@ -16,13 +16,13 @@ from node.engine.layers import CacheLayout
 from node.engine.model import LoadedModel, load_folder
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
-from node.engine.refusals import refusal
+from node.engine.refusals import refusal, too_long
 from node.engine.reuse import Reuse, open_disk
 from node.engine.room import Room
 from node.engine.row import Row
 from node.engine.sampler import RowSampling
-from node.engine.schedule import Companions, Limits, chunk_tokens, urgency_s
-from node.engine.upkeep import Upkeep
+from node.engine.schedule import Companions, Limits, chunk_tokens
+from node.engine.upkeep import RowCounts, Upkeep
 from node.engine.warmup import warm_up
 from node.parsing.stops import StopMatcher
 from node.protocol.messages import FinishReason
@@ -42,10 +42,14 @@ from node.types import (
 
 PROGRESS_TOKENS = 1024
 """Prefills of fewer tokens tell no progress."""
+NOT_KEPT = (
+    "The prompt was prefilled, but there is no room to keep it: raise --kv-cache-size or "
+    "--memory-limit."
+)
 FLUSH_S = 3.0
 """How long an engine that ends may spend on bringing stored KV to disk."""
-POLL_S = 0.02
-"""How often the disk tier is asked while nothing else is to do."""
+
+_NO_TOKEN = 2**31 - 1
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +96,9 @@ class TextEngine:
         self._gather = Gather()
         self._groups: list[PrefillGroup] = []
         self._batches: list[DecodeBatch] = []
+        self._moving: list[Row] = []
+        """Rows on their way from one place to the next: they too are lost with a step that
+        fails."""
         self._prefill_next = False
         self._prefilled_tokens = 0
         self._progress: dict[str, Progress] = {}
@@ -104,21 +111,18 @@ class TextEngine:
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
         is_running = self._row(request.uid) is not None
-        refused = refusal(request, self.info, is_running=is_running)
+        # Ids beyond 32 bits are beyond any vocabulary, and must not wrap round.
+        tokens = np.asarray(request.tokens, dtype=np.int64).clip(-1, _NO_TOKEN).astype(np.int32)
+        refused = refusal(request, tokens, self.info, is_running=is_running)
         if refused is not None:
             return refused
-        tokens = np.asarray(request.tokens, dtype=np.int32)
         longest = self._room.longest_tokens(self.info.context_tokens)
         if len(tokens) >= longest:
-            reason = (
-                f"The KV of {len(tokens)} tokens does not fit into the memory that this model was "
-                f"given, which holds {longest} tokens. Raise --memory-limit, or unload another "
-                "model."
-            )
-            return Refused(request.uid, reason, "messages")
+            return Refused(request.uid, too_long(len(tokens), longest), "messages")
         room = longest - len(tokens)
         row = Row(
             request=request,
+            prompt=tokens,
             tokens=tokens,
             limit=room if request.max_tokens is None else min(request.max_tokens, room),
             detokenizer=self._model.vocabulary.open(request.tokens),
@@ -147,6 +151,10 @@ class TextEngine:
         if row is None:
             return None
         self._queue.remove(row)
+        return self._take_out(row).last(FinishReason.CANCELLED)
+
+    def _take_out(self, row: Row) -> Row:
+        """Removes a row from wherever it is inside; what has been computed of it is kept."""
         for group in self._groups:
             if row in group.rows:
                 self._reuse.keep_partial(row, group.view(row))
@@ -156,64 +164,76 @@ class TextEngine:
                 self._reuse.keep_answer(row, batch.view(row))
                 batch.remove([row])
         self._drop_empty()
-        return row.last(FinishReason.CANCELLED)
+        return row
 
     # --- steps -------------------------------------------------------------------------------
 
     def wait_s(self) -> float | None:
         if self._groups or self._batches:
             return 0.0
-        now_s, rows = time.monotonic(), self._queue.rows()
-        tidy_s = self._upkeep.wait_s()
-        waits = [] if tidy_s is None else [tidy_s]
-        if self._reuse.is_busy:
-            waits.append(POLL_S if self._queue.promoting else 10 * POLL_S)
-        if len(rows) > self._queue.promoting:
+        waits = [self._upkeep.wait_s()]
+        rows = self._queue.ready()
+        if rows:
             rest = sum(row.rest_estimate for row in rows)
             due_s = self._gather.due_s(rows[0].accepted_s, rows[-1].accepted_s, rest)
-            waits.append(max(0.0, due_s - now_s))
-        return min(waits, default=None)
+            waits.append(max(0.0, due_s - time.monotonic()))
+        return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def step(self) -> list[Delta]:
         self._reuse.poll()
-        self._admit()
-        deltas: list[Delta] = []
+        deltas = self._admit()
         if self._groups and (self._prefill_next or not self._batches):
             self._prefill_next = False
-            deltas = self._prefill()
+            deltas += self._prefill()
         elif self._batches:
             # While prompts wait, each token goes out before the next chunk; nothing runs ahead.
             self._prefill_next = bool(self._groups)
-            deltas = self._decode(ahead=not self._groups)
-        self._after_step()
-        return deltas
+            deltas += self._decode(ahead=not self._groups)
+        return deltas + self._after_step()
 
-    def _admit(self) -> None:
+    def _admit(self) -> list[Delta]:
         """Moves waiting rows into prefill, while there is room."""
         fresh: list[tuple[Row, list[Any]]] = []
+        deltas: list[Delta] = []
         inside = len(self._inside())
         while inside + len(fresh) < self.info.max_rows:
-            coming = [row for group in self._groups for row in group.rows]
-            coming += [row for row, _ in fresh]
             row = self._queue.next(self._groups, [row for row, _ in fresh])
-            if row is None or not self._room.admits(
-                self._companions(), [each.expected_tokens for each in coming], row.expected_tokens
-            ):
+            if row is None or not self._has_room(row, [row for row, _ in fresh]):
                 break
+            self._moving.append(row)
+            longest = self._room.longest_tokens(self.info.context_tokens)
+            if len(row.tokens) >= longest:
+                deltas.append(
+                    row.last(FinishReason.ERROR, error=too_long(len(row.tokens), longest))
+                )
+                self._queue.remove(row)
+                continue
+            row.limit = min(row.limit, longest - len(row.prompt))
+            caches = self._reuse.restore(row)
             self._queue.remove(row)
-            fresh.append((row, self._reuse.restore(row)))
             if row.prefill_began_s is None:
                 row.prefill_began_s = time.monotonic()
+            fresh.append((row, caches))
         while fresh:
             count = grouped([row for row, _ in fresh])
             rows, caches = zip(*fresh[:count], strict=True)
             self._groups.append(PrefillGroup(self._model, self._layout, [*rows], [*caches]))
             fresh = fresh[count:]
+        self._moving.clear()
+        return deltas
+
+    def _has_room(self, row: Row, fresh: list[Row]) -> bool:
+        coming = [each for group in self._groups for each in group.rows] + fresh
+        lengths = [each.expected_tokens for each in coming]
+        return self._room.admits(self._companions(), lengths, row.expected_tokens)
 
     def _prefill(self) -> list[Delta]:
         """One chunk of the group that is most urgent."""
         now_s = time.monotonic()
-        group = min(self._groups, key=lambda group: self._urgency_s(group, now_s))
+        group = min(
+            self._groups,
+            key=lambda group: min(self._queue.urgency_s(row, now_s) for row in group.rows),
+        )
         depth_tokens = group.depth_tokens
         chunk = chunk_tokens(
             self._limits,
@@ -233,15 +253,12 @@ class TextEngine:
                 self._reuse.keep_prompt(row, group.view(row))
         finished = group.take_finished()
         self._drop_empty()
-        return [] if finished is None else self._begin_decode(finished)
-
-    def _urgency_s(self, group: PrefillGroup, now_s: float) -> float:
-        return min(
-            urgency_s(
-                self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
-            )
-            for row in group.rows
-        )
+        if finished is None:
+            return []
+        self._moving += finished.rows
+        deltas = self._begin_decode(finished)
+        self._moving.clear()
+        return deltas
 
     def _tell_progress(self, row: Row) -> None:
         if row.prefill_tokens - row.cached_tokens >= PROGRESS_TOKENS:
@@ -251,9 +268,11 @@ class TextEngine:
         """Lets prefilled rows join a batch; rows that only warm the cache end here."""
         deltas = []
         for row in [row for row in group.rows if row.request.warm]:
-            self._reuse.pin(row)
             group.remove(row)
-            deltas.append(row.last(FinishReason.STOP))
+            if self._reuse.pin(row):
+                deltas.append(row.last(FinishReason.STOP))
+            else:
+                deltas.append(row.last(FinishReason.ERROR, error=NOT_KEPT))
         if group.rows:
             longest = max(row.expected_tokens for row in group.rows)
             index = self._room.place(self._companions(), longest)
@@ -307,31 +326,28 @@ class TextEngine:
     def _live_bytes(self) -> int:
         """What the KV of all rows inside takes, padding included, and room to grow."""
         live_bytes = self._layout.live_bytes
-        return sum(len(place.rows) * live_bytes(place.depth_tokens) for place in self._places())
+        return sum(len(place.rows) * live_bytes(place.reserved_tokens) for place in self._places())
 
-    def _after_step(self) -> None:
-        """Stored KV gives way to live KV, and if that is not enough the youngest row does."""
-        live_bytes = self._live_bytes()
-        while live_bytes > self._room.most_bytes and self._preempt():
-            live_bytes = self._live_bytes()
-        self._upkeep.after_step(live_bytes, busy=bool(self._places()))
+    def _after_step(self) -> list[Delta]:
+        """Stored KV gives way to live KV, and if that is not enough the youngest row does. A row
+        alone ends where a lease that shrank while it ran is full."""
+        deltas: list[Delta] = []
+        while self._live_bytes() > max(self._room.most_bytes, self._room.tolerated_bytes):
+            if not self._preempt():
+                deltas += [self._take_out(row).last(FinishReason.LENGTH) for row in self._inside()]
+        self._upkeep.after_step(self._live_bytes(), busy=bool(self._places()))
+        return deltas
 
     def _preempt(self) -> bool:
         """Sends the row that came last back to the queue, to be prefilled again when there is
         room; whether there was one beside others."""
-        rows = [row for batch in self._batches for row in batch.rows]
+        rows = self._inside()
         if len(rows) < 2:
             return False
-        row = max(rows, key=lambda row: row.accepted_s)
-        for batch in self._batches:
-            if row in batch.rows and batch.is_settled:
-                self._reuse.keep_answer(row, batch.view(row))
-                batch.remove([row])
-                row.restart()
-                self._queue.add(row)
-                self._drop_empty()
-                return True
-        return False
+        row = self._take_out(max(rows, key=lambda row: row.accepted_s))
+        row.restart()
+        self._queue.add(row)
+        return True
 
     def set_lease(self, lease: MemoryLease) -> None:
         self._upkeep.set_lease(lease, self._live_bytes())
@@ -354,36 +370,24 @@ class TextEngine:
         return self._reuse.events()
 
     def stats(self) -> EngineStats:
-        cache = self._reuse.cache
-        return EngineStats(
-            weight_bytes=self.info.weight_bytes,
+        counts = RowCounts(
+            waiting=len(self._queue.rows()),
+            prefilling=sum(len(group.rows) for group in self._groups),
+            decoding=sum(len(batch.rows) for batch in self._batches),
+            prefilled_tokens=self._prefilled_tokens,
             live_kv_bytes=sum(place.nbytes for place in self._places()),
-            stored_kv_bytes=cache.nbytes,
-            snapshot_bytes=cache.snapshot_nbytes,
-            disk_kv_bytes=cache.disk_nbytes,
-            active_bytes=self._upkeep.device.active_bytes,
-            free_bytes=self._upkeep.device.free_bytes,
-            entries=cache.entries,
-            waiting_rows=len(self._queue.rows()),
-            prefilling_rows=sum(len(group.rows) for group in self._groups),
-            decoding_rows=sum(len(batch.rows) for batch in self._batches),
-            prefill_tokens=self._prefilled_tokens,
-            cached_tokens=self._reuse.cached_tokens,
-            prefill_rates=self._rates.prefill_rates(),
-            decode_rates=self._rates.decode_rates(),
-            lease=self._room.lease,
         )
+        return self._upkeep.stats(self._rates, counts)
 
     # --- ends --------------------------------------------------------------------------------
 
     def reset(self, reason: str) -> list[Delta]:
         # Waiting rows are not lost, unless it was one of them that could not even go in.
-        lost = self._inside()
-        if not lost:
-            lost = self._queue.rows()
-            for row in lost:
-                self._queue.remove(row)
+        lost = list(dict.fromkeys([*self._inside(), *self._moving])) or self._queue.rows()
+        for row in lost:
+            self._queue.remove(row)
         self._groups, self._batches, self._prefill_next = [], [], False
+        self._moving.clear()
         self._upkeep.device.tidy(keep_bytes=0)
         return [row.last(FinishReason.ERROR, error=reason) for row in lost]
 

@@ -1,14 +1,28 @@
 """Keeps an engine within its lease: stored KV gives way to live KV, free buffers go back."""
 
 import time
+from dataclasses import dataclass
 
 from node.engine.device import IDLE_KEEP_BYTES, Device
+from node.engine.rates import Rates
 from node.engine.reuse import Reuse
 from node.engine.room import Room
-from node.types import MemoryLease, Pressure
+from node.types import EngineStats, MemoryLease, Pressure
 
 TIDY_AFTER_S = 0.5
 """Of idleness, until buffers kept for reuse go back to the system."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """The rows of an engine at one moment."""
+
+    waiting: int
+    prefilling: int
+    decoding: int
+    prefilled_tokens: int
+    """Through the model's forward since the load."""
+    live_kv_bytes: int
 
 
 class Upkeep:
@@ -24,11 +38,16 @@ class Upkeep:
         self._tidied = True
 
     def wait_s(self) -> float | None:
-        """Seconds until an idle engine has something to tidy; None if it has not."""
-        return None if self._tidied else max(0.0, self._worked_s + TIDY_AFTER_S - time.monotonic())
+        """Seconds until an idle engine has something to do for memory; None if it has not."""
+        disk_s = self._reuse.wait_s()
+        if self._tidied:
+            return disk_s
+        tidy_s = max(0.0, self._worked_s + TIDY_AFTER_S - time.monotonic())
+        return tidy_s if disk_s is None else min(disk_s, tidy_s)
 
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
         """Called once per step, with what live rows take."""
+        self._room.tolerated_bytes = min(self._room.tolerated_bytes, live_bytes)
         stored_bytes = self._room.stored_bytes(live_bytes)
         self._reuse.set_stored_bytes(stored_bytes, self._snapshot_bytes)
         now_s = time.monotonic()
@@ -43,6 +62,7 @@ class Upkeep:
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
         """Evicts at once what is beyond the new lease."""
         self._room.lease = lease
+        self._room.tolerated_bytes = live_bytes
         self.device.set_lease(lease)
         self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes), self._snapshot_bytes)
         self.device.tidy(keep_bytes=0)
@@ -51,7 +71,29 @@ class Upkeep:
         """Stops storing while there is any, and evicts each time when it rises."""
         rising = level > self._pressure
         self._pressure = level
-        self._reuse.set_storing(level is Pressure.NONE)
+        self._reuse.set_storing(storing=level is Pressure.NONE)
         if rising:
             self._reuse.relieve(all_of_it=level is Pressure.HARD)
             self.device.tidy(keep_bytes=0)
+
+    def stats(self, rates: Rates, rows: RowCounts) -> EngineStats:
+        cache = self._reuse.cache
+        return EngineStats(
+            weight_bytes=self._room.weight_bytes,
+            live_kv_bytes=rows.live_kv_bytes,
+            stored_kv_bytes=cache.nbytes,
+            snapshot_bytes=cache.snapshot_nbytes,
+            disk_kv_bytes=cache.disk_nbytes,
+            active_bytes=self.device.active_bytes,
+            free_bytes=self.device.free_bytes,
+            entries=cache.entries,
+            waiting_rows=rows.waiting,
+            prefilling_rows=rows.prefilling,
+            decoding_rows=rows.decoding,
+            prefill_tokens=rows.prefilled_tokens,
+            cached_tokens=self._reuse.cached_tokens,
+            prefill_rates=rates.prefill_rates(),
+            decode_rates=rates.decode_rates(),
+            lease=self._room.lease,
+            pinned_kv_bytes=cache.pinned_nbytes,
+        )

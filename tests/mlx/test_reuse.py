@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from node.engine.model import LoadedModel
-from node.types import CacheEventKind, Pressure, Progress
+from node.protocol.messages import FinishReason
+from node.types import CacheEventKind, MemoryLease, Pressure, Progress
 from tests.mlx.driver import Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx
@@ -90,7 +91,9 @@ def test_warm_equals_cold_at_every_cut(kind: Path) -> None:
 def test_an_exact_repeat_computes_the_last_token_only(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.ask("first", BASE)
-        assert engine.ask("again", BASE) == len(BASE) - 1
+        # What a restored row writes must not reach what is stored.
+        for number in range(3):
+            assert engine.ask(f"again {number}", BASE) == len(BASE) - 1
 
 
 def test_the_next_turn_continues_where_the_answer_ended(kind: Path) -> None:
@@ -165,11 +168,80 @@ def test_a_cancelled_prefill_is_kept(tiny: Path) -> None:
 
 def test_a_warm_prompt_is_prefilled_and_never_evicted(kind: Path) -> None:
     with Counted(kind) as engine:
-        engine.submit("warm", BASE[:131], max_tokens=0, warm=True)
+        engine.submit("warm", BASE[:131], max_tokens=0, warm=True, boundaries=(40,))
         row = engine.run()["warm"]
-        assert (row.token_count, row.text) == (0, "")
+        assert (row.token_count, row.text, row.finish) == (0, "", FinishReason.STOP)
         engine.call(lambda: engine.engine._reuse.cache.evict(1 << 30))
         assert engine.ask("a", BASE) == 130
+
+
+def test_a_warm_prompt_inside_a_longer_entry_pins_no_more_than_itself(tiny: Path) -> None:
+    with Counted(tiny) as engine:
+        engine.ask("long", BASE)
+        engine.submit("warm", BASE[:101], max_tokens=0, warm=True)
+        engine.run()
+        stats = engine.call(engine.engine.stats)
+        assert stats.pinned_kv_bytes == 100 * engine.engine._layout.span_bytes_per_token
+        engine.call(lambda: engine.engine._reuse.cache.evict(1 << 30))
+        assert engine.call(engine.engine.stats).stored_kv_bytes == stats.pinned_kv_bytes
+
+
+def test_a_warm_prompt_that_there_is_no_room_for_is_an_error(tiny: Path) -> None:
+    lease = MemoryLease(1 << 20, live_kv_bytes=1 << 24, stored_kv_bytes=10_000)
+    with Counted(tiny, lease=lease) as engine:
+        engine.submit("warm", BASE, max_tokens=0, warm=True)
+        row = engine.run()["warm"]
+        assert row.finish is FinishReason.ERROR
+        assert row.error is not None and "--kv-cache-size" in row.error
+
+
+def test_a_dropped_answer_is_not_kept(tiny: Path) -> None:
+    with Counted(tiny) as engine:
+        engine.ask("a", BASE[:100])
+        answer = tuple(engine.outputs["a"])
+        common = engine.engine._reuse.cache.common
+        assert common(np.array(BASE[:100] + answer, np.int32)) > 100
+        engine.ask("b", BASE[100:200], dropped_answer=answer_start(engine, BASE[100:200]))
+        answer = tuple(engine.outputs["b"])
+        assert common(np.array(BASE[100:200] + answer, np.int32)) == 99
+
+
+def answer_start(engine: Counted, tokens: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(engine.bare(tokens, 2))
+
+
+def test_a_short_prompt_does_not_wait_for_the_whole_of_a_long_one(tiny: Path) -> None:
+    with Counted(tiny) as engine:
+        for uid, seed, length in (("running", 1, 3000), ("long", 2, 3600)):
+            engine.submit(uid, prompt(length, seed), max_tokens=2)
+            engine.step()
+        engine.submit("short", prompt(3600, 2)[:100] + prompt(20, 3), max_tokens=2)
+        steps = 0
+        while engine.rows["short"].finish is None:
+            engine.step()
+            steps += 1
+        # The long one is taken up to what is shared, out of turn, and no further.
+        assert steps < 12
+        usage = engine.rows["short"].usage
+        assert usage is not None and usage.cached_tokens == 100
+
+
+def test_a_row_whose_restore_fails_is_told_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Counted(tiny) as engine:
+        for uid in "ab":
+            engine.submit(uid, BASE[:40], max_tokens=2)
+        monkeypatch.setattr(engine.engine._reuse, "restore", _fail)
+        with pytest.raises(MemoryError):
+            engine.step()
+        engine.read(engine.call(lambda: engine.engine.reset("It failed.")))
+        monkeypatch.undo()
+        assert engine.rows["a"].error == "It failed."
+        engine.run()
+        assert engine.rows["b"].finish is FinishReason.LENGTH
+
+
+def _fail(row: object) -> None:
+    raise MemoryError
 
 
 def test_events_tell_what_a_prompt_can_reuse(kind: Path) -> None:

@@ -15,6 +15,12 @@ is written ahead of its eviction, so that room for something new can be made at 
 is being written can't be freed."""
 
 
+MANY_ENTRIES = 256
+"""From so many on, a plan takes so long that each one frees more than is asked for."""
+SPARE_SHARE = 1 / 64
+"""Of the budget that it frees more."""
+
+
 class MemoryBudget:
     """The lease of the cache, and how it is kept."""
 
@@ -51,6 +57,9 @@ class MemoryBudget:
         plan = EvictionPlan(self._index, self._appraise(), at_once=True, keep=keep)
         if not (plan.free_snapshots(over_snapshots) and plan.free(over)):
             return False
+        if len(self._index.resident) >= MANY_ENTRIES:
+            plan.free_snapshots(over_snapshots + int(self._snapshot_bytes * SPARE_SHARE))
+            plan.free(over + int(self._bytes * SPARE_SHARE))
         self._index.hold(keep)
         for pick in plan.picks:
             self._spiller.drop(pick)

@@ -3,9 +3,6 @@
 import logging
 from dataclasses import dataclass
 
-MIN_FREE_BYTES = 10 * 10**9
-DEFAULT_SHARE = 0.1
-DEFAULT_MAX_BYTES = 50 << 30
 DAY_S = 86_400
 FAILURES = 3
 """This many in a row stop the writing …"""
@@ -26,13 +23,6 @@ class Limits:
     queue_bytes: int = 512 << 20
     """Most that waits to be written; a larger file is taken where nothing else waits."""
     queue_files: int = 256
-
-
-def default_disk_bytes(free_bytes: int) -> int:
-    """The size of a tier nobody has chosen one for, by what the disk has free; 0: no tier."""
-    if free_bytes < MIN_FREE_BYTES:
-        return 0
-    return min(int(free_bytes * DEFAULT_SHARE), DEFAULT_MAX_BYTES)
 
 
 class DayBudget:

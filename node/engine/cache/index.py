@@ -146,6 +146,22 @@ class Walk:
         """The node inside whose edge the walk ended."""
         return self.path[-1] if self.path and self.path[-1].end > self.shared else None
 
+    @property
+    def covered(self) -> int:
+        """Tokens that are in memory without a gap."""
+        covered = 0
+        for node in self.path:
+            if node.span is None:
+                break
+            covered = min(node.end, self.shared)
+        return covered
+
+    def ends_at_snapshot(self, length: int) -> bool:
+        """Whether the walk ended after `length` tokens, at a node with a snapshot in memory."""
+        if self.shared != length or self.diverging is not None or not self.path:
+            return False
+        return self.path[-1].snapshot is not None
+
 
 class RadixIndex:
     """The tree, and the bytes that its nodes own in memory."""
@@ -164,6 +180,12 @@ class RadixIndex:
         """Nodes that own memory."""
         self.leaving: dict[Node, None] = {}
         """Nodes of which a part leaves memory once it is written."""
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Memory of pinned nodes."""
+        pinned = (node for node in self.resident if node.pinned)
+        return sum(node.span_bytes + node.snapshot_bytes for node in pinned)
 
     @property
     def nbytes(self) -> int:
@@ -325,3 +347,11 @@ def _shared(key: Tokens, tokens: Tokens) -> int:
     differs = key[: len(tokens)] != tokens
     first = int(differs.argmax())
     return first if differs[first] else len(tokens)
+
+
+def files_of(path: list[Node]) -> list[int]:
+    """Numbers, each once, parents first, with that of the snapshot at the end."""
+    files = [node.file for node in path]
+    if path:
+        files.append(path[-1].snapshot_file)
+    return list(dict.fromkeys(file.number for file in files if file is not None))

@@ -1,11 +1,12 @@
 """The prefix cache of one model: what was computed for a prompt, found again by its tokens."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.engine.cache.budget import MemoryBudget
 from node.engine.cache.eviction import Appraisal, PrefillS
-from node.engine.cache.index import File, Node, RadixIndex, Walk
+from node.engine.cache.index import File, Node, RadixIndex, Walk, files_of
 from node.engine.cache.journal import Journal
 from node.engine.cache.parts import (
     DiskReport,
@@ -23,6 +24,11 @@ from node.engine.cache.promotion import Promoter, RebuildSnapshot, RebuildSpan
 from node.engine.cache.reload import Reload
 from node.engine.cache.spilling import Spiller
 from node.types import CacheEvent, CacheEventKind
+
+logger = logging.getLogger(__name__)
+
+EDGE_TOKENS = 8192
+"""Longest edge: of a long prompt the end can be evicted alone, and no file or read is huge."""
 
 Capture = Callable[[int, int], Span]
 """Makes a span of the tokens begin..end of the prompt that is stored."""
@@ -99,6 +105,11 @@ class PrefixCache:
     def snapshot_nbytes(self) -> int:
         """Of `nbytes`, those of snapshots."""
         return self._index.snapshot_bytes + self._promoter.reserved_snapshot_bytes
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Of `nbytes`, those that are never evicted."""
+        return self._index.pinned_nbytes
 
     @property
     def disk_nbytes(self) -> int:
@@ -200,6 +211,8 @@ class PrefixCache:
 
     def promoting(self, hit: Hit) -> bool:
         """Whether reads for the hit are in flight."""
+        if hit.disk_node.removed:
+            return False
         node = hit.disk_node.holder_of(hit.disk_tokens)
         files = self._promoter.missing(node, with_snapshot=self._with_snapshot(hit))
         return files is not None and any(file.reserved_bytes > 0 for file in files)
@@ -214,24 +227,28 @@ class PrefixCache:
         memory: all, or fewer where there is no room, and then nothing was stored."""
         walk = self._index.walk(tokens)
         if self._storing and len(tokens) > 0:
-            if _ends_at_snapshot(walk, len(tokens)):
+            if walk.ends_at_snapshot(len(tokens)):
                 snapshot = None
             if self._make_room_to_store(walk, len(tokens), snapshot):
                 self._store(walk, tokens, capture, snapshot, uid)
                 self._budget.fit()
                 self._budget.spill_ahead()
                 walk = self._index.walk(tokens)
-        return _covered(walk)
+        return walk.covered
 
     def pin(self, tokens: Tokens) -> int:
-        """Never evicts what is stored for the tokens, until `clear`. How many there are."""
+        """Never evicts what is stored for the tokens, until `clear`. How many are in memory."""
         walk = self._index.walk(tokens)
+        if walk.diverging is not None:
+            # What comes after the tokens may go.
+            self._split(walk.diverging, walk.shared - walk.diverging.begin)
+            walk = self._index.walk(tokens)
         for node in walk.path:
             node.pinned = True
             self._index.leave(node, span=False, snapshot=False)
-        return walk.shared
+        return walk.covered
 
-    def set_storing(self, storing: bool) -> None:  # noqa: FBT001
+    def set_storing(self, *, storing: bool) -> None:
         """While False, `store` keeps nothing new."""
         self._storing = storing
 
@@ -326,10 +343,11 @@ class PrefixCache:
         new = [node for node in path if node.span is None]
         for node in new:
             self._index.attach_span(node, capture(node.begin, min(node.end, len(tokens))))
-        if walk.shared < len(tokens):
-            span = capture(walk.shared, len(tokens))
+        for begin in range(walk.shared, len(tokens), EDGE_TOKENS):
+            end = min(begin + EDGE_TOKENS, len(tokens))
+            span = capture(begin, end)
             parent = path[-1] if path else self._index.root
-            node = self._index.add(parent, tokens[walk.shared :], self._clock())
+            node = self._index.add(parent, tokens[begin:end], self._clock())
             self._index.attach_span(node, span)
             path.append(node)
             new.append(node)
@@ -359,39 +377,21 @@ class PrefixCache:
         if at_snapshot:
             path[-1].snapshot_used_s = now_s
         if self._tier is not None:
-            self._tier.touch(_files_of(path))
+            self._tier.touch(files_of(path))
 
     def _on_report(self, report: DiskReport) -> None:
         if isinstance(report, Written):
             self._spiller.on_written(report.file, report.nbytes)
-        elif isinstance(report, Read):
-            self._promoter.on_read(report.file, report.tensors)
         elif isinstance(report, WriteFailed | Lost):
             self._spiller.on_gone(report.file)
+        else:
+            self._on_read(report)
 
-
-def _ends_at_snapshot(walk: Walk, length: int) -> bool:
-    return (
-        walk.shared == length
-        and walk.diverging is None
-        and bool(walk.path)
-        and walk.path[-1].snapshot is not None
-    )
-
-
-def _covered(walk: Walk) -> int:
-    """Tokens that are in memory without a gap."""
-    covered = 0
-    for node in walk.path:
-        if node.span is None:
-            break
-        covered = min(node.end, walk.shared)
-    return covered
-
-
-def _files_of(path: list[Node]) -> list[int]:
-    """Numbers, each once, parents first, with that of the snapshot at the end."""
-    files = [node.file for node in path]
-    if path:
-        files.append(path[-1].snapshot_file)
-    return list(dict.fromkeys(file.number for file in files if file is not None))
+    def _on_read(self, read: Read) -> None:
+        try:
+            self._promoter.on_read(read.file, read.tensors)
+        except ValueError as error:
+            # Its checksum is right, but not what it holds.
+            logger.warning("File %d of the disk cache is dropped: %s.", read.file, error)
+            self._spiller.on_gone(read.file)
+            self._spiller.delete(read.file)

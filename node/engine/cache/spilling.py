@@ -191,6 +191,11 @@ class Spiller:
             return
         self._span_is_gone(file)
 
+    def delete(self, number: int) -> None:
+        """A file that no node refers to."""
+        if self._tier is not None:
+            self._tier.drop(number)
+
     def _span_is_gone(self, file: File) -> None:
         top = min(file.owners, key=lambda node: node.begin)
         nodes = top.subtree()[::-1]

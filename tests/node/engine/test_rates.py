@@ -31,9 +31,11 @@ def test_the_first_measurement_counts_whole_and_later_ones_for_a_share() -> None
 def test_a_short_chunk_counts_for_less() -> None:
     rates = Rates()
     rates.learn_prefill(0, 512, 0.512)
-    rates.learn_prefill(0, 4, 0.1)
-    # 0.3 * 4 / 256 of the way from 1 ms to 25 ms a token.
-    assert rates.prefill_s_per_token(0) == pytest.approx(1e-3 + 0.3 * 4 / 256 * 24e-3)
+    rates.learn_prefill(0, 64, 1.6)
+    # 0.3 * 64 / 256 of the way from 1 ms to 25 ms a token.
+    assert rates.prefill_s_per_token(0) == pytest.approx(1e-3 + 0.3 * 64 / 256 * 24e-3)
+    rates.learn_prefill(60_000, 20, 1.0)
+    assert len(rates.prefill_rates()) == 1, "a pass for 20 tokens tells nothing of their price"
 
 
 def test_a_prefill_goes_through_the_classes_on_its_way() -> None:

@@ -77,6 +77,12 @@ def test_prompts_of_unlike_depth_do_not_go_together() -> None:
     assert not may_group([30], [40_000], 30, 100), "it would be padded to 40,000 tokens"
 
 
+def test_a_prompt_that_is_cached_whole_does_not_wait_for_others() -> None:
+    assert may_group([0], [100], 0, 90)
+    assert not may_group([0], [100], 5, 90)
+    assert not may_group([5, 7], [100, 100], 0, 90)
+
+
 @pytest.mark.parametrize(
     ("boundaries", "most", "cuts"),
     [

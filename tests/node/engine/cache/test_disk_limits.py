@@ -4,15 +4,7 @@ import logging
 
 import pytest
 
-from node.engine.cache.disk_limits import DAY_S, DayBudget, Outage, default_disk_bytes
-
-
-@pytest.mark.parametrize(
-    ("free_bytes", "tier_bytes"),
-    [(0, 0), (10**10 - 1, 0), (10**10, 10**9), (10**11, 10**10), (10**13, 50 << 30)],
-)
-def test_the_default_size_follows_what_the_disk_has_free(free_bytes: int, tier_bytes: int) -> None:
-    assert default_disk_bytes(free_bytes) == tier_bytes
+from node.engine.cache.disk_limits import DAY_S, DayBudget, Outage
 
 
 def test_the_budget_of_a_day_begins_anew_at_midnight(caplog: pytest.LogCaptureFixture) -> None:

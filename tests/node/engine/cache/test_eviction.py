@@ -97,8 +97,9 @@ def test_what_is_held_or_pinned_stays_with_all_above_it() -> None:
     assert world.cache.evict(1_000) == 0
     world.cache.release(hit)
     assert world.cache.pin(count(0, 5)) == 5
-    assert world.cache.evict(1_000) == 100
-    assert world.usable(0, 20) == 10
+    # What comes after the pinned tokens goes, in the same edge too.
+    assert world.cache.evict(1_000) == 150
+    assert world.usable(0, 20) == 5
 
 
 def test_a_prompt_is_not_evicted_for_its_own_continuation() -> None:
@@ -147,3 +148,13 @@ def test_a_smaller_share_for_snapshots_evicts_snapshots(bytes_over: int) -> None
     assert world.cache.snapshot_nbytes == left * SNAPSHOT_BYTES
     # A span that leads to no snapshot is of no use.
     assert world.cache.entries == left
+
+
+def test_where_there_are_many_entries_a_plan_frees_more_than_is_asked_for() -> None:
+    world = World(budget_bytes=64_000)
+    for first in range(0, 320 * 20, 20):
+        world.store(first, first + 20)
+    assert len(world.cache._index.resident) == 320 and world.cache.nbytes == 64_000
+    world.store(10_000, 10_010)
+    # 100 bytes were asked for, and a 64th of the budget.
+    assert world.cache.nbytes <= 64_000 - 1_000

@@ -142,8 +142,8 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(storing=st.booleans())
     def is_told_whether_to_store(self, storing: bool) -> None:
-        self.cache.set_storing(storing)
-        self.cache.set_storing(True)
+        self.cache.set_storing(storing=storing)
+        self.cache.set_storing(storing=True)
 
     @rule()
     def clears(self) -> None:

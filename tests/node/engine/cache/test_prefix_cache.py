@@ -203,11 +203,11 @@ def test_only_what_is_missing_is_captured() -> None:
 
 def test_nothing_is_stored_while_storing_is_off() -> None:
     cache = _cache()
-    cache.set_storing(False)
+    cache.set_storing(storing=False)
     assert store(cache, count(1, 11)) == 0
-    cache.set_storing(True)
+    cache.set_storing(storing=True)
     assert store(cache, count(1, 11)) == 10
-    cache.set_storing(False)
+    cache.set_storing(storing=False)
     assert store(cache, count(1, 21)) == 10
 
 

@@ -1,0 +1,46 @@
+"""The real model in the engine: together, from the cache and alone it says the same."""
+
+from pathlib import Path
+
+import pytest
+
+from node.types import DiskCache
+from tests.mlx.driver import Driver, make_spec
+
+pytestmark = pytest.mark.mlx
+
+ANSWER_TOKENS = 6
+STORY = (
+    "A small ship left the harbour at dawn, and nobody on the quay knew where it was going. The "
+    "baker said north, the smith said south; the children, who had asked the sailors, said nothing "
+    "at all. In the evening the wind turned, and with it came the first letters. "
+)
+
+
+def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(smollm2: Path) -> None:
+    with Driver(smollm2) as engine:
+        story = engine.ids(STORY * 6)
+        prompts = {f"{length}": story[-length:] for length in (1, 7, 33, 257)}
+        for uid, tokens in prompts.items():
+            engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS)
+        engine.run()
+        for uid, tokens in prompts.items():
+            assert engine.outputs[uid] == engine.bare(tokens, len(engine.outputs[uid])), uid
+
+
+def test_memory_disk_and_a_cold_run_say_the_same(smollm2: Path, tmp_path: Path) -> None:
+    spec = make_spec(smollm2, disk=DiskCache(str(tmp_path), max_bytes=1 << 30))
+    with Driver(smollm2, spec=spec) as engine:
+        story = engine.ids(STORY)[:56]
+        for cut in (56, 55, 33, 32, 31, 1):
+            tokens = story[:cut] + engine.ids(" Then the")
+            engine.submit(f"{cut}", tokens, max_tokens=ANSWER_TOKENS, reusable_tokens=cut)
+            usage = engine.run()[f"{cut}"].usage
+            assert usage is not None and usage.cached_tokens == (0 if cut == 56 else cut)
+            assert engine.outputs[f"{cut}"] == engine.bare(tokens, ANSWER_TOKENS)
+        wanted = engine.outputs["33"]
+    with Driver(smollm2, spec=spec) as engine:
+        engine.submit("disk", story[:33] + engine.ids(" Then the"), max_tokens=ANSWER_TOKENS)
+        usage = engine.run()["disk"].usage
+        assert usage is not None and usage.cached_tokens == 33
+        assert engine.outputs["disk"] == wanted

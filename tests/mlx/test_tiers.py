@@ -1,0 +1,210 @@
+"""KV that comes back from disk, or was kept quantised, and the answers it gives."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import msgspec
+import numpy as np
+import pytest
+
+from node.engine.base import LoadError
+from node.types import CacheEventKind, DiskCache, EngineSpec
+from tests.mlx.driver import Driver, make_spec, prompt
+from tests.mlx.kinds import make_kind
+
+pytestmark = pytest.mark.mlx
+
+ANSWER_TOKENS = 8
+BOUNDARIES = (40, 130, 260)
+BASE = prompt(300, 1)
+NEXT = BASE[:260] + prompt(25, 2)
+
+
+def spec_of(folder: Path, disk: Path) -> EngineSpec:
+    return make_spec(folder, disk=DiskCache(str(disk), max_bytes=1 << 30))
+
+
+def ask(engine: Driver, uid: str, tokens: tuple[int, ...]) -> int:
+    """Runs the prompt, compares the answer with the bare model's; its cached tokens."""
+    engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS, boundaries=BOUNDARIES)
+    engine.run()
+    assert engine.outputs[uid] == engine.bare(tokens, ANSWER_TOKENS)
+    usage = engine.rows[uid].usage
+    assert usage is not None
+    return usage.cached_tokens
+
+
+def spill(engine: Driver) -> None:
+    """Brings everything that is stored out of memory, to disk."""
+
+    def run() -> None:
+        reuse = engine.engine._reuse
+        assert reuse._tier is not None
+        reuse.cache.flush()
+        reuse._tier.flush(30)
+        reuse.cache.poll()
+        reuse.cache.evict(1 << 40)
+
+    engine.call(run)
+    assert engine.call(engine.engine.stats).stored_kv_bytes == 0
+
+
+def test_memory_disk_and_a_cold_run_say_the_same(kind: Path, tmp_path: Path) -> None:
+    with Driver(kind, spec=spec_of(kind, tmp_path)) as engine:
+        assert ask(engine, "cold", BASE) == 0
+        in_memory = ask(engine, "memory", NEXT)
+        assert in_memory == 260
+        engine.call(engine.engine.take_cache_events)
+        spill(engine)
+        assert ask(engine, "disk", NEXT[:-1] + (9,)) >= in_memory
+        kinds = {event.kind for event in engine.call(engine.engine.take_cache_events)}
+        assert {CacheEventKind.SPILLED, CacheEventKind.PROMOTED} <= kinds
+
+
+def test_what_is_on_disk_survives_a_restart(kind: Path, tmp_path: Path) -> None:
+    with Driver(kind, spec=spec_of(kind, tmp_path)) as engine:
+        ask(engine, "a", BASE)
+    with Driver(kind, spec=spec_of(kind, tmp_path)) as engine:
+        assert engine.call(engine.engine.stats).disk_kv_bytes > 0
+        assert ask(engine, "b", NEXT) == 260
+
+
+def test_another_model_does_not_meet_the_kv_of_this_one(tmp_path: Path) -> None:
+    disk = tmp_path / "kv"
+    llama, other = make_kind("llama", tmp_path / "a"), make_kind("qwen3_moe", tmp_path / "b")
+    with Driver(llama, spec=spec_of(llama, disk)) as engine:
+        ask(engine, "a", BASE)
+    with Driver(other, spec=spec_of(other, disk)) as engine:
+        assert ask(engine, "b", BASE) == 0
+    changed = msgspec.structs.replace(spec_of(llama, disk), kv_cache_bits=8)
+    with Driver(llama, spec=changed) as engine:
+        engine.submit("c", BASE, max_tokens=1)
+        usage = engine.run()["c"].usage
+        assert usage is not None and usage.cached_tokens == 0
+    with Driver(llama, spec=spec_of(llama, disk)) as engine:
+        assert ask(engine, "d", BASE) == 299
+
+
+def test_a_damaged_file_costs_a_prefill_and_nothing_else(tiny: Path, tmp_path: Path) -> None:
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        ask(engine, "a", BASE)
+    (file,) = sorted(tmp_path.rglob("*.safetensors"))[:1]
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        assert ask(engine, "b", BASE) == 0
+        assert ask(engine, "c", BASE) == 299
+        assert list(tmp_path.rglob("quarantine/*"))
+
+
+def test_cleared_kv_is_gone_from_disk(tiny: Path, tmp_path: Path) -> None:
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        ask(engine, "a", BASE)
+        spill(engine)
+        engine.call(engine.engine.clear_cache)
+        stats = engine.call(engine.engine.stats)
+        assert (stats.entries, stats.disk_kv_bytes) == (0, 0)
+        assert not list(tmp_path.rglob("*.safetensors"))
+        assert ask(engine, "b", BASE) == 0
+
+
+def test_a_second_engine_of_the_model_runs_without_the_disk(tiny: Path, tmp_path: Path) -> None:
+    with (
+        Driver(tiny, spec=spec_of(tiny, tmp_path)) as first,
+        Driver(tiny, spec=spec_of(tiny, tmp_path)) as second,
+    ):
+        ask(first, "a", BASE)
+        assert ask(second, "a", BASE) == 0
+        assert second.engine._reuse._tier is None
+
+
+# --- quantised KV ---------------------------------------------------------------------------
+
+
+def agreement(engine: Driver, tokens: tuple[int, ...], answer: list[int]) -> float:
+    """Share of the answer's tokens that the model picks too when it continues from what is stored
+    for the prompt, given the answer up to there."""
+
+    def run() -> float:
+        reuse, model = engine.engine._reuse, engine.engine._model
+        row = engine.engine._row("probe")
+        assert row is not None
+        engine.engine._queue.remove(row)
+        caches = reuse.restore(row)
+        assert row.done_tokens == len(tokens) - 1
+        logits = model.network(mx.array([[tokens[-1], *answer[:-1]]]), cache=caches)
+        same = mx.argmax(logits[0], axis=-1) == mx.array(answer)
+        return float(np.mean(np.array(same)))
+
+    engine.submit("probe", tokens)
+    del engine.rows["probe"]
+    return engine.call(run)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantised_entries_say_nearly_the_same(smollm2: Path, bits: int) -> None:
+    texts = (
+        "The capital of France is Paris. The capital of Italy is",
+        "def fibonacci(n):\n    if n < 2:\n        return n\n    return",
+        "Once upon a time there was a small ship that left the harbour at dawn, and",
+        "1, 2, 3, 4, 5, 6, 7,",
+    )
+    with Driver(smollm2, spec=make_spec(smollm2, kv_cache_bits=bits)) as engine:
+        shares = []
+        for number, text in enumerate(texts):
+            tokens = engine.ids(text)
+            engine.submit(f"{number}", tokens, max_tokens=16)
+            engine.run()
+            shares.append(agreement(engine, tokens, engine.outputs[f"{number}"]))
+    assert sum(shares) / len(shares) >= 0.95
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantised_entries_are_smaller_and_serve_every_cut(kind: Path, bits: int) -> None:
+    with Driver(kind) as engine:
+        ask(engine, "a", BASE)
+        plain = engine.call(engine.engine.stats).stored_kv_bytes
+        has_kv = engine.engine._layout.span_bytes_per_token > 0
+    if not has_kv:
+        with pytest.raises(LoadError, match="KV"):
+            Driver(kind, spec=make_spec(kind, kv_cache_bits=bits))
+        return
+    with Driver(kind, spec=make_spec(kind, kv_cache_bits=bits)) as engine:
+        for uid, tokens in (("a", BASE), ("b", NEXT)):
+            engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS, boundaries=BOUNDARIES)
+            rows = engine.run()
+        assert engine.call(engine.engine.stats).stored_kv_bytes < plain
+        usage = rows["b"].usage
+        assert usage is not None and usage.cached_tokens == 260
+        assert engine.outputs["a"] == engine.bare(BASE, ANSWER_TOKENS), "computed, not restored"
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_live_quantised_rows_say_together_what_each_says_alone(tmp_path: Path, bits: int) -> None:
+    folder = make_kind("llama", tmp_path / "llama")
+    prompts = {f"{length}": prompt(length, length) for length in (1, 7, 33, 257)}
+    alone = {}
+    for uid, tokens in prompts.items():
+        with Driver(folder, spec=make_spec(folder, kv_live_bits=bits)) as engine:
+            engine.submit(uid, tokens, max_tokens=12)
+            engine.run()
+            alone[uid] = engine.outputs[uid]
+    with Driver(folder, spec=make_spec(folder, kv_live_bits=bits)) as engine:
+        for uid, tokens in prompts.items():
+            engine.submit(uid, tokens, max_tokens=12)
+        engine.run()
+        assert engine.outputs == alone
+        engine.submit("again", prompts["257"], max_tokens=12)
+        assert engine.run()["again"].usage is not None
+        assert engine.outputs["again"] == alone["257"], "stored as it was live, so nothing is lost"
+
+
+def test_live_bits_are_refused_where_a_layer_cannot(kind: Path) -> None:
+    plain = {"llama", "qwen3_moe"}
+    if kind.name in plain:
+        with Driver(kind, spec=make_spec(kind, kv_live_bits=8)) as engine:
+            assert engine.engine._layout.span_bytes_per_token > 0
+    else:
+        with pytest.raises(LoadError, match=r"bit|quantis"):
+            Driver(kind, spec=make_spec(kind, kv_live_bits=8))
