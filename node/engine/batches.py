@@ -167,7 +167,8 @@ class DecodeBatch:
 
     @property
     def reserved_tokens(self) -> int:
-        return self.depth_tokens
+        """With the token that the next pass feeds."""
+        return self.depth_tokens + 1
 
     @property
     def nbytes(self) -> int:

@@ -65,6 +65,7 @@ BARS: dict[str, tuple[Bar, ...]] = {
         _SESSIONS,
     ),
     "replay": (Bar("agent replay, prefill (s)", ("replay", "prefill_s"), 0.7),),
+    "replay-16": (Bar("16 agents in turn, prefill (s)", ("replay", "prefill_s"), 0.7),),
 }
 
 

@@ -50,7 +50,7 @@ REPLAY_ROWS: dict[str, Path] = {
     "reused share of the prompts": ("replay", "share"),
     "ideal share": ("replay", "ideal_share"),
 }
-ROWS = {"routers": ROUTER_ROWS, "replay": REPLAY_ROWS}
+ROWS = {"routers": ROUTER_ROWS, "replay": REPLAY_ROWS, "replay-16": REPLAY_ROWS}
 """Of the other parts: `SERVER_ROWS`."""
 
 

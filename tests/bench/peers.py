@@ -54,9 +54,16 @@ PARTS: dict[str, tuple[str, ...]] = {
     "replay": tuple(
         f"{server}.{number}" for number in range(1, REPLAY_ROUNDS + 1) for server in SERVERS
     ),
+    "replay-16": tuple(f"{server}.1" for server in SERVERS),
 }
 """Items by part, in the order in which they are measured: rounds go through all servers."""
-ITEM_S = {"setup": 200.0, "routers": 120.0, "servers-tiny": 120.0, "replay": 170.0}
+ITEM_S = {
+    "setup": 200.0,
+    "routers": 120.0,
+    "servers-tiny": 120.0,
+    "replay": 170.0,
+    "replay-16": 170.0,
+}
 """An item is begun only where this much of the run is left."""
 REAL_ITEM_S = {"speed": 100.0, "long": 220.0, "sessions": 330.0}
 
@@ -210,10 +217,12 @@ def serve(bench: Bench, part: str, item: str) -> list[Result]:
     return lines
 
 
-def replay_trace(bench: Bench, _part: str, item: str) -> list[Result]:
-    """One inference server with the tiny model and the agent's recorded requests."""
+def replay_trace(bench: Bench, part: str, item: str) -> list[Result]:
+    """One inference server with the tiny model and the agent's recorded requests, in the order of
+    the trace or of 16 sessions in turn."""
+    together = 1 if part == "replay" else replay.TOGETHER
     folder = bench.tools.tiny_model(bench.smollm2)
-    requests = replay.load_requests(bench.tools, folder, replay.REQUESTS)
+    requests = replay.load_requests(bench.tools, folder, replay.REQUESTS, together=together)
     name = item.partition(".")[0]
     with (
         serving(bench.tools, bench.home, name, folder) as server,
@@ -247,6 +256,7 @@ MEASURES: dict[str, Callable[[Bench, str, str], list[Result]]] = {
     "servers-tiny": serve,
     "servers-real": serve,
     "replay": replay_trace,
+    "replay-16": replay_trace,
 }
 
 

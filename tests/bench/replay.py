@@ -5,6 +5,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,8 @@ TRACE = "data/traces/lmcache_agent_miniswe.jsonl.gz"
 MAX_TOKENS = 8
 """Of each answer: the trace's own answers are none of the next prompt."""
 REQUESTS = 120
+TOGETHER = 16
+"""Sessions of the replay in turn: a team's agents at once."""
 QUICK_REQUESTS = 30
 
 Ids = NDArray[np.int32]
@@ -64,8 +67,11 @@ class Reuse:
         return self.ideal_tokens / self.prompt_tokens
 
 
-def load_requests(tools: SharedTools, folder: Path, count: int) -> list[Request]:
-    """The first `count` requests that fit into the model's context."""
+def load_requests(
+    tools: SharedTools, folder: Path, count: int, *, together: int = 1
+) -> list[Request]:
+    """The first `count` requests that fit into the model's context; with `together`, of so many
+    sessions in turn."""
     renderer = PromptRenderer(folder)
     config = json.loads((folder / "config.json").read_text())
 
@@ -76,6 +82,8 @@ def load_requests(tools: SharedTools, folder: Path, count: int) -> list[Request]
 
     with gzip.open(tools.folder.parent / TRACE, "rt", encoding="utf-8") as lines:
         prompts = read_trace(lines)
+    if together > 1:
+        prompts = in_turns(prompts, together)
     return cut(prompts, render, config["max_position_embeddings"] - MAX_TOKENS, count)
 
 
@@ -90,6 +98,16 @@ def read_trace(lines: Iterable[str]) -> list[Prompt]:
         last[row["session"]] = text
         timed.append((row["ts_us"], Prompt(row["session"], text)))
     return [prompt for _, prompt in sorted(timed, key=lambda pair: pair[0])]
+
+
+def in_turns(prompts: Sequence[Prompt], together: int) -> list[Prompt]:
+    """The first `together` sessions as if they ran at once: one request of each in turn."""
+    sessions: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        sessions.setdefault(prompt.session, []).append(prompt)
+    chosen = list(sessions.values())[:together]
+    rounds = zip_longest(*chosen)
+    return [prompt for each in rounds for prompt in each if prompt is not None]
 
 
 def cut(

@@ -20,7 +20,7 @@ from tests.bench.peer_phases import gaps
 from tests.bench.peer_report import cell
 from tests.bench.peers import ITEM_S, PARTS, RUN_S, has_failed, item_s
 from tests.bench.processes import PROJECT, BenchFailure
-from tests.bench.replay import Ids, common, cut, ideal_cached, read_trace
+from tests.bench.replay import Ids, Prompt, common, cut, ideal_cached, in_turns, read_trace
 from tests.bench.sides import Run
 from tests.bench.tool_session import TURNS, Turn, reused_share, turns
 
@@ -242,6 +242,12 @@ def test_a_trace_gives_whole_prompts_in_the_order_of_their_times() -> None:
     ]
     prompts = [(prompt.session, prompt.text) for prompt in read_trace(trace)]
     assert prompts == [("b", "two"), ("a", "one"), ("b", "two more"), ("a", "only")]
+
+
+def test_sessions_in_turn_are_as_if_they_ran_at_once() -> None:
+    prompts = [Prompt("a", "1"), Prompt("a", "2"), Prompt("b", "3"), Prompt("c", "4")]
+    prompts += [Prompt("a", "5"), Prompt("b", "6")]
+    assert [prompt.text for prompt in in_turns(prompts, 2)] == ["1", "3", "2", "6", "5"]
 
 
 def characters(text: str) -> Ids:

@@ -2,13 +2,18 @@
 
 import gc
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import pytest
 
-from node.types import EngineStats, GenerateRequest, MemoryLease, SamplingParams
+from node.engine.model import LoadedModel
+from node.protocol.messages import FinishReason
+from node.types import EngineStats, GenerateRequest, MemoryLease, Refused, SamplingParams
 from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
+from tests.mlx.kinds import make_kind
+from tests.mlx.tiny import CONTEXT_TOKENS
 
 pytestmark = pytest.mark.mlx
 
@@ -117,31 +122,72 @@ def test_a_smaller_lease_evicts_at_once(tiny: Path) -> None:
         assert engine.call(active) - start <= stored // 3 * 1.05
 
 
+SAMPLING = (
+    SamplingParams(temperature=1.0, seed=5),
+    SamplingParams(temperature=0.0, repetition_penalty=1.2, frequency_penalty=0.3),
+    GREEDY,
+)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_5"])
 def test_rows_that_outgrow_the_lease_give_way_and_say_the_same(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two rows of 100 tokens and such an answer take a step of the cache each; then they grow on.
     monkeypatch.setattr("node.engine.row.USUAL_ANSWER_TOKENS", 100)
-    step_bytes = 256 * 512
+    folder = make_kind(name, tmp_path / name)
     prompts = {f"{number}": prompt(100, number) for number in range(3)}
-    lease = MemoryLease(1 << 20, live_kv_bytes=2 * step_bytes, stored_kv_bytes=0)
-    with Driver(tiny, spec=make_spec(tiny, lease=lease)) as engine:
-        for number, (uid, tokens) in enumerate(prompts.items()):
-            sampling = GREEDY if number else SamplingParams(temperature=1.0, seed=5)
+    with Driver(folder) as engine:
+        live_bytes = engine.engine._layout.live_bytes
+        room_bytes, longest = 2 * live_bytes(256), engine.engine._room.longest_tokens
+        engine.engine._room.lease = MemoryLease(1 << 20, room_bytes, 0)
+        limit = longest(CONTEXT_TOKENS) - 100
+    lease = MemoryLease(1 << 20, live_kv_bytes=room_bytes, stored_kv_bytes=0)
+    with Driver(folder, spec=make_spec(folder, lease=lease)) as engine:
+        for sampling, (uid, tokens) in zip(SAMPLING, prompts.items(), strict=True):
             engine.submit(uid, tokens, sampling, max_tokens=None)
         together = 0
-        while any(row.finish is None for row in engine.rows.values()):
+        rows = engine.rows
+        while any(rows[uid].finish is None and len(engine.outputs[uid]) < 200 for uid in rows):
             engine.step()
             together = max(together, len(engine.engine._inside()))
-            assert engine.call(engine.engine.stats).live_kv_bytes <= lease.live_kv_bytes
         outputs = {uid: list(tokens) for uid, tokens in engine.outputs.items()}
-        usages = [row.usage for row in engine.rows.values()]
         assert together == 2
-    with Driver(tiny) as engine:
+        assert max(len(tokens) for tokens in outputs.values()) <= limit
+        assert sum(len(tokens) > 156 for tokens in outputs.values()) >= 2, "they outgrew it"
+    with Driver(folder) as engine:
         for number, (uid, tokens) in enumerate(prompts.items()):
-            sampling = GREEDY if number else SamplingParams(temperature=1.0, seed=5)
-            engine.submit(uid, tokens, sampling, max_tokens=len(outputs[uid]))
+            engine.submit(uid, tokens, SAMPLING[number], max_tokens=len(outputs[uid]))
             engine.run()
             assert engine.outputs[uid] == outputs[uid]
-            usage = usages[number]
-            assert usage is not None and usage.prompt_tokens == 100
+
+
+def endless(model: LoadedModel) -> LoadedModel:
+    """The same model, whose answers have no end of their own."""
+    return replace(model, end_tokens=frozenset())
+
+
+def test_a_row_alone_ends_where_a_lease_that_shrank_is_full(tiny: Path) -> None:
+    with Driver(tiny, change=endless) as engine:
+        engine.submit("a", prompt(100, 1), max_tokens=None)
+        engine.steps_until("a", 20)
+        smaller = MemoryLease(1 << 20, live_kv_bytes=2 * 256 * 512, stored_kv_bytes=0)
+        engine.call(lambda: engine.engine.set_lease(smaller))
+        row = engine.run()["a"]
+        assert (row.finish, row.token_count) == (FinishReason.LENGTH, 512 - 100)
+        refused = engine.submit("b", prompt(600, 2))
+        assert isinstance(refused, Refused)
+
+
+def test_a_waiting_prompt_that_a_smaller_lease_cannot_hold_ends_with_a_sentence(
+    tiny: Path,
+) -> None:
+    with Driver(tiny, spec=make_spec(tiny, max_rows=1)) as engine:
+        engine.submit("a", prompt(100, 1), max_tokens=4)
+        engine.step()
+        engine.submit("b", prompt(600, 2))
+        smaller = MemoryLease(1 << 20, live_kv_bytes=2 * 256 * 512, stored_kv_bytes=0)
+        engine.call(lambda: engine.engine.set_lease(smaller))
+        rows = engine.run()
+        assert rows["a"].finish is not None and rows["b"].finish is FinishReason.ERROR
+        assert rows["b"].error is not None and "--memory-limit" in rows["b"].error

@@ -2,6 +2,7 @@
 model and at every cut; and what counts as cached did not go through the model."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from node.engine.model import LoadedModel
+from node.engine.schedule import Limits
 from node.protocol.messages import FinishReason
 from node.types import CacheEventKind, MemoryLease, Pressure, Progress
 from tests.mlx.driver import Driver, make_spec, prompt
@@ -224,6 +226,26 @@ def test_a_short_prompt_does_not_wait_for_the_whole_of_a_long_one(tiny: Path) ->
         assert steps < 12
         usage = engine.rows["short"].usage
         assert usage is not None and usage.cached_tokens == 100
+
+
+def test_chunks_beside_decoding_rows_keep_the_stall_target(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Counted(tiny) as engine:
+        engine.engine._limits = Limits(chunk_tokens=2048, decode_stall_target_s=0.2)
+        engine.submit("talks", BASE[:30], max_tokens=None)
+        engine.steps_until("talks", 3)
+        monkeypatch.setattr(engine.engine._rates, "prefill_s_per_token", lambda depth: 1e-3)
+        engine.submit("long", prompt(1500, 4), max_tokens=1)
+        spoke: list[bool] = []
+        while engine.rows["long"].finish is None:
+            before, said = engine.network.tokens, len(engine.outputs["talks"])
+            engine.step()
+            # 70 % of 200 ms, at a millisecond a token; then a decode step.
+            assert engine.network.tokens - before <= 128
+            spoke.append(len(engine.outputs["talks"]) > said)
+        assert len(spoke) > 20
+        assert all(one or other for one, other in pairwise(spoke)), "no two chunks in a row"
 
 
 def test_a_row_whose_restore_fails_is_told_so(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
