@@ -27,7 +27,7 @@ from node.openai import (
     parse_completion,
 )
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
-from node.settings import HOLD_HEAD_S, MAX_BODY_BYTES
+from node.settings import HOLD_HEAD_S, MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.stream import EventStream, Headers, collect
 
 _GENERATE: dict[str, Callable[[bytes], TextRequest]] = {
@@ -35,7 +35,6 @@ _GENERATE: dict[str, Callable[[bytes], TextRequest]] = {
     "/v1/completions": parse_completion,
 }
 _MODELS = "/v1/models"
-THREAD_BODY_BYTES = 1024**2
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,11 @@
 """Wires one node agent: settings in, ASGI application out. Nothing else makes these parts."""
 
+import asyncio
 import contextlib
+import importlib
 import importlib.metadata
 import ipaddress
+import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
@@ -18,9 +21,9 @@ from node.control import add_error_handlers, control_router, health_router
 from node.engine.base import LoadError
 from node.engine.scripted import Script, encode_script, read_script, scripted_entries
 from node.errors import ForeignHost, StartError
-from node.hardware import Machine, read_machine
+from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine
 from node.memory import Budget
-from node.policy import gib
+from node.policy import gib, most_disk_bytes
 from node.settings import HOLD_HEAD_S, Settings
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
 from node.supervisor import EngineKind
@@ -28,6 +31,8 @@ from node.warm import read_plan
 
 STOP_GRACE_S = 5.0
 """How long an engine may take to end at shutdown before it is killed."""
+
+logger = logging.getLogger(__name__)
 
 
 class NodeApp:
@@ -86,6 +91,7 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(trim_disk, settings)
         await agent.start()
         try:
             yield
@@ -105,16 +111,12 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
 def build_agent(settings: Settings) -> Agent:
     """Raises `StartError`."""
     machine = read_machine()
-    limit_bytes = _memory_limit_bytes(settings, machine)
-    script_json = ""
-    if settings.engine == "scripted":
-        script = _script(settings)
-        script_json = encode_script(script)
-        store: ModelStore = ScriptedStore(scripted_entries(script))
-    else:
-        store = ModelStore(settings.models_folder, _served(settings))
-        # A folder that cannot be read stops the start here, where that is one line.
-        store.list()
+    limit_bytes = memory_limit_bytes(settings, machine)
+    is_scripted = settings.engine == "scripted"
+    script_json = encode_script(_script(settings)) if is_scripted else ""
+    store = build_store(settings)
+    # A folder that cannot be read stops the start here, where that is one line.
+    store.list()
     return Agent(
         Identity(node_id=load_node_id(settings), version=_version(), chip=machine.chip),
         store,
@@ -124,8 +126,32 @@ def build_agent(settings: Settings) -> Agent:
     )
 
 
-def _memory_limit_bytes(settings: Settings, machine: Machine) -> int:
-    """Raises `StartError` for a limit beyond this machine, or a cache beyond the limit."""
+def build_store(settings: Settings) -> ModelStore:
+    """The models to serve. Raises `StartError`."""
+    if settings.engine == "scripted":
+        return ScriptedStore(scripted_entries(_script(settings)))
+    return ModelStore(settings.models_folder, _served(settings))
+
+
+def trim_disk(settings: Settings) -> None:
+    """Deletes KV on disk that no engine uses, of models that are gone or have changed too, as far
+    as all of it is more than the models here may have."""
+    if settings.engine == "scripted":
+        return
+    # The base install lacks what they need.
+    tiers = importlib.import_module("node.engine.cache.disk_home")
+    folders = importlib.import_module("node.engine.cache.disk_folder")
+    folder = settings.kv_folder
+    each_bytes = most_disk_bytes(free_disk_bytes(folder), settings)
+    try:
+        tiers.trim_home(folder, each_bytes * max(len(build_store(settings).list()), 1))
+    except (OSError, folders.TierUnavailable) as exc:
+        logger.warning("Old KV in %s cannot be deleted: %s", folder, exc)
+
+
+def memory_limit_bytes(settings: Settings, machine: Machine) -> int:
+    """What all models may take. Raises `StartError` for a limit beyond this machine, or a cache
+    beyond the limit or the disk."""
     limit_bytes = settings.memory_limit_bytes
     if limit_bytes is None:
         limit_bytes = machine.default_limit_bytes
@@ -134,12 +160,31 @@ def _memory_limit_bytes(settings: Settings, machine: Machine) -> int:
             f"memory_limit_bytes is {gib(limit_bytes)}, but this machine has "
             f"{gib(machine.memory_bytes)} of memory."
         )
-    if settings.kv_cache_bytes is not None and settings.kv_cache_bytes > limit_bytes:
+    for name, option in (("kv_cache_bytes", "cache"), ("kv_live_bytes", "live")):
+        size_bytes = getattr(settings, name)
+        if size_bytes is not None and size_bytes > limit_bytes:
+            raise StartError(
+                f"{name} is {gib(size_bytes)}, but all models together may take "
+                f"{gib(limit_bytes)}: lower --kv-{option}-size, or raise --memory-limit."
+            )
+    room_bytes = limit_bytes if settings.kv_cache_bytes is None else settings.kv_cache_bytes
+    if settings.kv_snapshot_bytes is not None and settings.kv_snapshot_bytes > room_bytes:
         raise StartError(
-            f"kv_cache_bytes is {gib(settings.kv_cache_bytes)}, but all models together may take "
-            f"{gib(limit_bytes)}: lower --kv-cache-size, or raise --memory-limit."
+            f"kv_snapshot_bytes is {gib(settings.kv_snapshot_bytes)}, but the stored KV that "
+            f"snapshots are a part of may take {gib(room_bytes)}: lower --kv-snapshot-size."
         )
+    _check_disk(settings)
     return limit_bytes
+
+
+def _check_disk(settings: Settings) -> None:
+    size_bytes = disk_bytes(settings.kv_folder)
+    asked_bytes = settings.kv_disk_bytes
+    if asked_bytes is not None and 0 < size_bytes < asked_bytes:
+        raise StartError(
+            f"kv_disk_bytes is {gib(asked_bytes)}, but the disk of {settings.kv_folder} has "
+            f"{gib(size_bytes)}: lower --kv-disk-size, or give off or auto."
+        )
 
 
 def _script(settings: Settings) -> Script:

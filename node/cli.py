@@ -5,6 +5,7 @@ Whatever fails is one line on standard error.
 
 import importlib.metadata
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +13,7 @@ import typer
 
 from node.commands import options
 from node.errors import NodeError, StartError
+from node.settings import Settings
 
 app = typer.Typer(
     name="node-agent",
@@ -25,9 +27,7 @@ app = typer.Typer(
 cache = typer.Typer(help="The prefix cache.", no_args_is_help=True)
 app.add_typer(cache, name="cache")
 
-Home = Annotated[
-    Path | None, typer.Option(help="Folder of the agent: token, node id, models.", metavar="FOLDER")
-]
+Home = options.Home
 Url = Annotated[str | None, typer.Option(help="The agent's address, if not this machine's.")]
 Token = Annotated[
     str | None,
@@ -59,40 +59,44 @@ def _options(
 def serve(
     context: typer.Context,
     home: Home = None,
-    host: Annotated[str | None, typer.Option(help="Address to bind.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to bind; 0 takes a free one.")] = None,
-    engine: Annotated[str | None, typer.Option(help="text or scripted.")] = None,
+    host: options.Host = None,
+    port: options.Port = None,
+    engine: options.Engine = None,
     memory_limit_bytes: options.MemoryLimit = None,
     max_rows: options.MaxRows = None,
     prefill_chunk_tokens: options.PrefillChunk = None,
     decode_stall_target_ms: options.DecodeStallTarget = None,
+    kv_live_bytes: options.KvLiveSize = None,
     kv_cache_bytes: options.KvCacheSize = None,
+    kv_snapshot_bytes: options.KvSnapshotSize = None,
     kv_cache_bits: options.KvCacheBits = None,
     kv_live_bits: options.KvLiveBits = None,
     kv_disk_bytes: options.KvDiskSize = None,
     kv_disk_bytes_per_day: options.KvDiskWrites = None,
-    allow_plain_http: Annotated[
-        bool | None, typer.Option("--allow-plain-http", help="Bind beyond loopback without TLS.")
-    ] = None,
+    allow_plain_http: options.AllowPlainHttp = None,
     script: Annotated[Path | None, typer.Option(help="The scripted engine's script.")] = None,
     exit_on_stdin_eof: Annotated[
         bool | None, typer.Option("--exit-on-stdin-eof", help="End when standard input closes.")
     ] = None,
-    models: Annotated[
-        list[Path] | None, typer.Option("--model", help="A model folder to serve too; repeatable.")
-    ] = None,
-    served_model_names: Annotated[
-        list[str] | None, typer.Option("--served-model-name", help="A name for each --model.")
-    ] = None,
+    models: options.Models = None,
+    served_model_names: options.ServedModelNames = None,
     warm: options.Warm = None,
 ) -> None:
     """Serve the models of this machine."""
-    from node.commands.configuration import read_settings
     from node.commands.serve import serve as run
 
-    # Each parameter is the setting of its name.
-    lists = {"models": models, "served_model_names": served_model_names, "warm": warm}
-    run(read_settings(context.params | {key: tuple(value or ()) for key, value in lists.items()}))
+    run(_settings(context))
+
+
+def _settings(context: typer.Context) -> Settings:
+    """Of a command where each parameter is the setting of its name."""
+    from node.commands.configuration import read_settings
+
+    names = {each.name for each in fields(Settings)}
+    given = {name: value for name, value in context.params.items() if name in names}
+    return read_settings(
+        {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    )
 
 
 @app.command()
@@ -157,17 +161,46 @@ def rm(
 
 
 @app.command()
-def doctor(home: Home = None, as_json: Json = False) -> None:
-    """Check what the agent needs from this machine."""
+def doctor(
+    context: typer.Context,
+    home: Home = None,
+    host: options.Host = None,
+    port: options.Port = None,
+    memory_limit_bytes: options.MemoryLimit = None,
+    max_rows: options.MaxRows = None,
+    prefill_chunk_tokens: options.PrefillChunk = None,
+    decode_stall_target_ms: options.DecodeStallTarget = None,
+    kv_live_bytes: options.KvLiveSize = None,
+    kv_cache_bytes: options.KvCacheSize = None,
+    kv_snapshot_bytes: options.KvSnapshotSize = None,
+    kv_cache_bits: options.KvCacheBits = None,
+    kv_live_bits: options.KvLiveBits = None,
+    kv_disk_bytes: options.KvDiskSize = None,
+    kv_disk_bytes_per_day: options.KvDiskWrites = None,
+    allow_plain_http: options.AllowPlainHttp = None,
+    models: options.Models = None,
+    served_model_names: options.ServedModelNames = None,
+    warm: options.Warm = None,
+    as_json: Json = False,
+) -> None:
+    """Check what the agent needs from this machine to serve with the same options."""
     from node.commands.doctor import run_doctor
 
-    if not run_doctor(home, as_json=as_json):
+    if not run_doctor(_settings(context), as_json=as_json):
         raise typer.Exit(1)
 
 
 @app.command()
 def warm(
-    file: Annotated[Path, typer.Argument(metavar="FILE")],
+    context: typer.Context,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="Requests as for /v1/chat/completions or /v1/completions: one JSON object a "
+            "line, or a JSON list. A chat may be a system message alone.",
+        ),
+    ],
     model: Annotated[str | None, typer.Option(help="For this model, whatever FILE says.")] = None,
     url: Url = None,
     token: Token = None,
@@ -178,12 +211,14 @@ def warm(
     from node.commands.agent_client import find_place
     from node.commands.warm import warm_prompts
 
-    if not warm_prompts(file, model, find_place(home, url, token), as_json=as_json):
+    place = find_place(home, url, token, is_spare=_is_spare(context, "token"))
+    if not warm_prompts(file, model, place, as_json=as_json):
         raise typer.Exit(1)
 
 
 @cache.command()
 def clear(
+    context: typer.Context,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     url: Url = None,
     token: Token = None,
@@ -196,12 +231,14 @@ def clear(
     need_extra()
     from node.commands.cache import clear_cache
 
-    clear_cache(home, find_place(home, url, token), local=url is None, yes=yes)
+    place = find_place(home, url, token, is_spare=_is_spare(context, "token"))
+    clear_cache(home, place, local=url is None, yes=yes)
 
 
 @app.command()
 def bench(
-    model: Annotated[str, typer.Argument()],
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="Its name at the server.")],
     url: Annotated[
         str | None, typer.Option(help="Another OpenAI server, if not this machine's agent.")
     ] = None,
@@ -209,16 +246,26 @@ def bench(
         str | None,
         typer.Option(envvar="MLX_FLEET_KEY", help="The server's key.", show_envvar=True),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Shorter prompts and answers.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Shorter prompts and answers, for a first impression.")
+    ] = False,
     home: Home = None,
     as_json: Json = False,
 ) -> None:
-    """Measure how fast a server answers with MODEL."""
+    """Measure how fast a server answers with MODEL: tokens/s and time to first token of 1 to 16
+    streams, a repeated prompt, a long prompt beside running streams, and sessions."""
     from node.commands.agent_client import find_place
     from node.commands.bench import bench as run
 
-    if not run(model, find_place(home, url, key), quick=quick, as_json=as_json):
+    place = find_place(home, url, key, is_spare=_is_spare(context, "key"))
+    if not run(model, place, quick=quick, as_json=as_json):
         raise typer.Exit(1)
+
+
+def _is_spare(context: typer.Context, name: str) -> bool:
+    """Whether that option comes from the environment: it is more likely another server's."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
 
 
 def main(arguments: list[str] | None = None) -> None:

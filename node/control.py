@@ -1,5 +1,6 @@
 """What routers and people ask of an agent besides answers: health, state, events, residency."""
 
+import asyncio
 import contextlib
 import hmac
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -35,8 +36,8 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
-from node.settings import MAX_BODY_BYTES
-from node.warm import WarmCommand, WarmResult, decode_command, parse_body
+from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+from node.warm import Told, parse_command
 
 MAX_COMMAND_BYTES = 64 * 1024
 
@@ -114,12 +115,13 @@ def control_router(agent: Agent, token: str) -> APIRouter:
 def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
     @router.post(PATH_WARM)
     async def warm(request: Request) -> Response:
-        command = await _warm_command(request)
-        try:
-            requests = [parse_body(body, command.model) for body in command.requests]
-        except BadRequest as exc:
-            raise BadRequest(f"A warm prompt is not valid. {exc.message}") from None
-        results = await agent.warm(command.model, requests)
+        body = await _body(request, MAX_BODY_BYTES)
+        if len(body) <= THREAD_BODY_BYTES:
+            model, requests = parse_command(body)
+        else:
+            # So that it stalls no stream.
+            model, requests = await asyncio.to_thread(parse_command, body)
+        results = await agent.warm(model, requests)
         # Until the model is loaded, a failure can still be an HTTP status.
         await anext(results)
         return StreamingResponse(_warm_lines(results), media_type="application/x-ndjson")
@@ -154,7 +156,7 @@ async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:
         yield b"".join(encode_event(event) + b"\n" for event in events)
 
 
-async def _warm_lines(results: AsyncGenerator[WarmResult | None, None]) -> AsyncIterator[bytes]:
+async def _warm_lines(results: AsyncGenerator[Told | None, None]) -> AsyncIterator[bytes]:
     async with contextlib.aclosing(results):
         async for result in results:
             yield msgspec.json.encode(result) + b"\n"
@@ -165,13 +167,6 @@ async def _command(request: Request) -> ModelCommand:
         return _decode_command(await _body(request, MAX_COMMAND_BYTES))
     except msgspec.MsgspecError as exc:
         raise BadRequest(f"The body is not a model command: {exc}.") from None
-
-
-async def _warm_command(request: Request) -> WarmCommand:
-    try:
-        return decode_command(await _body(request, MAX_BODY_BYTES))
-    except msgspec.MsgspecError as exc:
-        raise BadRequest(f"The body is not a command to warm prompts: {exc}.") from None
 
 
 async def _body(request: Request, limit_bytes: int) -> bytearray:

@@ -66,6 +66,19 @@ class MemoryReading:
     """Of macOS: 1 normal, 2 warning, 4 critical."""
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """A control group of Linux that limits the memory of this process, as containers have it."""
+
+    limit_bytes: int
+    used_bytes: int
+    """Without pages of files that are not in use."""
+
+    @property
+    def available_bytes(self) -> int:
+        return max(self.limit_bytes - self.used_bytes, 0)
+
+
 def run_command(command: Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S) -> str | None:
     """The command's standard output, or None if it is absent, fails or takes too long."""
     try:
@@ -108,16 +121,53 @@ def _read_mac(run: Runner) -> Machine:
 
 
 def _read_linux() -> Machine:
-    return Machine(chip=linux_chip(), memory_bytes=_system_memory_bytes())
+    limits_bytes = [group.limit_bytes for group in memory_groups()]
+    return Machine(chip=linux_chip(), memory_bytes=min([_system_memory_bytes(), *limits_bytes]))
+
+
+def memory_groups(
+    own: Path = Path("/proc/self/cgroup"), mount: Path = Path("/sys/fs/cgroup")
+) -> list[MemoryGroup]:
+    """The control groups, of version 1 or 2, that limit this process's memory."""
+    groups = []
+    for line in (_text(own) or "").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            groups += _groups(mount, path, ("memory.max", "memory.current", "inactive_file"))
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            groups += _groups(mount / "memory", path, names)
+    return groups
+
+
+def _groups(root: Path, path: str, names: tuple[str, str, str]) -> list[MemoryGroup]:
+    """The process's group and those around it. A container sees its own as the root, whatever the
+    path says."""
+    limit_name, used_name, inactive_name = names
+    folder = root / path.lstrip("/")
+    found = []
+    for each in (folder, *(above for above in folder.parents if above.is_relative_to(root))):
+        limit_bytes = _whole(_text(each / limit_name))
+        used_bytes = _whole(_text(each / used_name))
+        if limit_bytes is None or used_bytes is None:
+            continue  # there is none, or it says "max"
+        lines = (_text(each / "memory.stat") or "").splitlines()
+        stat = dict(line.split(maxsplit=1) for line in lines if " " in line)
+        found.append(MemoryGroup(limit_bytes, used_bytes - (_whole(stat.get(inactive_name)) or 0)))
+    return found
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return None
 
 
 def linux_chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """The processor's name, or its architecture where the system does not tell (ARM)."""
-    try:
-        lines = cpuinfo.read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    for line in (_text(cpuinfo) or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "model name" and value.strip():
             return value.strip()
@@ -129,16 +179,15 @@ def read_memory(run: Runner = run_command, *, mac: bool | None = None) -> Memory
     if is_mac() if mac is None else mac:
         level = _whole(run(["sysctl", "-n", "kern.memorystatus_vm_pressure_level"]))
         return MemoryReading(kernel_level=level)
-    return MemoryReading(available_bytes=linux_available_bytes())
+    available_bytes = linux_available_bytes()
+    known_bytes = [] if available_bytes is None else [available_bytes]
+    known_bytes += [group.available_bytes for group in memory_groups()]
+    return MemoryReading(available_bytes=min(known_bytes, default=None))
 
 
 def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
     """`MemAvailable`; None where the system does not tell."""
-    try:
-        lines = meminfo.read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
+    for line in (_text(meminfo) or "").splitlines():
         key, _, value = line.partition(":")
         kib = _whole(value.removesuffix("kB").strip())
         if key == "MemAvailable" and kib is not None:
@@ -148,11 +197,22 @@ def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 def free_disk_bytes(folder: Path) -> int:
     """Free for us on the disk where `folder` is or would be made; 0 where that cannot be told."""
+    return _disk(folder)[1]
+
+
+def disk_bytes(folder: Path) -> int:
+    """Size of the disk where `folder` is or would be made; 0 where that cannot be told."""
+    return _disk(folder)[0]
+
+
+def _disk(folder: Path) -> tuple[int, int]:
+    """Size and free bytes."""
     try:
         existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-        return shutil.disk_usage(existing).free
+        usage = shutil.disk_usage(existing)
     except OSError:
-        return 0
+        return 0, 0
+    return usage.total, usage.free
 
 
 def _system_memory_bytes() -> int:

@@ -8,10 +8,10 @@ the agent.
 
 import asyncio
 import contextlib
+import itertools
 import socket
 import time
 from asyncio.subprocess import DEVNULL, Process
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -44,6 +44,17 @@ from node.types import (
     Shutdown,
     Submit,
 )
+
+CLEAR_S = 30.0
+"""How long an engine may take to forget its stored KV."""
+
+
+class EngineSilent(NodeError):
+    """The engine did not answer in time."""
+
+    status = 503
+    code = "engine_silent"
+    retry_after_s = 10
 
 
 class RowRefused(BadRequest):
@@ -103,7 +114,8 @@ class RowStream:
 
     def on_progress(self, progress: Progress) -> None:
         if self.first_content_s is None:
-            self.progress = progress
+            is_done = progress.done_tokens >= progress.total_tokens
+            self.progress = None if is_done else progress
 
     def on_failure(self, failure: NodeError) -> None:
         self.failure = failure
@@ -143,6 +155,7 @@ class EngineLink:
         on_progress: Callable[[float], None] = lambda fraction: None,
         on_marked: Callable[[Marked], None] = lambda marked: None,
         on_cache_events: Callable[[tuple[CacheEvent, ...]], None] = lambda events: None,
+        on_stats: Callable[[EngineStats], None] = lambda stats: None,
         on_died: Callable[[], None] = lambda: None,
     ) -> None:
         self.info: Loaded | None = None
@@ -152,10 +165,11 @@ class EngineLink:
         self._on_progress = on_progress
         self._on_marked = on_marked
         self._on_cache_events = on_cache_events
+        self._on_stats = on_stats
         self._on_died = on_died
-        self._asked: deque[asyncio.Future[EngineStats]] = deque()
-        """`SetLease` and `ClearCache` commands without an answer, in the order of sending."""
-        self._answered = 0
+        self._asked: dict[int, asyncio.Future[EngineStats]] = {}
+        """By number, those who wait for the answer to a `SetLease` or `ClearCache`."""
+        self._numbers = itertools.count(1)
         self._rows: dict[str, RowStream] = {}
         self._loaded: asyncio.Future[Loaded] | None = None
         self._process: Process | None = None
@@ -223,11 +237,20 @@ class EngineLink:
 
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
         """The engine's state once it keeps within the lease. Raises `EngineDied`."""
-        return await self._ask(SetLease(lease))
+        number = next(self._numbers)
+        return await self._ask(number, SetLease(lease, number))
 
     async def clear_cache(self) -> EngineStats:
-        """The engine's state once it has forgotten all stored KV. Raises `EngineDied`."""
-        return await self._ask(ClearCache())
+        """The engine's state once it has forgotten all stored KV. Raises `EngineDied` or
+        `EngineSilent`."""
+        number = next(self._numbers)
+        try:
+            async with asyncio.timeout(CLEAR_S):
+                return await self._ask(number, ClearCache(number))
+        except TimeoutError:
+            raise EngineSilent(
+                f"The engine did not forget its stored KV within {CLEAR_S:.0f} s."
+            ) from None
 
     def set_pressure(self, level: Pressure) -> None:
         """Tells the engine how short the machine is of memory."""
@@ -262,7 +285,7 @@ class EngineLink:
             case Marked():
                 self._on_marked(report)
             case EngineStats():
-                self._on_stats(report)
+                self._take_stats(report)
             case _:
                 self._on_load_report(report)
 
@@ -287,27 +310,34 @@ class EngineLink:
             return
         self.alive = False
         self._fail_load("The engine process ended while it loaded the model.")
-        while self._asked:
-            _resolve(self._asked.popleft(), EngineDied())
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(EngineDied())
         rows, self._rows = self._rows, {}
         for row in rows.values():
             row.on_failure(EngineDied())
         if not self._stopping and self.info is not None:
             self._on_died()
 
-    async def _ask(self, command: SetLease | ClearCache) -> EngineStats:
+    async def _ask(self, number: int, command: SetLease | ClearCache) -> EngineStats:
         if not self.alive:
             raise EngineDied
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
-        self._asked.append(answer)
+        self._asked[number] = answer
         self._send(command)
-        return await answer
+        try:
+            return await answer
+        finally:
+            del self._asked[number]
 
-    def _on_stats(self, stats: EngineStats) -> None:
+    def _take_stats(self, stats: EngineStats) -> None:
         self.stats = stats
-        while self._answered < stats.answered:
-            self._answered += 1
-            _resolve(self._asked.popleft(), stats)
+        # Before the answers: who waits for one may reckon with what it says.
+        self._on_stats(stats)
+        for number in stats.answered:
+            answer = self._asked.get(number)
+            if answer is not None and not answer.done():
+                answer.set_result(stats)
 
     def _on_load_report(self, report: Report) -> None:
         match report:
@@ -326,15 +356,6 @@ class EngineLink:
     def _send(self, command: Command) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode_frame(command))
-
-
-def _resolve(answer: asyncio.Future[EngineStats], value: EngineStats | EngineDied) -> None:
-    if answer.done():
-        return  # nobody waits for it any more
-    if isinstance(value, EngineDied):
-        answer.set_exception(value)
-    else:
-        answer.set_result(value)
 
 
 class _Receiver(asyncio.Protocol):

@@ -1,14 +1,16 @@
 """The Mac's memory limit, leased in bytes to the engines.
 
 Only the agent sizes anything from the machine; an engine gets a lease and stays within it. What
-the weights, the live KV and the process itself take is granted for good; what is then left is
-shared out as stored KV, and taken back for the next load. Who gets how much follows from the set
-of engines alone.
+the weights, the live KV and the process itself take is granted for good, and so is stored KV that
+is pinned; what is then left is shared out as stored KV, and taken back for the next load. Who gets
+how much follows from the set of engines and their pinned KV alone.
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from node.errors import DoesNotFit, EngineDied, LoadFailure
@@ -22,13 +24,21 @@ STORED_PERCENT = 90
 GIVE_BACK_S = 30.0
 """How long an engine may take to come within a smaller lease."""
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What one engine holds for good, and how much stored KV it may have beside that."""
+    """What one engine holds for good, and how much stored KV it may have."""
 
     fixed: MemoryLease
     stored_limit_bytes: int | None
+    pinned_bytes: int = 0
+    """Stored KV that the engine does not give back."""
+
+    @property
+    def kept_bytes(self) -> int:
+        return self.fixed.total_bytes + self.pinned_bytes
 
 
 class Budget:
@@ -40,17 +50,27 @@ class Budget:
 
     @property
     def leased_bytes(self) -> int:
-        """Without stored KV, which is given back for a load."""
+        """Without the stored KV that is given back for a load."""
+        return sum(grant.kept_bytes for grant in self._grants.values())
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Without any stored KV."""
         return sum(grant.fixed.total_bytes for grant in self._grants.values())
 
     @property
     def stored_bytes(self) -> int:
-        """Granted as stored KV."""
-        return sum(self._shares().values())
+        """Granted as stored KV, pinned or not."""
+        return sum(self.lease(key).stored_kv_bytes for key in self._grants)
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much `leased_bytes` is beyond the limit."""
+        return max(self.leased_bytes - self.total_bytes, 0)
 
     def room_bytes(self, key: str) -> int:
         """What `key` may have for good beside the others; at least 0."""
-        others = sum(each.fixed.total_bytes for name, each in self._grants.items() if name != key)
+        others = sum(each.kept_bytes for name, each in self._grants.items() if name != key)
         return max(self.total_bytes - others, 0)
 
     def admit(self, key: str, fixed: MemoryLease, stored_limit_bytes: int | None = None) -> None:
@@ -62,11 +82,28 @@ class Budget:
         self._grants[key] = _Grant(fixed, stored_limit_bytes)
 
     def correct(self, key: str, weight_bytes: int) -> None:
-        """What the weights of `key` turned out to take; more leaves less for stored KV."""
+        """What the weights of `key` turned out to take; more leaves less for the stored KV of
+        all. Logs it if even that is not enough."""
         grant = self._grants[key]
         old = grant.fixed
         fixed = MemoryLease(weight_bytes, old.live_kv_bytes, 0, old.overhead_bytes)
-        self._grants[key] = _Grant(fixed, grant.stored_limit_bytes)
+        self._grants[key] = replace(grant, fixed=fixed)
+        if weight_bytes > old.weight_bytes and self.excess_bytes:
+            logger.error(
+                "The weights of %s take %.1f GiB and not %.1f as planned: the models exceed the "
+                "memory limit by %.1f GiB. Unload one, or raise --memory-limit.",
+                key,
+                *(size / GIB for size in (weight_bytes, old.weight_bytes, self.excess_bytes)),
+            )
+
+    def pin(self, key: str, pinned_bytes: int) -> bool:
+        """How much of its stored KV `key` keeps for good; whether that is news. Nothing if it
+        holds nothing."""
+        grant = self._grants.get(key)
+        if grant is None or grant.pinned_bytes == pinned_bytes:
+            return False
+        self._grants[key] = replace(grant, pinned_bytes=pinned_bytes)
+        return True
 
     def release(self, key: str) -> None:
         """Takes back what `key` holds; nothing if it holds nothing."""
@@ -74,19 +111,23 @@ class Budget:
 
     def lease(self, key: str) -> MemoryLease:
         """All that `key` may hold now, stored KV included."""
-        fixed = self._grants[key].fixed
+        grant = self._grants[key]
+        fixed, stored_bytes = grant.fixed, grant.pinned_bytes + self._shares()[key]
         return MemoryLease(
-            fixed.weight_bytes, fixed.live_kv_bytes, self._shares()[key], fixed.overhead_bytes
+            fixed.weight_bytes, fixed.live_kv_bytes, stored_bytes, fixed.overhead_bytes
         )
 
     def _shares(self) -> dict[str, int]:
-        """Stored KV by key: equal shares, and what one may not have goes to the others."""
+        """Stored KV beside the pinned, by key: equal shares, and what one may not have goes to
+        the others."""
         left_bytes = max(self.total_bytes - self.leased_bytes, 0) * STORED_PERCENT // 100
         shares: dict[str, int] = {}
 
         def most(key: str) -> int:
-            limit_bytes = self._grants[key].stored_limit_bytes
-            return left_bytes if limit_bytes is None else limit_bytes
+            grant = self._grants[key]
+            if grant.stored_limit_bytes is None:
+                return left_bytes
+            return max(grant.stored_limit_bytes - grant.pinned_bytes, 0)
 
         open_keys = sorted(self._grants, key=most)
         for index, key in enumerate(open_keys):
@@ -112,52 +153,104 @@ class Leases:
         self._tenants: dict[str, Tenant] = {}
         self._told: dict[str, MemoryLease] = {}
         """The larger of old and new lease while an engine is on its way between them."""
+        self._unsure: set[str] = set()
+        """Those that have not answered to a lease; they may keep to it or not."""
         self._turn = asyncio.Lock()
+        self._settling: asyncio.Task[None] | None = None
+        self._is_settled = True
 
     def join(self, key: str, tenant: Tenant, lease: MemoryLease) -> None:
         """An engine has started with `lease`."""
         self._tenants[key] = tenant
         self._told[key] = lease
+        self._unsure.discard(key)
 
     def leave(self, key: str) -> None:
         """The engine is gone, if there was one."""
         self._tenants.pop(key, None)
         self._told.pop(key, None)
+        self._unsure.discard(key)
 
     async def make_room(self) -> None:
         """Returns when no engine holds more than it is granted now. Raises `LoadFailure` if one
-        does not give back in time."""
+        does not give back in time, or if there is less to give than when the load was admitted."""
         async with self._turn:
-            await self._take_back()
+            if late := await self._take_back():
+                raise LoadFailure(
+                    f"{' and '.join(late)} did not give back memory within {GIVE_BACK_S:.0f} s."
+                )
+            if excess_bytes := self._budget.excess_bytes:
+                raise LoadFailure(
+                    "The models that are loaded came to need more, so that "
+                    f"{excess_bytes / GIB:.1f} GiB are missing."
+                )
 
     async def settle(self) -> None:
-        """Brings every engine to what it is granted now. Raises `LoadFailure` as `make_room`."""
+        """Brings every engine to what it is granted now, where there is room for it. Raises
+        `LoadFailure` if one does not answer in time."""
         async with self._turn:
-            await self._take_back()
+            late = await self._take_back()
             # Shares only fall with a grant and only rise with a release, so that what is told now
             # is free now; for a grant that came in between, `make_room` takes it back.
             granted = {key: self._budget.lease(key) for key in self._tenants}
-            getting = [
-                key
-                for key, lease in granted.items()
-                if lease.stored_kv_bytes >= self._told[key].stored_kv_bytes
-                and lease != self._told[key]
-            ]
+            getting = self._affordable(granted)
             self._told |= {key: granted[key] for key in getting}
-            await self._tell(getting, granted)
+            late += await self._tell(getting, granted)
+        if late:
+            raise LoadFailure(
+                f"{' and '.join(late)} did not come to a new memory lease within "
+                f"{GIVE_BACK_S:.0f} s."
+            )
 
-    async def _take_back(self) -> None:
+    def settle_soon(self) -> None:
+        """Begins to settle, beside everything else and again until no engine is late."""
+        self._is_settled = False
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.create_task(self._keep_settling())
+
+    async def close(self) -> None:
+        """Ends what `settle_soon` began."""
+        if self._settling is not None:
+            self._settling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._settling
+
+    async def _keep_settling(self) -> None:
+        told = ""
+        while not self._is_settled:
+            self._is_settled = True
+            try:
+                await self.settle()
+            except LoadFailure as exc:
+                self._is_settled = False
+                if exc.message != told:
+                    logger.error("%s", exc.message)
+                told = exc.message
+
+    def _affordable(self, granted: dict[str, MemoryLease]) -> list[str]:
+        """Those to tell of a lease that is no smaller: where it is larger, only as far as there is
+        room for it beside what others have not given back."""
+        stored_bytes = sum(lease.stored_kv_bytes for lease in self._told.values())
+        free_bytes = max(self._budget.total_bytes - self._budget.fixed_bytes - stored_bytes, 0)
+        getting = []
+        for key, lease in granted.items():
+            told = self._told[key]
+            more_bytes = lease.stored_kv_bytes - told.stored_kv_bytes
+            is_news = lease != told or key in self._unsure
+            if is_news and 0 <= more_bytes <= free_bytes:
+                free_bytes -= more_bytes
+                getting.append(key)
+        return getting
+
+    async def _take_back(self) -> list[str]:
+        """Tells those that must give; the keys of those that did not in time."""
         granted = {key: self._budget.lease(key) for key in self._tenants}
         giving = [
             key
             for key, lease in granted.items()
             if self._told[key].stored_kv_bytes > lease.stored_kv_bytes
         ]
-        late = await self._tell(giving, granted)
-        if late:
-            raise LoadFailure(
-                f"{' and '.join(late)} did not give back memory within {GIVE_BACK_S:.0f} s."
-            )
+        return await self._tell(giving, granted)
 
     async def _tell(self, keys: Collection[str], granted: dict[str, MemoryLease]) -> list[str]:
         """Sends the leases and waits; the keys of those that did not answer in time."""
@@ -168,15 +261,17 @@ class Leases:
         tenant = self._tenants.get(key)
         if tenant is None:
             return True
+        self._unsure.add(key)
         try:
             async with asyncio.timeout(GIVE_BACK_S):
                 await tenant.set_lease(lease)
         except TimeoutError:
             return False
         except EngineDied:
-            return True
+            pass  # and so holds nothing
         if self._tenants.get(key) is tenant:
             self._told[key] = lease
+            self._unsure.discard(key)
         return True
 
 

@@ -67,6 +67,8 @@ class Plan:
     max_rows: int
     prefill_chunk_tokens: int
     decode_stall_target_ms: int
+    snapshot_bytes: int
+    """Most of the stored KV that snapshots may take; 0: half."""
     disk_bytes: int
     """0: no KV on disk."""
     disk_bytes_per_day: int
@@ -80,13 +82,14 @@ def plan_engine(entry: ModelEntry, room: Room, settings: Settings) -> Plan:
     max_rows, rows = _rows(entry, live_bytes, settings)
     chunk_tokens, chunk = _chunk(entry, room, settings)
     stall_ms, stall = _stall(settings)
-    disk_bytes, disk = _disk(room, settings)
+    disk_bytes, disk = _disk(room.disk_free_bytes, settings)
     day_bytes, day = _disk_day(settings)
     return Plan(
         fixed=MemoryLease(entry.weight_bytes, live_bytes, 0, OVERHEAD_BYTES),
         max_rows=max_rows,
         prefill_chunk_tokens=chunk_tokens,
         decode_stall_target_ms=stall_ms,
+        snapshot_bytes=settings.kv_snapshot_bytes or 0,
         disk_bytes=disk_bytes,
         disk_bytes_per_day=day_bytes,
         choices=(rows, chunk, stall, live, *_bits(settings), disk, *([day] if disk_bytes else [])),
@@ -116,6 +119,7 @@ def engine_spec(
         decode_stall_target_ms=plan.decode_stall_target_ms,
         kv_cache_bits=settings.kv_cache_bits,
         kv_live_bits=settings.kv_live_bits,
+        snapshot_bytes=plan.snapshot_bytes,
         disk=disk,
     )
 
@@ -128,8 +132,13 @@ def stored_choices(stored_bytes: int, sharers: int, settings: Settings) -> tuple
     is_set = stored_bytes == settings.kv_cache_bytes
     return (
         Choice("stored KV", gib(stored_bytes), None if is_set else stored),
-        Choice("snapshots", gib(stored_bytes // 2), "at most half of the stored KV"),
+        _snapshots(stored_bytes, settings),
     )
+
+
+def most_disk_bytes(disk_free_bytes: int, settings: Settings) -> int:
+    """How much KV of one model may be on disk; 0: none."""
+    return _disk(disk_free_bytes, settings)[0]
 
 
 def gib(amount_bytes: int) -> str:
@@ -145,6 +154,8 @@ def row_bytes(entry: ModelEntry, tokens: int, live_bits: int | None) -> int:
 
 
 def _live(entry: ModelEntry, room: Room, settings: Settings) -> tuple[int, Choice]:
+    if settings.kv_live_bytes is not None:
+        return settings.kv_live_bytes, Choice("live KV", gib(settings.kv_live_bytes), None)
     left_bytes = room.free_bytes - entry.weight_bytes - OVERHEAD_BYTES
     half_bytes = max(left_bytes // 2, 0)
     usual_bytes = max(entry.weight_bytes // 2, LIVE_BYTES)
@@ -212,16 +223,23 @@ def _bits(settings: Settings) -> tuple[Choice, ...]:
     )
 
 
-def _disk(room: Room, settings: Settings) -> tuple[int, Choice]:
+def _snapshots(stored_bytes: int, settings: Settings) -> Choice:
+    asked_bytes = settings.kv_snapshot_bytes
+    if asked_bytes is None:
+        return Choice("snapshots", gib(stored_bytes // 2), "at most half of the stored KV")
+    return Choice("snapshots", gib(min(asked_bytes, stored_bytes)), None)
+
+
+def _disk(disk_free_bytes: int, settings: Settings) -> tuple[int, Choice]:
     name = "KV on disk"
     asked_bytes = settings.kv_disk_bytes
     if asked_bytes is not None:
         return asked_bytes, Choice(name, gib(asked_bytes) if asked_bytes else "off", None)
     if settings.engine == "scripted":
         return 0, Choice(name, "off", "a scripted engine has no KV")
-    if room.disk_free_bytes < LEAST_DISK_BYTES:
+    if disk_free_bytes < LEAST_DISK_BYTES:
         return 0, Choice(name, "off", "less than 10 GB of the disk are free")
-    amount_bytes = min(room.disk_free_bytes // 10, MOST_DISK_BYTES)
+    amount_bytes = min(disk_free_bytes // 10, MOST_DISK_BYTES)
     return amount_bytes, Choice(name, gib(amount_bytes), "a tenth of what is free, at most 50 GiB")
 
 

@@ -8,9 +8,10 @@ with, which tells where messages end and what of the prompt the next turn can re
 import asyncio
 import importlib
 import logging
+import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,11 @@ MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
 """For private use; no text is likely to have them all."""
 HEADER_TOKENS = 8
 """A cut so near behind a special token is put right behind that."""
+_CLOSING = re.compile(r"([<\[◁])/([\w:.-]+)([>\]▷])")
+"""What closes a part of an answer; without the slash, what opens it."""
 
 Turns = Sequence[dict[str, str]]
+_DUMMY = {"role": "user", "content": "y"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,7 @@ class Prompt:
     tokens: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
     reusable_tokens: int | None = None
+    dropped_answer: tuple[int, ...] = ()
 
 
 class Renderer(Protocol):
@@ -81,6 +86,7 @@ class PromptRenderer:
         self._encoder: PromptEncoder | None = None
         if self._tokenizer.is_fast:
             self._encoder = PromptEncoder(self._tokenizer.backend_tokenizer)
+        self._dropped_answer = self._find_dropped() if self._template else ()
 
     def render(self, request: TextRequest) -> Prompt:
         if request.messages is None:
@@ -96,7 +102,10 @@ class PromptRenderer:
             return Prompt(tokens)
         shared = common_length(text, following.text)
         return Prompt(
-            tokens, _boundaries(encoded, following, shared), _reusable(encoded, following, shared)
+            tokens,
+            _boundaries(encoded, following, shared),
+            _reusable(encoded, following, shared),
+            self._dropped_answer,
         )
 
     def render_shared(self, request: TextRequest) -> Prompt:
@@ -150,6 +159,37 @@ class PromptRenderer:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
+    def _find_dropped(self) -> tuple[int, ...]:
+        """How an answer begins of which the template drops a part, such as the reasoning, once
+        another message follows; empty if it drops none."""
+        pairs = _parts_of_answers(self._template, self._tokenizer.get_vocab())
+        try:
+            begin = self._apply([_DUMMY], generation=True)
+            if self._repeats(begin, ANSWER):
+                for opening, closing in pairs:
+                    if not self._repeats(begin, f"{opening}\nr\n{closing}\n\n{ANSWER}"):
+                        return self._first_tokens(begin, opening)
+        except BadRequest:
+            # One that takes no such turns has no next turn to reuse anything.
+            return ()
+        return ()
+
+    def _repeats(self, begin: str, answer: str) -> bool:
+        """Whether the next turn's prompt begins with this one and the answer. Raises
+        `BadRequest`."""
+        turns = [_DUMMY, {"role": "assistant", "content": answer}, _DUMMY]
+        return self._apply(turns, generation=False).startswith(begin + answer)
+
+    def _first_tokens(self, begin: str, opening: str) -> tuple[int, ...]:
+        """Those that answers have in common that begin with `opening`, of which some tokenisers
+        merge the end with the text that follows."""
+        length = len(self._encode(begin))
+        afters = ("", "\n", "\n\n", " ", "x")
+        answers = [self._encode(begin + opening + after)[length:] for after in afters]
+        columns = list(zip(*answers, strict=False))
+        count = next((at for at, ids in enumerate(columns) if len(set(ids)) > 1), len(columns))
+        return answers[0][:count]
+
     def _next_turn(self, turns: Turns, *, answered: bool) -> "_NextTurn | None":
         """The turns with an answer, if they get one, and another message of the user. None where
         the template does not take that, or there is no marker for it."""
@@ -158,7 +198,7 @@ class PromptRenderer:
         marker = next(free, None)
         if marker is None:
             return None
-        dummies = [{"role": "user", "content": "y"}]
+        dummies = [_DUMMY]
         if answered:
             dummies.insert(0, {"role": "assistant", "content": ANSWER})
         try:
@@ -179,6 +219,16 @@ class _NextTurn(NamedTuple):
     text: str
     ends: tuple[int, ...]
     """Ascending: the positions in the text at which messages of this turn end."""
+
+
+def _parts_of_answers(template: str, vocabulary: Collection[str]) -> list[tuple[str, str]]:
+    """What opens and closes parts of answers, as far as the template or the vocabulary tell."""
+    names = [match.groups() for match in _CLOSING.finditer(template)]
+    if "<think>" in vocabulary or "<think>" in template:
+        names.append(("<", "think", ">"))
+    # Reasoning first: it is what answers begin with.
+    ordered = sorted(dict.fromkeys(names), key=lambda name: "think" not in name[1].lower())
+    return [(f"{left}{name}{right}", f"{left}/{name}{right}") for left, name, right in ordered]
 
 
 def _marked(turns: Turns, marker: str) -> Turns:
@@ -307,6 +357,7 @@ def generate_request(
         request.stops,
         prompt.boundaries,
         prompt.reusable_tokens,
+        prompt.dropped_answer,
     )
 
 

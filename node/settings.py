@@ -15,6 +15,8 @@ from pathlib import Path
 from node.errors import StartError
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+THREAD_BODY_BYTES = 1024 * 1024
+"""A larger body is parsed in a thread."""
 HOLD_HEAD_S = 10.0
 """How long the head of a stream is held for its first content; also the longest silence after."""
 
@@ -38,8 +40,12 @@ class Settings:
     """Most of one prompt in one step."""
     decode_stall_target_ms: int | None = None
     """Longest wait of decoding rows for a chunk of prefill."""
+    kv_live_bytes: int | None = None
+    """Most KV of running rows, per model."""
     kv_cache_bytes: int | None = None
     """Most stored KV in memory, per model."""
+    kv_snapshot_bytes: int | None = None
+    """Most of it that snapshots may take."""
     kv_cache_bits: int | None = None
     """4 or 8: how stored KV is quantised; None: not at all."""
     kv_live_bits: int | None = None
@@ -86,7 +92,10 @@ _NUMBERS = (
     *("port", "max_rows", "prefill_chunk_tokens", "decode_stall_target_ms"),
     *("kv_cache_bits", "kv_live_bits"),
 )
-_SIZES = ("memory_limit_bytes", "kv_cache_bytes", "kv_disk_bytes", "kv_disk_bytes_per_day")
+_SIZES = (
+    *("memory_limit_bytes", "kv_live_bytes", "kv_cache_bytes", "kv_snapshot_bytes"),
+    *("kv_disk_bytes", "kv_disk_bytes_per_day"),
+)
 AUTO_BYTES = -1
 """`auto` where it is given, so that an option's wins over a variable's size."""
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
@@ -106,7 +115,12 @@ def read_disk_bytes(text: str) -> int:
     """The same for a part of the disk; `off` is 0, and `auto` `AUTO_BYTES`. Raises `StartError`."""
     words = {"off": 0, "auto": AUTO_BYTES}
     word = text.strip().lower()
-    return words[word] if word in words else read_bytes(text)
+    if word in words:
+        return words[word]
+    try:
+        return read_bytes(text)
+    except StartError as exc:
+        raise StartError(f"{exc.message.removesuffix('.')}, or give off or auto.") from None
 
 
 def _size(key: str, text: str) -> int:

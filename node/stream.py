@@ -54,6 +54,7 @@ class EventStream:
         try:
             async for batch in batches:
                 if isinstance(batch, Accepted):
+                    # A prediction: rows before this one may store more, and pressure evicts.
                     self._headers = self._headers + cached_header(batch.cached_tokens)
                     continue
                 deltas = () if isinstance(batch, Progress) else batch
@@ -112,7 +113,7 @@ async def collect(batches: Batches, answer: Answer) -> tuple[bytes, Headers]:
 
 
 def cached_header(cached_tokens: int) -> Headers:
-    """How much of the prompt came from the prefix cache."""
+    """How much of the prompt comes from the prefix cache: before the end, a prediction."""
     return [(b"x-fleet-cached-tokens", str(cached_tokens).encode())]
 
 

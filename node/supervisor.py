@@ -10,12 +10,12 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from node.errors import LoadFailure, MemoryShort, ModelBusy, NodeError, ShuttingDown, UnknownModel
+from node.errors import LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.hardware import Machine, free_disk_bytes
 from node.link import EngineLink
 from node.memory import Budget, Leases
@@ -23,7 +23,7 @@ from node.policy import MAX_ROWS, Plan, Room, engine_spec, plan_engine, stored_c
 from node.protocol.messages import ModelState, ModelStatus
 from node.settings import Settings
 from node.store import ModelEntry, ModelStore
-from node.types import CacheEvent, Loaded, Marked, Pressure
+from node.types import EngineStats, Loaded, Marked, Pressure
 
 LOAD_COOL_DOWN_S = 5.0
 STOP_GRACE_S = 5.0
@@ -224,16 +224,23 @@ class Supervisor:
         for engine in self.engines().values():
             engine.handle.link.set_pressure(level)
 
+    async def settled(self) -> None:
+        """Waits until the engines have the stored KV that they are granted now, or are late."""
+        # Who is late is logged by the settling that goes on beside everything else.
+        with suppress(LoadFailure):
+            await self._leases.settle()
+
     async def close(self, grace_s: float) -> None:
         """Ends all loads and engines; an engine that is not gone after `grace_s` is killed."""
         self._closing = True
         work = [slot.work for slot in self._slots.values() if slot.work is not None]
         for task in work:
             task.cancel()
-        links = [slot.handle.link for slot in self._slots.values() if slot.handle is not None]
-        await asyncio.gather(*(link.stop(grace_s) for link in links))
+        engines = self.engines().values()
+        await asyncio.gather(*(engine.handle.link.stop(grace_s) for engine in engines))
         if ending := [*work, *self._chores]:
             await asyncio.wait(ending)
+        await self._leases.close()
 
     def _slot(self, entry: ModelEntry) -> _Slot:
         # A scripted model has no folder, so that its name is all that tells it from others.
@@ -266,8 +273,10 @@ class Supervisor:
         entry = slot.entry
         slot.cache_events.clear()
         link = EngineLink(
+            on_progress=_quarters(entry.name),
             on_marked=self._on_marked,
-            on_cache_events=lambda events: _count(slot.cache_events, events),
+            on_cache_events=lambda events: slot.cache_events.update(e.kind.value for e in events),
+            on_stats=lambda stats: self._on_stats(slot, stats),
             on_died=lambda: self._on_died(slot, link),
         )
         spec = engine_spec(entry, plan, self._kind.settings, self._kind.script_json)
@@ -291,7 +300,7 @@ class Supervisor:
             self._set(slot, state, reason)
         if slot.handle is not None:
             self._move_in(slot.handle, plan)
-        if reason is not None:
+        elif reason is not None:
             logger.error("Cannot load %s: %s", entry.name, reason)
 
     def _move_in(self, handle: EngineHandle, plan: Plan) -> None:
@@ -315,24 +324,16 @@ class Supervisor:
     def _settle(self) -> None:
         """Brings the engines to what the budget now grants them, beside everything else."""
         if not self._closing:
-            self._begin_chore(self._settled())
+            self._leases.settle_soon()
 
-    async def _settled(self) -> None:
-        try:
-            await self._leases.settle()
-        except NodeError as exc:
-            logger.error("%s", exc.message)
-
-    def _begin_chore(self, work: Coroutine[None, None, None]) -> None:
-        chore = asyncio.create_task(work)
-        self._chores.add(chore)
-        chore.add_done_callback(self._chores.discard)
+    def _on_stats(self, slot: _Slot, stats: EngineStats) -> None:
+        if slot.handle is not None and self.budget.pin(slot.entry.name, stats.pinned_kv_bytes):
+            self._settle()
 
     async def _stop(self, slot: _Slot, link: EngineLink) -> None:
         try:
             await slot.idle.wait()
-            code = await link.stop(STOP_GRACE_S)
-            if code:
+            if code := await link.stop(STOP_GRACE_S):
                 logger.error("The engine of %s ended with code %s.", slot.entry.name, code)
         finally:
             slot.work = None
@@ -343,7 +344,9 @@ class Supervisor:
             return
         # A stop in progress waits for its requests, which fail now, and ends by itself.
         if slot.state is ModelState.READY:
-            self._begin_chore(self._bury(slot.entry.name, link))
+            chore = asyncio.create_task(self._bury(slot.entry.name, link))
+            self._chores.add(chore)
+            chore.add_done_callback(self._chores.discard)
             self._forget(slot)
 
     async def _bury(self, name: str, link: EngineLink) -> None:
@@ -357,8 +360,7 @@ class Supervisor:
 
     def _failure(self, slot: _Slot) -> LoadFailure:
         failure = LoadFailure(f"{slot.entry.name} could not be loaded: {slot.reason}")
-        wait_s = slot.retry_at_s - time.monotonic()
-        failure.retry_after_s = max(1, math.ceil(wait_s))
+        failure.retry_after_s = max(1, math.ceil(slot.retry_at_s - time.monotonic()))
         return failure
 
     def _set(self, slot: _Slot, state: ModelState, reason: str | None = None) -> None:
@@ -384,5 +386,15 @@ class Supervisor:
         )
 
 
-def _count(counter: Counter[str], events: Sequence[CacheEvent]) -> None:
-    counter.update(event.kind.value for event in events)
+def _quarters(name: str) -> Callable[[float], None]:
+    """Logs the progress of a load at each quarter."""
+    told = 0
+
+    def tell(fraction: float) -> None:
+        nonlocal told
+        quarter = int(fraction * 4)
+        if told < quarter < 4:
+            logger.info("Loading %s: %d %%.", name, quarter * 25)
+        told = max(told, quarter)
+
+    return tell

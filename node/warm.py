@@ -28,7 +28,17 @@ class WarmCommand(msgspec.Struct, frozen=True):
     requests: tuple[Body, ...]
 
 
-class WarmResult(msgspec.Struct, frozen=True):
+class WarmProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """How far one prompt is; a line of the answer to a `WarmCommand`."""
+
+    index: int
+    """Of the command's requests, from 0."""
+    done_tokens: int
+    """Cached ones included."""
+    total_tokens: int
+
+
+class WarmResult(msgspec.Struct, frozen=True, tag="result"):
     """What became of one prompt; a line of the answer to a `WarmCommand`."""
 
     index: int
@@ -41,8 +51,23 @@ class WarmResult(msgspec.Struct, frozen=True):
     """A sentence, for a prompt that is not warm now."""
 
 
-decode_command = msgspec.json.Decoder(WarmCommand).decode
-decode_result = msgspec.json.Decoder(WarmResult).decode
+_decode_command = msgspec.json.Decoder(WarmCommand).decode
+Told = WarmProgress | WarmResult
+_told_decoder: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
+decode_told = _told_decoder.decode
+"""A line of the answer to a `WarmCommand`. Raises `msgspec.MsgspecError`."""
+
+
+def parse_command(data: bytes | bytearray) -> tuple[str, list[TextRequest]]:
+    """The model and the requests of a `WarmCommand`. Raises `BadRequest` or `Unsupported`."""
+    try:
+        command = _decode_command(data)
+    except msgspec.MsgspecError as exc:
+        raise BadRequest(f"The body is not a command to warm prompts: {exc}.") from None
+    try:
+        return command.model, [parse_body(body, command.model) for body in command.requests]
+    except BadRequest as exc:
+        raise BadRequest(f"A warm prompt is not valid. {exc.message}") from None
 
 
 def parse_body(body: Body, model: str) -> TextRequest:

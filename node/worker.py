@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -35,6 +34,7 @@ from node.types import (
     Loading,
     Marked,
     MemoryLease,
+    Refused,
     Report,
     SetLease,
     SetPressure,
@@ -155,9 +155,12 @@ class _Service:
         self._send = send
         self._stats_due_s: float | None = None
         """When the state is told next, by the monotonic clock; None: nothing has changed."""
-        self._answered = 0
-        self._shrinking: deque[MemoryLease] = deque()
-        """Leases that the engine is not within yet."""
+        self._lease: MemoryLease | None = None
+        """The newest; older ones are done with it."""
+        self._open: list[int] = []
+        """Numbers of leases that are not answered."""
+        self._done: list[int] = []
+        """Numbers of commands to answer with the next state."""
 
     def run(self) -> None:
         """Serves until a `Shutdown`."""
@@ -193,33 +196,48 @@ class _Service:
             return commands
 
     def _apply(self, command: Command) -> None:
-        engine = self._engine
-        deltas: list[Delta] = []
-        match command:
-            case Submit():
-                self._send(engine.submit(command.request))
-            case Cancel():
-                last = engine.cancel(command.uid)
-                deltas = [] if last is None else [last]
-            case SetLease():
-                engine.set_lease(command.lease)
-                self._shrinking.append(command.lease)
-            case SetPressure():
-                engine.set_pressure(command.level)
-            case ClearCache():
-                engine.clear_cache()
-                self._answered += 1
+        try:
+            deltas = self._do(command)
+        except Exception as error:  # noqa: BLE001 - the edge: as for a step
+            reason = f"The engine failed on a command: {error}"
+            if isinstance(command, Submit):
+                self._send(Refused(command.request.uid, reason))
+            deltas = self._reset(reason)
         self._tell(deltas)
         self._changed()
         if isinstance(command, SetLease | ClearCache):
             self._send_stats()
 
+    def _do(self, command: Command) -> list[Delta]:
+        engine = self._engine
+        match command:
+            case Submit():
+                self._send(engine.submit(command.request))
+            case Cancel():
+                last = engine.cancel(command.uid)
+                return [] if last is None else [last]
+            case SetLease():
+                # Before the engine tries: one that fails half-way counts by what it then holds.
+                self._lease = command.lease
+                self._open.append(command.number)
+                engine.set_lease(command.lease)
+            case SetPressure():
+                engine.set_pressure(command.level)
+            case ClearCache():
+                engine.clear_cache()
+                self._done.append(command.number)
+        return []
+
     def _step(self) -> list[Delta]:
         try:
             return self._engine.step()
         except Exception as error:  # noqa: BLE001 - the edge: one bad step must not end the model
-            traceback.print_exc()
-            return self._engine.reset(f"The engine failed on this step: {error}")
+            return self._reset(f"The engine failed on this step: {error}")
+
+    def _reset(self, reason: str) -> list[Delta]:
+        """Ends the rows of an engine that has just raised."""
+        traceback.print_exc()
+        return self._engine.reset(reason)
 
     def _tell(self, deltas: list[Delta]) -> None:
         progress = self._engine.take_progress()
@@ -234,17 +252,20 @@ class _Service:
 
     def _send_stats(self) -> None:
         stats = self._engine.stats()
-        while self._shrinking and _is_within(stats, self._shrinking[0]):
-            self._shrinking.popleft()
-            self._answered += 1
-        self._stats_due_s = time.monotonic() + STATS_S if self._shrinking else None
-        self._send(msgspec.structs.replace(stats, answered=self._answered))
+        if self._lease is not None and _is_within(stats, self._lease):
+            self._done += self._open
+            self._open = []
+        done, self._done = tuple(self._done), []
+        self._stats_due_s = time.monotonic() + STATS_S if self._open else None
+        self._send(msgspec.structs.replace(stats, answered=done))
 
 
 def _is_within(stats: EngineStats, lease: MemoryLease) -> bool:
-    # Together: live KV may take the room of stored KV, and rows that run keep theirs.
+    # Together: live KV may take the room of stored KV, and rows that run keep theirs. What is
+    # pinned stays, and the agent reckons with it.
     kv_bytes = stats.live_kv_bytes + stats.stored_kv_bytes
-    return kv_bytes <= lease.live_kv_bytes + lease.stored_kv_bytes
+    pinned_bytes = max(stats.pinned_kv_bytes - lease.stored_kv_bytes, 0)
+    return kv_bytes - pinned_bytes <= lease.live_kv_bytes + lease.stored_kv_bytes
 
 
 def main(arguments: list[str]) -> int:

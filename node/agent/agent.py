@@ -27,7 +27,7 @@ from node.agent.report import node_report
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
 from node.errors import EngineDied, NodeError, ShuttingDown, StartError
-from node.link import RowRefused, RowStream
+from node.link import EngineSilent, RowRefused, RowStream
 from node.memory import Budget
 from node.openai import TextRequest
 from node.prompt import Renderers, generate_request
@@ -39,6 +39,7 @@ from node.protocol.messages import (
     Event,
     Finished,
     FinishReason,
+    ModelState,
     NodeStatus,
     StatusEvent,
 )
@@ -46,7 +47,7 @@ from node.store import ModelEntry, ModelStore
 from node.stream import Batch
 from node.supervisor import EngineHandle, EngineKind, Lease, Supervisor
 from node.types import Delta, Marked, RowUsage
-from node.warm import WarmPlan, WarmResult
+from node.warm import Told, WarmPlan
 
 REFRESH_S = 5.0
 LAST_WORD_S = 1.0
@@ -213,31 +214,41 @@ class Agent:
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready()
             await self._renderers.get(entry.folder)
-            await self._warming.finished(handle)
+        # Not as a request that an unload would have to wait for.
+        await self._warming.finished(handle)
 
     async def unload(self, name: str) -> None:
-        """Stops the model's engine and waits. Raises `UnknownModel` or `ModelBusy`."""
-        await self._supervisor.unload(await self._supervisor.find(name))
+        """Stops the model's engine and waits; its warm prompts in work are given up. Raises
+        `UnknownModel` or `ModelBusy`."""
+        entry = await self._supervisor.find(name)
+        await self._warming.give_way(entry)
+        await self._supervisor.unload(entry)
 
     async def warm(
         self, name: str, requests: Sequence[TextRequest]
-    ) -> AsyncGenerator[WarmResult | None, None]:
+    ) -> AsyncGenerator[Told | None, None]:
         """As `Warming.warm`. Raises `UnknownModel` at once."""
         return self._warming.warm(await self._supervisor.find(name), requests)
 
     async def clear_cache(self) -> ClearedCache:
         """Has every engine forget its stored KV, in memory and on disk, pinned or not."""
         models, memory_bytes, disk_bytes = [], 0, 0
+        loading = ModelState.LOADING
+        skipped = [each.name for each in self._supervisor.status() if each.state is loading]
         for name, engine in self._supervisor.engines().items():
             before = engine.handle.link.stats
             # An engine that dies forgets as well.
             with contextlib.suppress(EngineDied):
-                after = await engine.handle.link.clear_cache()
+                try:
+                    after = await engine.handle.link.clear_cache()
+                except EngineSilent:
+                    skipped.append(name)
+                    continue
                 if before is not None:
                     memory_bytes += max(before.stored_kv_bytes - after.stored_kv_bytes, 0)
                     disk_bytes += max(before.disk_kv_bytes - after.disk_kv_bytes, 0)
                 models.append(name)
-        return ClearedCache(tuple(models), memory_bytes, disk_bytes)
+        return ClearedCache(tuple(models), memory_bytes, disk_bytes, tuple(skipped))
 
     # --- requests ----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ def node_report(supervisor: Supervisor) -> dict[str, Any]:
     second old."""
     budget = supervisor.budget
     engines = supervisor.engines()
-    granted_bytes = budget.leased_bytes + budget.stored_bytes
+    granted_bytes = budget.fixed_bytes + budget.stored_bytes
     return {
         "memory": {
             "limit_bytes": budget.total_bytes,

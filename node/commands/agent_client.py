@@ -1,5 +1,6 @@
 """How a command reaches the running agent: its address, its token, its errors as one sentence."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,13 +36,15 @@ class Place:
     key: str = ""
 
 
-def find_place(home: Path | None, url: str | None, key: str | None) -> Place:
-    """The server at `url`, or this machine's agent, whose token goes to no other machine. Raises
-    `StartError` and `CommandFailed`."""
+def find_place(
+    home: Path | None, url: str | None, key: str | None, *, is_spare: bool = False
+) -> Place:
+    """The server at `url`, or this machine's agent, whose token goes to no other machine. A key
+    that `is_spare` does not replace that token. Raises `StartError` and `CommandFailed`."""
     settings = read_settings({"home": home})
     if url is None:
-        # A key in the environment is more likely another server's.
-        key = _token(settings.token_file) or key
+        if is_spare or key is None:
+            key = _token(settings.token_file) or key
         # An agent that listens at all addresses is at this one, too.
         host = settings.host if is_loopback(settings.host) else "127.0.0.1"
         url = (
@@ -89,6 +92,12 @@ def shown_bars(*columns: ProgressColumn) -> Progress:
     """Bars on standard error, where that is a terminal."""
     console = Console(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def tell(bars: Progress, line: str) -> None:
+    """A line on standard error, where there are no bars."""
+    if bars.disable:
+        print(line, file=sys.stderr, flush=True)
 
 
 def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:

@@ -11,8 +11,9 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
-from node.commands.agent_client import CommandFailed, NotRunning, Place, shown_bars
+from node.commands.agent_client import CommandFailed, NotRunning, Place, shown_bars, tell
 from node.commands.bench_load import Load, Repeat, Sessions, Stall, Streams
 
 STREAMS = (1, 4, 8, 16)
@@ -60,18 +61,21 @@ def bench(model: str, place: Place, *, quick: bool, as_json: bool) -> bool:
 async def measure(load: Load, sizes: Sizes, bars: Progress) -> list[Measurement]:
     """All measurements, one after the other. Raises `CommandFailed`, but for a failure of one of
     them, which is its result."""
-    found = []
-    bar = bars.add_task("load", total=len(STREAMS) + 3)
+    found: list[Measurement] = []
+    plan = list(_plan(load, sizes))
+    bar = bars.add_task("load", total=len(plan))
     try:
         await load.calibrate()
-        for name, ask in _plan(load, sizes):
-            bars.update(bar, advance=1, description=name)
+        for name, ask in plan:
+            bars.update(bar, completed=len(found), description=name)
+            tell(bars, f"Measurement {len(found) + 1} of {len(plan)}: {name}.")
             try:
                 found.append(Measurement(name, await ask(), None))
             except NotRunning:
                 raise
             except CommandFailed as exc:
                 found.append(Measurement(name, None, exc.message))
+            bars.update(bar, completed=len(found))
     finally:
         await load.close()
     return found
@@ -90,13 +94,14 @@ def _plan(load: Load, sizes: Sizes) -> Iterator[tuple[str, Callable[[], Awaitabl
 
 def table(title: str, found: list[Measurement]) -> Table:
     """The measurements for people: one line for each figure."""
-    shown = Table(title=title, box=None, show_header=False, title_justify="left")
+    shown = Table(title=Text(title), box=None, show_header=False, title_justify="left")
     shown.add_column()
     shown.add_column(justify="right")
     shown.add_column()
     for each in found:
         if each.result is None:
-            shown.add_row(each.name, "failed", each.error or "")
+            # As text: the server's words may hold what rich takes for markup.
+            shown.add_row(each.name, "failed", Text(each.error or ""))
         else:
             for row in _rows(each.name, each.result):
                 shown.add_row(*row)
@@ -113,9 +118,12 @@ def _rows(name: str, result: Result) -> Iterator[tuple[str, str, str]]:
             yield "cold prompt", _time(result.cold_ttft_s), f"TTFT, {prompt}"
             yield "the same again", _time(result.repeat_ttft_s), f"TTFT, {prompt}"
         case Stall():
-            prompt = f"while {result.prompt_tokens:,} tokens are prefilled"
-            gap = "none" if result.worst_gap_s is None else _time(result.worst_gap_s)
-            yield "worst gap of 3 streams", gap, prompt
+            prompt = f"{result.prompt_tokens:,} tokens"
+            gap, when = "not measured", f"the streams had ended before {prompt} were prefilled"
+            if result.worst_gap_s is not None:
+                gap = _time(result.worst_gap_s)
+                when = f"longest silence while {prompt} are prefilled"
+            yield "worst gap of 3 streams", gap, when
             yield "the long prompt", _time(result.ttft_s), "TTFT"
         case Sessions():
             share = "cached share unknown"

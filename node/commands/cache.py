@@ -1,5 +1,6 @@
 """`node-agent cache clear`."""
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -19,16 +20,37 @@ def clear_cache(home: Path | None, place: Place, *, local: bool, yes: bool) -> N
     `CommandFailed`."""
     if not yes:
         typer.confirm("Forget all stored KV, in memory and on disk?", abort=True)
-    memory_bytes = disk_bytes = 0
+    cleared = ClearedCache((), 0, 0)
     try:
         with posting(place, PATH_CLEAR_CACHE, {}) as response:
             cleared = _decode(response.read())
-        memory_bytes, disk_bytes = cleared.memory_bytes, cleared.disk_bytes
     except NotRunning:
         if not local:
             raise
+    disk_bytes, kept_bytes = cleared.disk_bytes, 0
     if local:
         folder = read_settings({"home": home}).kv_folder
-        # What engines use is left alone: they have cleared it, or belong to another agent.
-        disk_bytes += clear_folder(folder).freed_bytes
-    print(f"Freed {memory_bytes / 1e9:.2f} GB of memory and {disk_bytes / 1e9:.2f} GB of disk.")
+        gone = clear_folder(folder)
+        disk_bytes += gone.freed_bytes
+        kept_bytes = sum(_tier_bytes(folder / name) for name in gone.busy)
+    memory = f"{cleared.memory_bytes / 1e9:.2f} GB of memory"
+    print(f"Freed {memory} and {disk_bytes / 1e9:.2f} GB of disk.")
+    if cleared.skipped:
+        print(
+            f"Not cleared: {', '.join(cleared.skipped)}, being loaded or busy. Try again in a "
+            "moment."
+        )
+    if kept_bytes:
+        print(
+            f"{kept_bytes / 1e9:.2f} GB of disk stay: other engines use them, of an agent at "
+            "another address (give its --url) or of a model that is being loaded."
+        )
+
+
+def _tier_bytes(folder: Path) -> int:
+    """What the engine that uses the folder keeps in it: nothing, if it has been cleared."""
+    total_bytes = 0
+    for file in folder.glob("*.safetensors"):
+        with contextlib.suppress(FileNotFoundError):
+            total_bytes += file.stat().st_size
+    return total_bytes

@@ -60,22 +60,29 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
 
 _TEXT_ONLY = (
     *("prefill_chunk_tokens", "decode_stall_target_ms", "kv_cache_bits", "kv_live_bits"),
-    *("kv_disk_bytes", "kv_disk_bytes_per_day"),
+    *("kv_snapshot_bytes", "kv_disk_bytes", "kv_disk_bytes_per_day"),
 )
 """Settings that a scripted engine, which has no KV, cannot follow."""
 
 
+_BOUNDS: dict[str, tuple[int, int | None]] = {
+    "max_rows": (1, 256),
+    "prefill_chunk_tokens": (16, 65_536),
+    "decode_stall_target_ms": (10, 60_000),
+    "memory_limit_bytes": (OVERHEAD_BYTES + 1, None),
+    "kv_live_bytes": (1024**2, None),
+    "kv_snapshot_bytes": (1, None),
+}
+"""Least and most of what can be set."""
+
+
 def _check_sizes(settings: Settings) -> None:
-    least = {
-        "max_rows": 1,
-        "prefill_chunk_tokens": 16,
-        "decode_stall_target_ms": 1,
-        "memory_limit_bytes": OVERHEAD_BYTES + 1,
-    }
-    for name, smallest in least.items():
+    for name, (least, most) in _BOUNDS.items():
         value = getattr(settings, name)
-        if value is not None and value < smallest:
-            raise StartError(f"{name} must be at least {smallest}, not {value}.")
+        if value is not None and value < least:
+            raise StartError(f"{name} must be at least {least}, not {value}.")
+        if value is not None and most is not None and value > most:
+            raise StartError(f"{name} must be at most {most}, not {value}.")
     for name in ("kv_cache_bits", "kv_live_bits"):
         value = getattr(settings, name)
         if value not in (None, 4, 8):

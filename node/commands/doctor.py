@@ -17,9 +17,12 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
-from node.commands.configuration import INSTALL_EXTRA, missing_extra, read_settings
+from node.app import build_store, memory_limit_bytes
+from node.commands.configuration import INSTALL_EXTRA, missing_extra
+from node.commands.serve import check_bind
 from node.engine.blas import load_fast_blas
 from node.errors import DoesNotFit, StartError
 from node.hardware import (
@@ -29,12 +32,13 @@ from node.hardware import (
     is_mac,
     python_command,
     read_machine,
+    read_memory,
     run_command,
 )
 from node.memory import GIB, Budget
-from node.policy import Room, gib, plan_engine
+from node.policy import Room, gib, plan_engine, stored_choices
 from node.settings import Settings
-from node.store import ModelStore
+from node.warm import read_plan
 
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9
@@ -57,23 +61,27 @@ class Check:
     advice: str = ""
     figures: dict[str, int] = field(default_factory=dict)
     """What the sentence says, for scripts; sizes in bytes."""
+    reasons: tuple[str, ...] = ()
+    """Why the figures are what they are, a line each."""
 
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
-def run_doctor(home: Path | None, *, as_json: bool) -> bool:
-    """Prints all checks; whether none failed."""
-    settings = read_settings({"home": home})
+def run_doctor(settings: Settings, *, as_json: bool) -> bool:
+    """Prints all checks of a machine that is to serve with these settings; whether none failed."""
     run = functools.partial(run_command, timeout_s=CHILD_TIMEOUT_S)
     checks = list(examine(settings, run, mac=is_mac()))
     if as_json:
         print(msgspec.json.encode(checks).decode())
     else:
-        table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        # A path that is too long for its line is told whole.
+        text_column = Column(overflow="fold")
+        table = Table("", "", text_column, box=None, show_header=False, padding=(0, 2, 0, 0))
         for check in checks:
-            text = f"{check.sentence} {check.advice}".strip()
-            table.add_row(f"[{_STYLES[check.level]}]{check.level}[/]", check.name, text)
+            text = "\n".join([f"{check.sentence} {check.advice}".strip(), *check.reasons])
+            level = f"[{_STYLES[check.level]}]{check.level}[/]"
+            table.add_row(level, escape(check.name), escape(text))
         Console().print(table)
     return all(check.level is not Level.FAIL for check in checks)
 
@@ -84,7 +92,8 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
     yield check_python()
     yield check_extra(missing_extra())
     yield check_mlx(run)
-    yield check_memory(settings, machine, _available_bytes())
+    yield check_settings(settings, machine)
+    yield check_memory(settings, machine, _available_bytes(mac=mac))
     yield check_disk(settings, free_disk_bytes)
     yield check_port(settings)
     yield check_token(settings)
@@ -110,8 +119,23 @@ def check_extra(missing: Sequence[str]) -> Check:
     return Check("extra", Level.OK, "The node extra is installed.")
 
 
-def _available_bytes() -> int | None:
+def check_settings(settings: Settings, machine: Machine) -> Check:
+    """What `serve` looks at before it starts."""
+    try:
+        check_bind(settings)
+        memory_limit_bytes(settings, machine)
+        build_store(settings)
+        read_plan(settings.warm)
+    except StartError as error:
+        advice = "With these settings the agent does not start; correct them."
+        return Check("settings", Level.FAIL, error.message, advice)
+    return Check("settings", Level.OK, "The agent can start with these settings.")
+
+
+def _available_bytes(*, mac: bool) -> int | None:
     """Memory that programs can have now; None where psutil, of the node extra, is missing."""
+    if not mac:
+        return read_memory(mac=False).available_bytes
     try:
         psutil = importlib.import_module("psutil")
     except ModuleNotFoundError:
@@ -156,11 +180,11 @@ def check_memory(settings: Settings, machine: Machine, available_bytes: int | No
 
 def plan_models(settings: Settings, machine: Machine, disk_free_bytes: int) -> Iterator[Check]:
     """What each model on disk would get of the memory if it were the only one that is loaded."""
-    limit_bytes = settings.memory_limit_bytes or machine.default_limit_bytes
     try:
-        entries = ModelStore(settings.models_folder).list()
+        limit_bytes = memory_limit_bytes(settings, machine)
+        entries = build_store(settings).list()
     except StartError:
-        return  # which `check_models` tells
+        return  # which other checks tell
     for entry in entries:
         budget = Budget(limit_bytes)
         plan = plan_engine(entry, Room(limit_bytes, disk_free_bytes, machine.has_gpu), settings)
@@ -175,13 +199,15 @@ def plan_models(settings: Settings, machine: Machine, disk_free_bytes: int) -> I
             f"Weights {gib(lease.weight_bytes)}, live KV {gib(lease.live_kv_bytes)}, stored KV "
             f"{gib(lease.stored_kv_bytes)} (on disk {gib(plan.disk_bytes)}), {plan.max_rows} rows."
         )
+        choices = (*plan.choices, *stored_choices(lease.stored_kv_bytes, 1, settings))
         figures = {
             **msgspec.structs.asdict(lease),
             "disk_kv_bytes": plan.disk_bytes,
             "max_rows": plan.max_rows,
             "prefill_chunk_tokens": plan.prefill_chunk_tokens,
         }
-        yield Check(name, Level.OK, sentence, figures=figures)
+        reasons = tuple(choice.line for choice in choices)
+        yield Check(name, Level.OK, sentence, figures=figures, reasons=reasons)
 
 
 def check_disk(settings: Settings, free: Callable[[Path], int]) -> Check:
@@ -216,9 +242,9 @@ def check_token(settings: Settings) -> Check:
 
 def check_models(settings: Settings) -> Check:
     try:
-        entries = ModelStore(settings.models_folder).list()
+        entries = build_store(settings).list()
     except StartError as error:
-        advice = "Make it a folder that you can read."
+        advice = "Make it a folder that you can read, or do not serve it."
         return Check("models", Level.FAIL, error.message, advice)
     if not entries:
         advice = "Get one with `node-agent pull OWNER/NAME` or `node-agent import FILE.gguf`."

@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from node.commands.configuration import open_store
@@ -25,7 +26,8 @@ def list_models(home: Path | None, *, as_json: bool) -> None:
     table = Table("model", "weights", "context", "folder", box=None)
     for entry in entries:
         context = "?" if entry.context_tokens is None else f"{entry.context_tokens:,}"
-        table.add_row(entry.name, f"{entry.weight_bytes / 1e9:.2f} GB", context, str(entry.folder))
+        size = f"{entry.weight_bytes / 1e9:.2f} GB"
+        table.add_row(escape(entry.name), size, context, escape(str(entry.folder)))
     Console(soft_wrap=True).print(table)
 
 

@@ -1,54 +1,111 @@
-"""The options of `node-agent serve` that size an engine; each is a setting of `node.settings`."""
+"""The options of `node-agent serve` and `doctor` that are settings of `node.settings`."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from node.errors import StartError
 from node.settings import read_bytes, read_disk_bytes, read_warm
 
 
+def _named(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The reader, whose `StartError` names the option."""
+
+    def parse(text: str) -> Any:
+        try:
+            return read(text)
+        except StartError as exc:
+            raise StartError(f"{name}: {exc.message}") from None
+
+    return parse
+
+
 def _size(name: str, help_text: str) -> Any:
-    return typer.Option(name, help=help_text, metavar="SIZE", parser=read_bytes)
+    return typer.Option(name, help=help_text, metavar="SIZE", parser=_named(name, read_bytes))
 
 
-MemoryLimit = Annotated[
-    int | None, _size("--memory-limit", "Most memory for all models, such as 12GB.")
+Home = Annotated[
+    Path | None, typer.Option(help="Folder of the agent: token, node id, models.", metavar="FOLDER")
 ]
-MaxRows = Annotated[int | None, typer.Option(help="Requests decoded together, per model.")]
+Host = Annotated[str | None, typer.Option(help="Address to bind; default 127.0.0.1.")]
+Port = Annotated[int | None, typer.Option(help="Port to bind, default 8801; 0 takes a free one.")]
+Engine = Annotated[str | None, typer.Option(help="text or scripted; default text.")]
+AllowPlainHttp = Annotated[
+    bool | None, typer.Option("--allow-plain-http", help="Bind beyond loopback without TLS.")
+]
+Models = Annotated[
+    list[Path] | None, typer.Option("--model", help="A model folder to serve too; repeatable.")
+]
+ServedModelNames = Annotated[
+    list[str] | None,
+    typer.Option("--served-model-name", help="A name for each --model; default: its folder's."),
+]
+MemoryLimit = Annotated[
+    int | None,
+    _size(
+        "--memory-limit",
+        "Most memory for all models, such as 12GB; default: auto, what the machine has, less a "
+        "reserve.",
+    ),
+]
+MaxRows = Annotated[
+    int | None, typer.Option(help="Requests decoded together, per model; default: auto, up to 16.")
+]
 PrefillChunk = Annotated[
     int | None,
-    typer.Option("--prefill-chunk", help="Most of one prompt in one step.", metavar="TOKENS"),
+    typer.Option(
+        "--prefill-chunk",
+        help="Most of one prompt in one step; default: auto, up to 2048.",
+        metavar="TOKENS",
+    ),
 ]
 DecodeStallTarget = Annotated[
-    int | None, typer.Option(help="Longest wait of running answers for a new prompt.", metavar="MS")
+    int | None,
+    typer.Option(
+        help="Longest wait of running answers for a new prompt; default: auto, 200.", metavar="MS"
+    ),
+]
+KvLiveSize = Annotated[
+    int | None, _size("--kv-live-size", "Most KV of running answers, per model; default: auto.")
 ]
 KvCacheSize = Annotated[
-    int | None, _size("--kv-cache-size", "Most stored KV in memory, per model.")
+    int | None,
+    _size("--kv-cache-size", "Most stored KV in memory, per model; default: auto, what is left."),
+]
+KvSnapshotSize = Annotated[
+    int | None,
+    _size("--kv-snapshot-size", "Most of it that snapshots may take; default: auto, half."),
 ]
 KvCacheBits = Annotated[
-    int | None, typer.Option(help="Quantise stored KV to 4 or 8 bits.", metavar="4|8")
+    int | None, typer.Option(help="Quantise stored KV to 4 or 8 bits; default: off.", metavar="4|8")
 ]
 KvLiveBits = Annotated[
-    int | None, typer.Option(help="Quantise the KV of running answers.", metavar="4|8")
+    int | None,
+    typer.Option(help="Quantise the KV of running answers; default: off.", metavar="4|8"),
 ]
 KvDiskSize = Annotated[
     int | None,
     typer.Option(
         "--kv-disk-size",
-        help="Most stored KV on disk, per model.",
+        help="Most stored KV on disk, per model; default: auto, up to 50 GiB.",
         metavar="SIZE|off|auto",
-        parser=read_disk_bytes,
+        parser=_named("--kv-disk-size", read_disk_bytes),
     ),
 ]
 KvDiskWrites = Annotated[
     int | None,
-    _size("--kv-disk-writes-per-day", "Most KV written to disk in a day; 0: no limit."),
+    _size(
+        "--kv-disk-writes-per-day",
+        "Most KV written to disk in a day, per model; 0: no limit; default: auto, 50 GiB.",
+    ),
 ]
 Warm = Annotated[
     list[Any] | None,
     typer.Option(
         help="Prompts to prefill at each load of the model; repeatable.",
         metavar="MODEL=FILE",
-        parser=read_warm,
+        parser=_named("--warm", read_warm),
     ),
 ]

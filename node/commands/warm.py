@@ -6,13 +6,14 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
-from node.commands.agent_client import CommandFailed, Place, posting, shown_bars
+from node.commands.agent_client import CommandFailed, Place, posting, shown_bars, tell
 from node.errors import StartError
 from node.protocol.messages import PATH_WARM
-from node.warm import Body, WarmResult, check_body, decode_result, read_bodies
+from node.warm import Body, Told, WarmProgress, WarmResult, check_body, decode_told, read_bodies
 
 
 class Warmed(msgspec.Struct, frozen=True):
@@ -36,18 +37,31 @@ def warm_prompts(file: Path, model: str | None, place: Place, *, as_json: bool) 
     models = [model or _model(body, number) for number, body in enumerate(bodies, 1)]
     for number, (body, name) in enumerate(zip(bodies, models, strict=True), 1):
         check_body(file, number, body, name)
-    columns = (TextColumn("prefill"), BarColumn(), MofNCompleteColumn())
-    warmed = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     with shown_bars(*columns) as bars:
-        bar = bars.add_task("", total=len(bodies))
-        for each in _warm(place, bodies, models):
-            warmed.append(each)
-            bars.advance(bar)
+        warmed = _show(bars, len(bodies), _warm(place, bodies, models))
     if as_json:
         print(msgspec.json.encode(warmed).decode())
     else:
         _print_table(warmed)
     return all(each.error is None for each in warmed)
+
+
+def _show(bars: Progress, count: int, told: Iterator[WarmProgress | Warmed]) -> list[Warmed]:
+    """The results, as a bar that moves within a prompt too, or as lines."""
+    warmed: list[Warmed] = []
+    bar = bars.add_task(f"prompt 1 of {count}", total=count)
+    for each in told:
+        if isinstance(each, WarmProgress):
+            share = each.done_tokens / max(each.total_tokens, 1)
+            bars.update(bar, completed=len(warmed) + share)
+            continue
+        warmed.append(each)
+        number = min(len(warmed) + 1, count)
+        bars.update(bar, completed=len(warmed), description=f"prompt {number} of {count}")
+        what = each.error or f"{each.tokens:,} tokens in {each.seconds:.2f} s"
+        tell(bars, f"Prompt {each.number} of {count}: {what.rstrip('.')}.")
+    return warmed
 
 
 def _model(body: Body, number: int) -> str:
@@ -57,7 +71,9 @@ def _model(body: Body, number: int) -> str:
     return model
 
 
-def _warm(place: Place, bodies: Sequence[Body], models: Sequence[str]) -> Iterator[Warmed]:
+def _warm(
+    place: Place, bodies: Sequence[Body], models: Sequence[str]
+) -> Iterator[WarmProgress | Warmed]:
     """One command for each run of the same model."""
     first = 0
     for model, run in itertools.groupby(models):
@@ -67,16 +83,20 @@ def _warm(place: Place, bodies: Sequence[Body], models: Sequence[str]) -> Iterat
         done = 0
         with posting(place, PATH_WARM, command) as response:
             for line in response.iter_lines():
-                yield _warmed(first, model, _decode(line))
-                done += 1
+                told = _decode(line)
+                if isinstance(told, WarmProgress):
+                    yield told
+                else:
+                    done += 1
+                    yield _warmed(first, model, told)
         if done < count:
             raise CommandFailed(f"The agent warmed {done} of {count} prompts of {model} only.")
         first += count
 
 
-def _decode(line: str) -> WarmResult:
+def _decode(line: str) -> Told:
     try:
-        return decode_result(line)
+        return decode_told(line)
     except msgspec.MsgspecError as exc:
         raise CommandFailed(f"The agent's answer is not understood: {exc}.") from None
 
@@ -101,5 +121,6 @@ def _print_table(warmed: Sequence[Warmed]) -> None:
     table.add_column("")
     for each in warmed:
         counts = (f"{each.tokens:,}", f"{each.cached_tokens:,}", f"{each.seconds:.2f}")
-        table.add_row(str(each.number), each.model, *counts, each.error or "")
+        # As text: a name or a sentence may hold what rich takes for markup.
+        table.add_row(str(each.number), Text(each.model), *counts, Text(each.error or ""))
     Console(soft_wrap=True).print(table)

@@ -132,6 +132,8 @@ class ClearedCache(msgspec.Struct, frozen=True):
     models: tuple[str, ...]
     memory_bytes: int
     disk_bytes: int
+    skipped: tuple[str, ...] = ()
+    """Models that were being loaded, or whose engines did not answer: theirs stays."""
 
 
 class ControlError(msgspec.Struct, frozen=True):

@@ -14,7 +14,6 @@ import psutil
 import pytest
 
 from node import api
-from node.api import THREAD_BODY_BYTES
 from node.engine.scripted import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.openai import TextRequest, parse_chat
@@ -25,6 +24,7 @@ from node.protocol.messages import (
     ModelState,
     StatusEvent,
 )
+from node.settings import THREAD_BODY_BYTES
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running
 
 ABORT_S = 0.25
@@ -240,6 +240,20 @@ async def test_what_came_from_the_cache_is_in_usage_and_head(tmp_path: Path) -> 
     assert counts == ["0", "49", "49"]
     for usage in (again.json()["usage"], data_of(streamed.text)[-2]["usage"]):
         assert usage["prompt_tokens_details"] == {"cached_tokens": 49}
+
+
+async def test_the_head_of_a_stream_predicts_what_its_usage_tells(tmp_path: Path) -> None:
+    cache = ScriptedCache(capacity_tokens=1000)
+    script = Script(max_rows=1, first_token_delay_s=0.2, tokens=1, cache=cache)
+    async with running(tmp_path, script) as agent:
+        first = asyncio.create_task(agent.chat("x" * 200))
+        await agent.until_active()
+        # Taken while the first is prefilled, and started when that is stored.
+        streamed = await agent.chat("x" * 200, stream=True, stream_options={"include_usage": True})
+        assert (await first).status_code == 200
+    assert streamed.headers["x-fleet-cached-tokens"] == "0"
+    usage = data_of(streamed.text)[-2]["usage"]
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 49}
 
 
 async def test_a_failure_after_a_comment_is_in_the_stream(tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from node.app import build_agent, build_app, is_loopback, load_node_id, load_token
+from node.app import build_agent, build_app, is_loopback, load_node_id, load_token, trim_disk
+from node.engine.cache.disk import open_tier
+from node.engine.cache.parts import EntryKind
 from node.engine.scripted import Script
 from node.errors import StartError
 from node.settings import Settings
+from tests.node.engine.cache.disk_world import LIMITS, ROOT, TIMEOUT_S, some_tensors, some_tokens
 from tests.node.serving import running
 
 
@@ -52,6 +55,9 @@ def test_the_node_id_stays_and_the_instance_is_new(tmp_path: Path) -> None:
         ({"engine": "text", "models": (), "served_model_names": ("a",)}, "1 names"),
         ({"engine": "text", "memory_limit_bytes": 1 << 50}, "this machine has"),
         ({"memory_limit_bytes": 1 << 30, "kv_cache_bytes": 1 << 31}, "lower --kv-cache-size"),
+        ({"memory_limit_bytes": 1 << 30, "kv_live_bytes": 1 << 31}, "lower --kv-live-size"),
+        ({"kv_cache_bytes": 1 << 20, "kv_snapshot_bytes": 1 << 21}, "lower --kv-snapshot-size"),
+        ({"kv_disk_bytes": 1 << 60}, "lower --kv-disk-size"),
     ],
 )
 def test_wrong_settings_stop_the_start_with_a_sentence(
@@ -129,3 +135,43 @@ async def test_a_node_without_faults_has_no_switches(tmp_path: Path) -> None:
     }
     await app({**scope, "query_string": b""}, receive, send)
     assert sent[0]["status"] == 404
+
+
+def test_old_kv_on_disk_is_trimmed_to_what_the_models_here_may_have(tmp_path: Path) -> None:
+    home = tmp_path / "kv"
+    for name in ("a", "b"):
+        tier = open_tier(home, LIMITS, name)
+        for seed in range(3):
+            tier.write(EntryKind.SPAN, ROOT, some_tokens(seed), some_tensors(seed))
+        tier.flush(TIMEOUT_S)
+        tier.close()
+    sizes = [file.stat().st_size for file in home.glob("*/*.safetensors")]
+    each_bytes = sum(sizes) // 2
+    text = Settings(home=tmp_path, kv_disk_bytes=each_bytes)
+    scripted = Settings(home=tmp_path, engine="scripted")
+    trim_disk(scripted)
+    assert len(list(home.glob("*/*.safetensors"))) == 6
+    trim_disk(text)
+    assert 1 <= len(list(home.glob("*/*.safetensors"))) <= 3
+    trim_disk(replace(text, kv_disk_bytes=0))
+    assert not list(home.glob("*/*.safetensors"))
+
+
+async def test_the_disk_is_trimmed_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trimmed: list[Settings] = []
+    monkeypatch.setattr("node.app.trim_disk", trimmed.append)
+    async with running(tmp_path):
+        assert [each.home for each in trimmed] == [tmp_path]
+
+
+def test_a_disk_that_cannot_be_trimmed_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_home: Path, _max_bytes: int) -> None:
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr("node.engine.cache.disk_home.trim_home", fail)
+    trim_disk(Settings(home=tmp_path))
+    assert "cannot be deleted: not yours" in caplog.text

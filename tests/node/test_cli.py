@@ -74,9 +74,13 @@ def test_a_question_without_an_answer_removes_nothing(
     ("arguments", "code", "words"),
     [
         (["serve", "--engine", "cuda"], 2, "engine must be one of"),
-        (["serve", "--memory-limit", "much"], 2, "is not a size"),
+        (["serve", "--memory-limit", "much"], 2, "--memory-limit: 'much' is not a size"),
+        (["serve", "--kv-live-size", "1"], 2, "kv_live_bytes must be at least"),
+        (["serve", "--warm", "m"], 2, "--warm: "),
         (["serve", "--memory-budget", "12GB"], 2, "--memory-budget"),
-        (["serve", "--kv-disk-size", "none"], 2, "is not a size"),
+        (["serve", "--kv-disk-size", "none"], 2, "--kv-disk-size: 'none' is not a size"),
+        (["serve", "--kv-disk-size", "none"], 2, "or give off or auto"),
+        (["doctor", "--max-rows", "300"], 2, "max_rows must be at most 256"),
         (["serve", "--kv-cache-bits", "5"], 2, "kv_cache_bits must be 4 or 8"),
         (["serve", "--max-rows", "0"], 2, "max_rows must be at least 1"),
         (["serve", "--host", "0.0.0.0"], 2, "--allow-plain-http"),
@@ -114,7 +118,8 @@ def test_shows_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     options = (
         "home host port engine memory-limit max-rows allow-plain-http script model prefill-chunk "
-        "decode-stall-target-ms kv-cache-size kv-cache-bits kv-live-bits kv-disk-size"
+        "decode-stall-target-ms kv-live-size kv-cache-size kv-snapshot-size kv-cache-bits "
+        "kv-live-bits kv-disk-size"
     )
     for option in [
         *options.split(),

@@ -1,22 +1,27 @@
 """What a router and a person ask of an agent, over a real socket."""
 
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
+from node import control
 from node.engine.scripted import Script
+from node.openai import TextRequest
 from node.protocol.messages import (
     HEADER_PROTOCOL,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
     PATH_UNLOAD,
+    PATH_WARM,
     Finished,
     ModelState,
     StatusEvent,
     decode_status,
 )
+from node.warm import parse_command
 from tests.node.serving import closed, running
 
 LOAD = {"model": "scripted"}
@@ -111,6 +116,24 @@ async def test_a_bad_command_is_told_in_one_sentence(tmp_path: Path) -> None:
         assert (await agent.client.get("/fleet/nothing")).status_code == 404
         assert (await agent.client.get(PATH_LOAD)).status_code == 405
         assert (await agent.client.get(PATH_EVENTS, params={"after": "x"})).status_code == 400
+
+
+@pytest.mark.parametrize(("size", "in_thread"), [(100, False), (5000, True)])
+async def test_large_commands_to_warm_are_parsed_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, *, in_thread: bool
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def recording(body: bytes) -> tuple[str, list[TextRequest]]:
+        threads.append(threading.current_thread())
+        return parse_command(body)
+
+    monkeypatch.setattr(control, "THREAD_BODY_BYTES", 1000)
+    monkeypatch.setattr(control, "parse_command", recording)
+    async with running(tmp_path) as agent:
+        body = {**LOAD, "requests": [{"prompt": "x" * size}]}
+        assert (await agent.client.post(PATH_WARM, json=body)).status_code == 200
+    assert [thread is not threading.current_thread() for thread in threads] == [in_thread]
 
 
 async def test_events_begin_with_a_snapshot_and_replay_what_was_missed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from node import encoder as encoder_module
 from node.encoder import Encoded, PromptEncoder, common_length
-from tests.node.tokenisers import SPECIALS, byte_level, metaspace
+from tests.node.tokenisers import SPECIALS, byte_level, metaspace, prepending
 
 TOKENIZERS = {
     "byte level": byte_level(),
@@ -18,11 +18,13 @@ TOKENIZERS = {
     "without specials": byte_level(specials=False),
     "metaspace first": metaspace(),
     "metaspace always": metaspace(scheme="always"),
+    "prepending": prepending(),
 }
 PIECES = [
     *SPECIALS,
     "<|end|>s",
     "<mask>",
+    "<|rest|>",
     "<|",
     "|>",
     " ",

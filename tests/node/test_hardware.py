@@ -9,10 +9,13 @@ import pytest
 from node.hardware import (
     PACKAGE_ROOT,
     Machine,
+    MemoryGroup,
     MemoryReading,
+    disk_bytes,
     free_disk_bytes,
     linux_available_bytes,
     linux_chip,
+    memory_groups,
     python_command,
     read_machine,
     read_memory,
@@ -83,8 +86,53 @@ def test_reads_the_available_memory_of_linux(tmp_path: Path) -> None:
     assert read_memory(mac=False).kernel_level is None
 
 
+V1_STAT = "cache 900\ntotal_cache 900\ntotal_inactive_file 300\n"
+V2_STAT = "anon 500\nfile 400\ninactive_file 100\n"
+
+
+def write_group(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+def test_reads_the_limits_of_control_groups(tmp_path: Path) -> None:
+    """As recorded: version 2 with a limit around an unlimited group."""
+    own, mount = tmp_path / "own", tmp_path / "mount"
+    own.write_text("0::/system.slice/agent.service\n")
+    limited = {"memory.max": "4000\n", "memory.current": "1000\n", "memory.stat": V2_STAT}
+    write_group(mount / "system.slice", limited)
+    write_group(
+        mount / "system.slice" / "agent.service", {"memory.max": "max\n", "memory.current": "9\n"}
+    )
+    (group,) = memory_groups(own, mount)
+    assert group == MemoryGroup(limit_bytes=4000, used_bytes=900)
+    assert group.available_bytes == 3100
+    assert MemoryGroup(5, 9).available_bytes == 0
+    assert memory_groups(tmp_path / "none", mount) == []
+
+
+def test_a_container_sees_its_own_group_as_the_root(tmp_path: Path) -> None:
+    """As recorded: version 1, whose path is that of the host."""
+    own, mount = tmp_path / "own", tmp_path / "mount"
+    own.write_text("12:cpu,cpuacct:/docker/0f3a\n5:memory:/docker/0f3a\n1:name=systemd:/x\n")
+    files = {"memory.limit_in_bytes": "2147483648\n", "memory.usage_in_bytes": "1000\n"}
+    write_group(mount / "memory", {**files, "memory.stat": V1_STAT})
+    assert memory_groups(own, mount) == [MemoryGroup(2 * GIB, 700)]
+
+
+def test_a_control_group_limits_the_machine_and_what_is_available(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = [MemoryGroup(100_000, 40_000), MemoryGroup(90_000, 20_000)]
+    monkeypatch.setattr("node.hardware.memory_groups", lambda: groups)
+    assert read_machine(mac=False).memory_bytes == 90_000
+    assert read_memory(mac=False).available_bytes == 60_000
+
+
 def test_the_disk_of_a_folder_to_be_made_is_known(tmp_path: Path) -> None:
     assert free_disk_bytes(tmp_path / "a" / "b") > 0
+    assert disk_bytes(tmp_path / "a") >= free_disk_bytes(tmp_path / "a")
     assert free_disk_bytes(tmp_path / ("x" * 300)) == 0
 
 

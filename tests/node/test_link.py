@@ -12,21 +12,23 @@ from typing import Any
 import psutil
 import pytest
 
-from node.engine.scripted import Script, encode_script
+from node.engine.scripted import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.errors import EngineDied, LoadFailure, ShuttingDown
 from node.hardware import PACKAGE_ROOT
-from node.link import EngineLink, RowRefused, RowStream
+from node.link import EngineLink, EngineSilent, RowRefused, RowStream
 from node.protocol.messages import FinishReason
 from node.types import (
     CacheEvent,
     CacheEventKind,
     Delta,
     EngineSpec,
+    EngineStats,
     GenerateRequest,
     Marked,
     MemoryLease,
     Pressure,
+    Progress,
 )
 
 WAIT_S = 10.0
@@ -195,6 +197,45 @@ async def test_one_that_stops_waiting_for_an_answer_takes_no_others() -> None:
         await asyncio.sleep(0)
         first.cancel()
         assert (await second).lease == MemoryLease(0, 0, 2)
+
+
+async def test_a_clear_does_not_take_the_answer_of_a_lease() -> None:
+    script = Script(
+        models=(ScriptedModel(kv_bytes_per_token=10),),
+        cache=ScriptedCache(capacity_tokens=10),
+        stall_after_tokens=1,
+    )
+    async with linked(script) as link:
+        row = link.submit(request(), Ends())
+        await row.next()
+        lease = asyncio.create_task(link.set_lease(MemoryLease(0, 0, 0)))
+        await asyncio.sleep(0)
+        assert (await link.clear_cache()).entries == 0
+        assert not lease.done(), "the row holds more than the lease"
+        link.cancel("u")
+        assert (await lease).live_kv_bytes == 0
+
+
+async def test_a_clear_that_gets_no_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.link.CLEAR_S", 0.05)
+    async with linked(Script(failing_command="clear_cache")) as link:
+        with pytest.raises(EngineSilent, match="did not forget"):
+            await link.clear_cache()
+        assert (await link.set_lease(MemoryLease(0, 0, 1))).lease == MemoryLease(0, 0, 1)
+
+
+async def test_the_state_is_told_before_its_answers() -> None:
+    told: list[EngineStats] = []
+    async with linked(on_stats=told.append) as link:
+        assert await link.set_lease(MemoryLease(0, 0, 1)) is told[-1]
+
+
+def test_progress_ends_with_the_prefill() -> None:
+    row = RowStream("u", Ends())
+    row.on_progress(Progress("u", 1, 3))
+    assert row.progress == Progress("u", 1, 3)
+    row.on_progress(Progress("u", 3, 3))
+    assert row.progress is None, "what follows is decoding"
 
 
 async def test_cache_events_are_told_and_a_clear_forgets_all() -> None:

@@ -67,13 +67,37 @@ def test_what_one_may_not_have_goes_to_the_others() -> None:
     assert budget.stored_bytes == 900
 
 
-def test_weights_that_turn_out_larger_leave_less_to_store() -> None:
+def test_weights_that_turn_out_larger_leave_less_to_store(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     budget = Budget(1000)
     budget.admit("a", fixed(100))
     budget.correct("a", 500)
     assert budget.lease("a") == MemoryLease(500, 0, 450)
+    assert caplog.messages == []
+    budget.admit("b", fixed(100))
     budget.correct("a", 2000)
-    assert stored(budget, "a") == [0]
+    assert stored(budget, "ab") == [0, 0]
+    assert budget.excess_bytes == 1100
+    assert len(caplog.messages) == 1 and "exceed the memory limit" in caplog.messages[0]
+
+
+def test_pinned_kv_is_granted_for_good() -> None:
+    budget = Budget(1000)
+    budget.admit("a", fixed(100))
+    assert budget.pin("a", 300)
+    assert not budget.pin("a", 300)
+    assert not budget.pin("nobody", 300)
+    assert stored(budget, "a") == [300 + 540]
+    assert (budget.leased_bytes, budget.fixed_bytes, budget.room_bytes("b")) == (400, 100, 600)
+    with pytest.raises(DoesNotFit):
+        budget.admit("b", fixed(601))
+    budget.admit("b", fixed(600))
+    assert stored(budget, "ab") == [300, 0]
+    budget.admit("a", fixed(100), 310)
+    budget.release("b")
+    budget.pin("a", 300)
+    assert stored(budget, "a") == [310], "a size that is set bounds both parts together"
 
 
 async def pause(turns: int) -> None:
@@ -82,7 +106,8 @@ async def pause(turns: int) -> None:
 
 
 class Engine:
-    """A tenant whose answers can be held back; what it holds changes when it answers."""
+    """A tenant whose answers can be held back; what it holds changes when it answers, or, where
+    it `applies_at_once`, before."""
 
     def __init__(self, world: "World", lease: MemoryLease) -> None:
         self._world = world
@@ -91,12 +116,13 @@ class Engine:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.dead = False
+        self.applies_at_once = False
         self.turns = 0
         """Of the event loop, that an answer takes."""
 
     async def set_lease(self, lease: MemoryLease) -> EngineStats:
         self.asked.set()
-        if lease.stored_kv_bytes > self.lease.stored_kv_bytes:
+        if self.applies_at_once or lease.stored_kv_bytes > self.lease.stored_kv_bytes:
             self.lease = lease
         self._world.check()
         await self.may_answer.wait()
@@ -197,6 +223,67 @@ async def test_an_engine_that_does_not_give_back_in_time_fails_the_load(
     world.engines["a"].may_answer.set()
     await world.leases.settle()
     assert world.stored == {"a": 810}
+
+
+async def test_a_cut_that_timed_out_but_was_applied_is_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory_module, "GIVE_BACK_S", 0.01)
+    world = World(1000)
+    await world.load("a", 100)
+    first = world.engines["a"]
+    first.applies_at_once = True
+    first.may_answer.clear()
+    with pytest.raises(LoadFailure, match="a did not give back memory"):
+        await world.load("b", 300)
+    assert world.stored == {"a": 270}
+    world.budget.release("b")
+    first.may_answer.set()
+    await world.leases.settle()
+    assert world.stored == {"a": 810}
+
+
+async def test_one_late_engine_does_not_keep_the_others_from_their_leases(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(memory_module, "GIVE_BACK_S", 0.01)
+    world = World(1000)
+    for key in "abc":
+        await world.load(key, 100)
+    assert world.stored == {"a": 210, "b": 210, "c": 210}
+    late = world.engines["a"]
+    late.may_answer.clear()
+    # The pinned KV of one leaves less for all, and another has more than before.
+    world.budget.pin("b", 100)
+    world.budget.admit("c", fixed(50))
+    world.leases.settle_soon()
+    world.leases.settle_soon()
+    async with asyncio.timeout(WAIT_S):
+        while not caplog.messages:
+            await asyncio.sleep(0)
+        assert world.stored["b"] == world.budget.lease("b").stored_kv_bytes > 210
+        assert world.stored["c"] == world.budget.lease("c").stored_kv_bytes < 210
+        assert world.stored["a"] == 210
+        late.may_answer.set()
+        while world.stored["a"] != world.budget.lease("a").stored_kv_bytes:
+            await asyncio.sleep(0)
+    await world.leases.close()
+    assert caplog.messages == ["a did not come to a new memory lease within 0 s."]
+
+
+async def test_kv_that_is_pinned_while_a_load_waits_for_room_fails_it() -> None:
+    world = World(1000)
+    await world.load("a", 100)
+    first = world.engines["a"]
+    first.may_answer.clear()
+    first.asked.clear()
+    async with asyncio.timeout(WAIT_S):
+        load = asyncio.create_task(world.load("b", 800))
+        await first.asked.wait()
+        world.budget.pin("a", 400)
+        first.may_answer.set()
+        with pytest.raises(LoadFailure, match="came to need more"):
+            await load
 
 
 async def test_an_engine_that_dies_meanwhile_has_given_everything_back() -> None:

@@ -111,6 +111,8 @@ def test_every_size_can_be_set() -> None:
         max_rows=3,
         prefill_chunk_tokens=64,
         decode_stall_target_ms=50,
+        kv_live_bytes=3 * GIB,
+        kv_snapshot_bytes=GIB,
         kv_cache_bits=8,
         kv_live_bits=4,
         kv_disk_bytes=GIB,
@@ -120,11 +122,13 @@ def test_every_size_can_be_set() -> None:
         "max_rows 3 (as set)",
         "prefill_chunk 64 tokens (as set)",
         "decode_stall_target 50 ms (as set)",
+        "live KV 3.0 GiB (as set)",
         "kv_cache_bits 8 (as set)",
         "kv_live_bits 4 (as set)",
         "KV on disk 1.0 GiB (as set)",
         "KV written to disk a day unlimited (as set)",
     ]
+    assert (made.fixed.live_kv_bytes, made.snapshot_bytes) == (3 * GIB, GIB)
 
 
 def test_tells_of_the_stored_kv_that_the_budget_shares_out() -> None:
@@ -135,14 +139,17 @@ def test_tells_of_the_stored_kv_that_the_budget_shares_out() -> None:
     assert snapshots.line == "snapshots 2.0 GiB (auto: at most half of the stored KV)"
     stored, _ = stored_choices(GIB, 1, Settings(home=HOME, kv_cache_bytes=GIB))
     assert stored.line == "stored KV 1.0 GiB (as set)"
+    small = Settings(home=HOME, kv_snapshot_bytes=2 * GIB)
+    assert stored_choices(4 * GIB, 1, small)[1].line == "snapshots 2.0 GiB (as set)"
+    assert stored_choices(GIB, 1, small)[1].line == "snapshots 1.0 GiB (as set)"
 
 
 def test_an_engine_is_started_with_the_plan() -> None:
-    settings = Settings(home=HOME, kv_cache_bits=4, kv_live_bits=8)
+    settings = Settings(home=HOME, kv_cache_bits=4, kv_live_bits=8, kv_snapshot_bytes=5)
     made = plan_engine(entry(), Room(64 * GIB, 10**11, has_gpu=True), settings)
     spec = engine_spec(entry(), made, settings)
     assert (spec.folder, spec.max_rows, spec.lease) == ("/m", 16, made.fixed)
-    assert (spec.kv_cache_bits, spec.kv_live_bits) == (4, 8)
+    assert (spec.kv_cache_bits, spec.kv_live_bits, spec.snapshot_bytes) == (4, 8, 5)
     assert (spec.prefill_chunk_tokens, spec.decode_stall_target_ms) == (2048, 200)
     assert spec.disk == DiskCache("/home/kv", 10**10, max_bytes_per_day=DISK_BYTES_PER_DAY)
     without = plan_engine(entry(), Room(64 * GIB, 0, has_gpu=True), settings)

@@ -16,7 +16,7 @@ from node.errors import BadRequest, LoadFailure
 from node.openai import TextRequest, parse_chat, parse_completion
 from node.prompt import Prompt, PromptRenderer, Renderers, ScriptedRenderer, generate_request
 from node.types import Loaded
-from tests.node.tokenisers import byte_level, made_folder
+from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
 WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]
 TEMPLATE = (
@@ -179,9 +179,10 @@ async def test_nothing_else_waits_for_long_renders(monkeypatch: pytest.MonkeyPat
 
 def test_a_row_takes_over_what_the_request_asks_for() -> None:
     request = completion([1, 2], max_tokens=3, stop="x", top_k=5, logit_bias={"9": 1})
-    row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2), INFO)
+    row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2, (3,)), INFO)
     assert (row.uid, row.tokens, row.max_tokens, row.stops) == ("u", (1, 2, 3), 3, ("x",))
     assert (row.boundaries, row.reusable_tokens, row.warm) == ((1, 2), 2, False)
+    assert row.dropped_answer == (3,)
     assert row.sampling == request.sampling
     plain = generate_request(completion([1], top_k=10), "u", Prompt((1,)), INFO)
     assert plain.sampling.top_k == 0
@@ -235,7 +236,12 @@ SYSTEM_LAST = (
     "{{ m.content }}<|end|>{% elif m.role == 'assistant' %}{{ m.content }}<|end|>"
     "{% endif %}{% endfor %}"
 )
+QUOTING = (
+    "{% for m in messages %}<|begin|>{{ m.content | tojson }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|begin|>{% endif %}"
+)
 TEMPLATES = {
+    "quoting": QUOTING,
     "chatml": CHATML,
     "thinking": THINKING,
     "last query": LAST_QUERY,
@@ -303,6 +309,107 @@ def test_reasoning_that_the_next_turn_drops_is_not_reusable(
     prompt = renderer.render(chat(USER, thought, USER))
     assert prompt.reusable_tokens is None
     assert len(prompt.boundaries) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "opening"),
+    [("last query", "<think>"), ("chatml", ""), ("thinking", ""), ("plain", "")],
+)
+def test_an_answer_with_reasoning_that_the_next_turn_drops_is_not_kept(
+    renderers_of: dict[str, PromptRenderer], name: str, opening: str
+) -> None:
+    renderer = renderers_of[name]
+    dropped = renderer.render(chat(USER)).dropped_answer
+    assert renderer._tokenizer.decode(dropped) == opening
+    assert len(dropped) == (1 if opening else 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "opening"),
+    [
+        (LAST_QUERY.replace("think>", "seed:think>"), "<seed:think"),
+        (LAST_QUERY.replace("</think>", "[/THINK]"), "[THINK"),
+        (LAST_QUERY.replace("think>", "tool_call>"), "<tool_call"),
+    ],
+)
+def test_a_template_may_drop_reasoning_of_another_name(
+    tmp_path: Path, template: str, opening: str
+) -> None:
+    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), template))
+    dropped = renderer.render(chat(USER)).dropped_answer
+    # The last character may be one token with the text behind it.
+    assert renderer._tokenizer.decode(dropped).startswith(opening)
+
+
+@pytest.mark.parametrize("make", [byte_level, metaspace, prepending])
+def test_what_a_tokeniser_puts_behind_the_opening_is_no_part_of_it(
+    tmp_path: Path, make: Any
+) -> None:
+    renderer = PromptRenderer(made_folder(tmp_path, make(), LAST_QUERY))
+    dropped = renderer.render(chat(USER)).dropped_answer
+    assert renderer._tokenizer.convert_ids_to_tokens(dropped) == ["<think>"]
+
+
+@pytest.mark.parametrize("name", ["chatml", "last query", "alternating", "trimming", "quoting"])
+@pytest.mark.parametrize("answer", ["a b", "<think>\nr\n</think>\n\na b", "a <think>r</think>b"])
+def test_the_next_prompt_begins_with_an_answer_that_is_kept(
+    renderers_of: dict[str, PromptRenderer], name: str, answer: str
+) -> None:
+    renderer = renderers_of[name]
+    before = renderer.render(chat(USER))
+    said = renderer._encode(answer)
+    dropped = before.dropped_answer
+    if before.reusable_tokens is None and not (dropped and said[: len(dropped)] == dropped):
+        after = renderer.render(chat(USER, ("assistant", answer), USER))
+        # Reasoning in the middle of an answer is nothing that a template is asked about.
+        if not (name == "last query" and answer.startswith("a <think>")):
+            kept = before.tokens + said
+            assert after.tokens[: len(kept)] == kept
+
+
+@pytest.mark.parametrize("make", [byte_level, metaspace, prepending])
+def test_any_tokeniser_is_cut_at_the_end_of_each_message(tmp_path: Path, make: Any) -> None:
+    renderer = PromptRenderer(made_folder(tmp_path, make(), CHATML))
+    messages = [("system", "the 🎉"), ("user", "é x<|rest|>  a"), ASSISTANT, ("user", "today")]
+    whole = renderer.render(chat(*messages))
+    assert len(whole.boundaries) == len(messages)
+    assert whole.reusable_tokens is None
+    texts = [text.replace("<unk>", "🎉").rstrip() for text in parts_of(renderer, whole)]
+    assert [text[-1] for text in texts[:-1]] == ["🎉", "a", "b", "y"]
+    for count in (1, 2, 3):
+        shared = renderer.render_shared(chat(*messages[:count]))
+        assert whole.tokens[: len(shared.tokens)] == shared.tokens
+    for count in (2, 3):
+        before = renderer.render(chat(*messages[:count]))
+        reusable = before.tokens[: before.reusable_tokens]
+        assert whole.tokens[: len(reusable)] == reusable
+
+
+def test_an_answer_at_the_end_is_reused_with_all_that_is_before_it(
+    renderers_of: dict[str, PromptRenderer],
+) -> None:
+    for name in ("chatml", "thinking", "last query", "trimming", "alternating", "quoting"):
+        renderer = renderers_of[name]
+        messages = [SYSTEM, USER, ASSISTANT]
+        now = renderer.render(chat(*messages))
+        assert len(now.boundaries) == 3
+        after = renderer.render(chat(*messages, ("user", "today")))
+        assert now.reusable_tokens is not None
+        assert now.reusable_tokens > now.boundaries[-1]
+        assert after.tokens[: now.reusable_tokens] == now.tokens[: now.reusable_tokens]
+
+
+def test_contents_may_hold_characters_for_private_use(
+    renderers_of: dict[str, PromptRenderer],
+) -> None:
+    renderer = renderers_of["chatml"]
+    odd = "".join(prompt.MARKERS[:9])
+    found = renderer.render(chat(("system", odd + "a"), ("user", odd)))
+    assert parts_of(renderer, found)[:2] == [
+        f"<|begin|>system\n{odd}a",
+        f"<|end|>\n<|begin|>user\n{odd}",
+    ]
+    assert found.reusable_tokens is None
 
 
 @pytest.mark.parametrize("content", ["hello", "hello \n ", " \n hello"])

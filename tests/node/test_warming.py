@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
+from node.agent import agent as agent_module
+from node.agent import warming
 from node.engine.scripted import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
+from node.memory import GIB, Leases
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,
     PATH_LOAD,
@@ -18,8 +22,10 @@ from node.protocol.messages import (
     PATH_WARM,
     ClearedCache,
     Finished,
+    ModelState,
 )
-from node.warm import WarmResult, decode_result
+from node.types import Pressure
+from node.warm import Told, WarmProgress, WarmResult, decode_told
 from tests.node.serving import WAIT_S, RunningAgent, running
 
 CACHING = Script(
@@ -31,10 +37,14 @@ SYSTEM = {"messages": [{"role": "system", "content": LONG}]}
 MODEL = {"model": "scripted"}
 
 
-async def warmed(agent: RunningAgent, *requests: dict[str, Any]) -> list[WarmResult]:
+async def warm_lines(agent: RunningAgent, *requests: dict[str, Any]) -> list[Told]:
     response = await agent.client.post(PATH_WARM, json={**MODEL, "requests": requests})
     assert response.status_code == 200, response.text
-    return [decode_result(line) for line in response.text.splitlines()]
+    return [decode_told(line) for line in response.text.splitlines()]
+
+
+async def warmed(agent: RunningAgent, *requests: dict[str, Any]) -> list[WarmResult]:
+    return [each for each in await warm_lines(agent, *requests) if isinstance(each, WarmResult)]
 
 
 async def cached_tokens(agent: RunningAgent, content: str = LONG) -> int:
@@ -64,6 +74,24 @@ async def test_a_prompt_that_fails_is_told_and_the_next_one_goes_on(tmp_path: Pa
     async with running(tmp_path, Script(step_failure_after_tokens=0)) as agent:
         (failed,) = await warmed(agent, SYSTEM)
         assert failed.error is not None
+
+
+async def test_a_prompt_that_is_not_kept_is_a_failure(tmp_path: Path) -> None:
+    async with running(tmp_path, Script()) as agent:
+        (failed,) = await warmed(agent, SYSTEM)
+    assert failed.error is not None and "no room to keep it" in failed.error
+
+
+async def test_how_far_a_prompt_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warming, "PROGRESS_S", 0.02)
+    script = msgspec.structs.replace(CACHING, prefill_s_per_token=0.001, progress_interval_s=0.01)
+    async with running(tmp_path, script) as agent:
+        *told, last = await warm_lines(agent, SYSTEM)
+    assert isinstance(last, WarmResult) and last.error is None
+    done = [each.done_tokens for each in told if isinstance(each, WarmProgress)]
+    assert len(done) == len(told) > 1
+    assert done == sorted(set(done))
+    assert done[-1] < last.prompt_tokens
 
 
 @pytest.mark.parametrize(
@@ -99,6 +127,30 @@ async def test_a_caller_that_leaves_takes_its_prompt_back(tmp_path: Path) -> Non
         await agent.until_active(0)
 
 
+async def test_a_caller_that_leaves_during_the_load_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with running(tmp_path, Script(load_delay_s=0.3, wedge=True)) as agent:
+        body = {**MODEL, "requests": [SYSTEM]}
+        call = asyncio.create_task(agent.client.post(PATH_WARM, json=body))
+        async with asyncio.timeout(WAIT_S):
+            while (await agent.status()).models[0].state is not ModelState.LOADING:
+                pass
+            call.cancel()
+            assert (await agent.client.post(PATH_LOAD, json=MODEL)).status_code == 200
+            while (await agent.client.post(PATH_UNLOAD, json=MODEL)).status_code != 200:
+                pass
+    assert call.cancelled()
+
+
+async def test_a_model_that_a_command_warms_is_not_unloaded(tmp_path: Path) -> None:
+    async with running(tmp_path, Script(wedge=True)) as agent:
+        body = {**MODEL, "requests": [SYSTEM]}
+        async with agent.client.stream("POST", PATH_WARM, json=body):
+            await agent.until_active()
+            busy = await agent.client.post(PATH_UNLOAD, json=MODEL)
+        assert busy.status_code == 409
+        assert busy.json()["message"] == "Prompts of scripted are being warmed."
+
+
 @pytest.fixture
 def plan(tmp_path: Path) -> tuple[tuple[str, Path], ...]:
     file = tmp_path / "warm.jsonl"
@@ -120,7 +172,7 @@ async def test_they_are_prefilled_once_and_hold_up_no_request(
     tmp_path: Path, plan: tuple[tuple[str, Path], ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    script = Script(prefill_s_per_token=0.001)
+    script = msgspec.structs.replace(CACHING, prefill_s_per_token=0.001)
     async with running(tmp_path, script, warm=plan) as agent:
         answers = await asyncio.gather(*(agent.chat("hi", max_tokens=1) for _ in range(3)))
         assert [answer.status_code for answer in answers] == [200] * 3
@@ -134,8 +186,120 @@ async def test_one_that_fails_is_logged_and_the_load_goes_on(
 ) -> None:
     script = Script(models=(ScriptedModel(context_tokens=4),))
     async with running(tmp_path, script, warm=plan) as agent:
+        for count in (1, 2):
+            # A command is an occasion to try again.
+            assert (await agent.client.post(PATH_LOAD, json=MODEL)).status_code == 200
+            assert warnings(caplog) == count
+
+
+async def test_an_unload_gives_up_the_prompts_of_the_settings(
+    tmp_path: Path, plan: tuple[tuple[str, Path], ...]
+) -> None:
+    async with running(tmp_path, Script(wedge=True), warm=plan) as agent:
+        load = asyncio.create_task(agent.client.post(PATH_LOAD, json=MODEL))
+        await agent.until_active()
+        assert (await agent.client.post(PATH_UNLOAD, json=MODEL)).status_code == 200
+        assert (await load).status_code == 200
+        assert (await agent.status()).models[0].state is ModelState.ON_DISK
+
+
+async def test_they_wait_for_the_engines_share_of_memory(
+    tmp_path: Path, plan: tuple[tuple[str, Path], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, settle = asyncio.Event(), Leases.settle
+
+    async def late(leases: Leases) -> None:
+        await gate.wait()
+        await settle(leases)
+
+    monkeypatch.setattr(Leases, "settle", late)
+    async with running(tmp_path, CACHING, warm=plan) as agent:
+        load = asyncio.create_task(agent.client.post(PATH_LOAD, json=MODEL))
+        # No request waits for them.
+        assert (await agent.chat("hi", max_tokens=1)).status_code == 200
+        assert not load.done()
+        gate.set()
+        assert (await load).status_code == 200
+        assert await cached_tokens(agent) > 0
+
+
+async def test_those_without_room_are_tried_again_when_there_is_more(
+    tmp_path: Path, plan: tuple[tuple[str, Path], ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    models = (
+        ScriptedModel(context_tokens=200, kv_bytes_per_token=10**7),
+        ScriptedModel("other"),
+    )
+    script = Script(models=models, cache=ScriptedCache(capacity_tokens=10_000))
+    async with running(tmp_path, script, warm=plan, memory_limit_bytes=9 * GIB) as agent:
+        for model in ("other", "scripted"):
+            load = await agent.client.post(PATH_LOAD, json={"model": model})
+            assert load.status_code == 200, load.text
+        for _ in range(2):
+            assert (await agent.chat("hi", max_tokens=1)).status_code == 200
+        assert warnings(caplog) == 1
+        assert (await agent.client.post(PATH_UNLOAD, json={"model": "other"})).status_code == 200
+        await until_warm(agent, caplog)
+        assert warnings(caplog) == 1
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> int:
+    lines = [line for line in caplog.messages if line.startswith("Warm prompt 1 of scripted: ")]
+    return len(lines)
+
+
+async def until_warm(agent: RunningAgent, caplog: pytest.LogCaptureFixture) -> None:
+    """Asks something, again and again, until the prompts of the settings are warm."""
+    async with asyncio.timeout(WAIT_S):
+        while not any("of warm prompts for scripted" in line for line in caplog.messages):
+            await agent.chat("hi", max_tokens=1)
+
+
+async def test_under_pressure_they_wait_for_its_end(
+    tmp_path: Path,
+    plan: tuple[tuple[str, Path], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(warming, "PRESSURE_S", 0.01)
+    monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
+    async with running(tmp_path, CACHING, warm=plan) as agent:
+        supervisor = agent.app.agent._supervisor
+        supervisor.set_pressure(Pressure.SOFT)
         assert (await agent.client.post(PATH_LOAD, json=MODEL)).status_code == 200
-    assert [line for line in caplog.messages if line.startswith("Warm prompt 1 of scripted: ")]
+        assert caplog.messages.count("The warm prompts of scripted wait for memory.") == 1
+        supervisor.set_pressure(Pressure.HARD)
+        await agent.status()
+        supervisor.set_pressure(Pressure.NONE)
+        async with asyncio.timeout(WAIT_S):
+            while not any("of warm prompts for scripted" in line for line in caplog.messages):
+                await agent.status()
+        assert await cached_tokens(agent) > 0
+    assert warnings(caplog) == 0
+
+
+async def test_pressure_in_the_middle_is_not_the_prompts_fault(
+    tmp_path: Path,
+    plan: tuple[tuple[str, Path], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(warming, "PRESSURE_S", 0.01)
+    monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
+    script = msgspec.structs.replace(CACHING, first_token_delay_s=0.1)
+    async with running(tmp_path, script, warm=plan) as agent:
+        load = asyncio.create_task(agent.client.post(PATH_LOAD, json=MODEL))
+        await agent.until_active()
+        supervisor = agent.app.agent._supervisor
+        supervisor.set_pressure(Pressure.HARD)
+        assert (await load).status_code == 200
+        supervisor.set_pressure(Pressure.NONE)
+        await until_warm(agent, caplog)
+        assert await cached_tokens(agent) > 0
+    assert warnings(caplog) == 0
 
 
 async def test_a_shutdown_does_not_wait_for_them(

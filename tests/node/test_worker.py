@@ -2,6 +2,8 @@
 
 import signal
 
+import msgspec
+
 from node.engine.scripted import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import FinishReason
@@ -99,10 +101,11 @@ def test_leases_and_clears_are_answered_in_order() -> None:
     with EngineProcess(spec(Script(cache=ScriptedCache(capacity_tokens=9)))) as engine:
         engine.send(submit("a"))
         engine.rows(1)
-        engine.send(SetLease(MemoryLease(1, 2, 3)), ClearCache(), SetPressure(Pressure.SOFT))
+        lease = MemoryLease(1, 2, 3)
+        engine.send(SetLease(lease, 7), ClearCache(8), SetPressure(Pressure.SOFT))
         first, second = engine.next(EngineStats), engine.next(EngineStats)
-        assert (first.answered, first.entries, first.lease) == (1, 1, MemoryLease(1, 2, 3))
-        assert (second.answered, second.entries) == (2, 0)
+        assert (first.answered, first.entries, first.lease) == ((7,), 1, lease)
+        assert (second.answered, second.entries) == ((8,), 0)
 
 
 def test_a_lease_is_answered_only_when_the_engine_is_within_it() -> None:
@@ -111,11 +114,69 @@ def test_a_lease_is_answered_only_when_the_engine_is_within_it() -> None:
     with EngineProcess(spec(script)) as engine:
         engine.send(submit("a", max_tokens=None))
         engine.next(Frame)
-        engine.send(SetLease(MemoryLease(0, 0, 0)))
+        engine.send(SetLease(MemoryLease(0, 0, 0), 1))
         before = engine.next(EngineStats)
-        assert (before.answered, before.decoding_rows) == (0, 1)
+        assert (before.answered, before.decoding_rows) == ((), 1)
         after = engine.next(EngineStats)
-        assert (after.answered, after.live_kv_bytes) == (1, 0)
+        assert (after.answered, after.live_kv_bytes) == ((1,), 0)
+
+
+def test_a_newer_lease_is_not_held_up_by_one_that_it_replaces() -> None:
+    script = Script(models=(ScriptedModel(kv_bytes_per_token=10),), stall_after_tokens=1)
+    with EngineProcess(spec(script)) as engine:
+        engine.send(submit("a", max_tokens=None))
+        engine.next(Frame)
+        engine.send(SetLease(MemoryLease(0, 0, 0), 1), ClearCache(2))
+        assert engine.next(EngineStats).answered == ()
+        assert engine.next(EngineStats).answered == (2,), "which is not the lease's answer"
+        engine.send(SetLease(MemoryLease(0, 1000, 0), 3))
+        assert engine.next(EngineStats).answered == (1, 3)
+
+
+def test_a_lease_is_kept_when_what_is_beyond_it_is_pinned() -> None:
+    model = ScriptedModel(kv_bytes_per_token=10)
+    script = Script(models=(model,), cache=ScriptedCache(capacity_tokens=100))
+    with EngineProcess(
+        msgspec.structs.replace(spec(script), lease=MemoryLease(0, 0, 1000))
+    ) as engine:
+        engine.send(Submit(GenerateRequest("a", (1, 2, 3), max_tokens=1, warm=True)))
+        engine.rows(1)
+        engine.send(SetLease(MemoryLease(0, 0, 20), 1))
+        stats = engine.next(EngineStats)
+        assert (stats.stored_kv_bytes, stats.pinned_kv_bytes) == (30, 30)
+        assert stats.answered == (1,)
+
+
+def test_a_cancel_that_fails_ends_the_rows_and_no_more() -> None:
+    script = Script(stall_after_tokens=1, failing_command="cancel")
+    with EngineProcess(spec(script)) as engine:
+        engine.send(submit("a"), submit("b"))
+        engine.next(Frame)
+        engine.send(Cancel("a"))
+        rows = engine.rows(2)
+        for _, last in rows.values():
+            assert last.finish is FinishReason.ERROR
+            assert last.error is not None and "failed on a command" in last.error
+        engine.send(submit("c", max_tokens=1))
+        assert engine.rows(1)["c"][1].finish is FinishReason.LENGTH
+
+
+def test_a_submit_that_fails_is_refused_with_a_sentence() -> None:
+    with EngineProcess(spec(Script(failing_command="submit"))) as engine:
+        engine.send(submit("a"))
+        refused = engine.next(Refused)
+        assert refused.uid == "a"
+        assert refused.reason.startswith("The engine failed on a command: ")
+
+
+def test_a_clear_that_fails_is_not_answered_and_a_lease_that_fails_counts_by_what_is_held() -> None:
+    with EngineProcess(spec(Script(failing_command="clear_cache"))) as engine:
+        engine.send(ClearCache(1), SetLease(MemoryLease(0, 0, 0), 2))
+        assert engine.next(EngineStats).answered == ()
+        assert engine.next(EngineStats).answered == (2,)
+    with EngineProcess(spec(Script(failing_command="set_lease"))) as engine:
+        engine.send(SetLease(MemoryLease(0, 0, 0), 1))
+        assert engine.next(EngineStats).answered == (1,)
 
 
 def test_the_state_is_told_while_rows_run_and_once_after() -> None:

@@ -39,17 +39,43 @@ def metaspace(*, scheme: str = "first") -> Tokenizer:
     return _trained(tokenizer, [chr(number) for number in range(32, 127)], specials=True)
 
 
+def prepending() -> Tokenizer:
+    """A BPE that puts a space before each piece of text and spells what it does not know in bytes,
+    as of Llama 2."""
+    normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    learning = Tokenizer(models.BPE(unk_token="<unk>"))
+    learning.normalizer = normalizer
+    learned = json.loads(_trained(learning, list("<|>▁"), specials=False).to_str())["model"]
+    vocabulary = learned["vocab"]
+    for number in range(256):
+        vocabulary[f"<0x{number:02X}>"] = len(vocabulary)
+    merges = [tuple(pair) for pair in learned["merges"]]
+    model = models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizer
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    _add_specials(tokenizer)
+    return tokenizer
+
+
 def _trained(tokenizer: Tokenizer, alphabet: list[str], *, specials: bool) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=600, initial_alphabet=alphabet, special_tokens=["<unk>"], show_progress=False
     )
     tokenizer.train_from_iterator([_TEXT] * 4, trainer)
     if specials:
-        # The names of real ones may begin alike, and only the longest counts.
-        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIALS])
-        tokenizer.add_special_tokens([AddedToken("<|end|>s", normalized=False)])
-        tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+        _add_specials(tokenizer)
     return tokenizer
+
+
+def _add_specials(tokenizer: Tokenizer) -> None:
+    # The names of real ones may begin alike, and only the longest counts.
+    tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in SPECIALS])
+    tokenizer.add_special_tokens([AddedToken("<|end|>s", normalized=False)])
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken("<|rest|>", rstrip=True, normalized=False)])
 
 
 def made_folder(folder: Path, tokenizer: Tokenizer, template: str | None) -> Path:

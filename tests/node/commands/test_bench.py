@@ -6,10 +6,12 @@ from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from node.commands import bench
 from node.commands.agent_client import CommandFailed, Place
-from node.commands.bench_load import Answer, Load, worst_gap
+from node.commands.bench_load import Answer, Load, Stall, Streams, worst_gap
 from node.engine.scripted import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from tests.node.commands.running import Ended, run_command
@@ -42,7 +44,13 @@ async def test_measures_streams_repeats_stalls_and_sessions(
 ) -> None:
     async with running(tmp_path, SCRIPT) as agent:
         ended = await measured(agent, tmp_path, capsys, "--json")
-    assert (ended.code, ended.err) == (0, "")
+    assert ended.code == 0
+    # Where there is no terminal, there is a line for each.
+    assert ended.err.splitlines()[:2] == [
+        "Measurement 1 of 5: 1 stream.",
+        "Measurement 2 of 5: 2 streams.",
+    ]
+    assert ended.err.count("\n") == 5
     shown = json.loads(ended.out)
     found = {name: each["result"] for name, each in shown["measurements"].items()}
     assert list(found) == [
@@ -88,6 +96,34 @@ async def test_a_server_that_is_not_there_or_refuses_is_one_line(
         assert "HTTP 401" in ended.err
         ended = await measured(agent, tmp_path, capsys, "--url", "127.0.0.1:1")
         assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+
+
+async def test_the_bar_counts_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load(Place("http://x"), "m", httpx.MockTransport(lambda _: httpx.Response(200)))
+    bars, seen = Progress(disable=True), []
+
+    async def ask() -> Streams:
+        seen.append((bars.tasks[0].description, bars.tasks[0].completed))
+        return Streams(1.0, 1.0)
+
+    monkeypatch.setattr(bench, "_plan", lambda *_: iter([("first", ask), ("second", ask)]))
+    await bench.measure(load, SIZES, bars)
+    assert seen == [("first", 0), ("second", 1)]
+    assert bars.tasks[0].completed == bars.tasks[0].total == 2
+
+
+def test_the_table_says_why_there_is_no_gap_and_takes_nothing_for_markup() -> None:
+    found = [
+        bench.Measurement("long", Stall(6000, 1.5, None), None),
+        bench.Measurement("odd", None, "It said [/red] [b]no[/b]."),
+    ]
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(bench.table("m[/b] at http://x", found))
+    shown = captured.get()
+    words = "the streams had ended before 6,000 tokens were prefilled"
+    for expected in ("m[/b]", "not measured", words, "It said [/red] [b]no[/b]."):
+        assert expected in shown
 
 
 def events(*chunks: dict[str, Any]) -> str:

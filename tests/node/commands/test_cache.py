@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from node.engine.cache.disk_folder import FolderLock
+from node.engine.scripted import Script
+from node.protocol.messages import ModelState
 from tests.node.commands.running import run_command
 from tests.node.serving import running
 
@@ -44,7 +46,21 @@ async def test_with_an_agent_its_engines_forget_and_the_files_of_the_others_go(
         lock.release()
     assert (ended.code, ended.err) == (0, "")
     assert "0.02 GB of disk" in ended.out
+    assert "0.02 GB of disk stay: other engines use them" in ended.out
     assert (unused.exists(), used.exists()) == (False, True)
+
+
+async def test_says_that_a_model_is_being_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, Script(load_delay_s=30)) as agent:
+        monkeypatch.setenv("MLX_FLEET_NODE_PORT", str(agent.port))
+        chat = asyncio.create_task(agent.chat())
+        while (await agent.status()).models[0].state is not ModelState.LOADING:
+            await asyncio.sleep(0)
+        ended = await run_command(capsys, "cache", "clear", "--yes", "--home", str(tmp_path))
+        chat.cancel()
+    assert ended.out.splitlines()[1].startswith("Not cleared: scripted, being loaded or busy.")
 
 
 async def test_another_machines_agent_is_not_replaced_by_these_files(

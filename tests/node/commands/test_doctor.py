@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_examines_a_mac(tmp_path: Path) -> None:
 def test_examines_a_linux_machine(tmp_path: Path) -> None:
     checks = list(examine(Settings(home=tmp_path), answers({"-c": "0.32 cpu"}), mac=False))
     names = [check.name for check in checks]
-    assert names[:5] == ["python", "extra", "mlx", "memory", "disk"]
+    assert names[:6] == ["python", "extra", "mlx", "settings", "memory", "disk"]
     assert {"compiler", "openblas"} <= set(names)
     assert all(check.advice for check in checks if check.level is not Level.OK)
 
@@ -97,6 +98,8 @@ def test_plans_the_memory_of_each_model(tmp_path: Path) -> None:
     assert 11 * GIB < total_bytes < machine.default_limit_bytes
     assert plan.figures["max_rows"] == 16
     assert "16 rows" in plan.sentence
+    assert "kv_cache_bits off (auto: answers stay exact)" in plan.reasons
+    assert any(line.startswith("stored KV ") for line in plan.reasons)
     small = Settings(home=tmp_path, memory_limit_bytes=GIB // 2 + 1)
     (plan,) = doctor.plan_models(small, machine, 10**12)
     assert plan.level is Level.WARN
@@ -137,10 +140,43 @@ def test_finds_a_taken_port_a_full_disk_and_missing_tools(tmp_path: Path) -> Non
 def test_prints_lines_or_json_and_tells_whether_all_is_well(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    well = run_doctor(tmp_path, as_json=True)
+    settings = Settings(home=tmp_path)
+    make_model(tmp_path, "[tiny]")
+    well = run_doctor(settings, as_json=True)
     checks = json.loads(capsys.readouterr().out)
     assert well == all(check["level"] != "fail" for check in checks)
     (tmp_path / "token").write_text("x")
     (tmp_path / "token").chmod(0o666)
-    assert not run_doctor(tmp_path, as_json=False)
-    assert "chmod 600" in capsys.readouterr().out.replace("\n", " ")
+    assert not run_doctor(settings, as_json=False)
+    shown = capsys.readouterr().out
+    assert "chmod 600" in shown.replace("\n", " ")
+    assert "[tiny]" in shown, "which is no style"
+    assert "answers stay exact" in shown
+
+
+def test_plans_the_models_that_are_served_from_elsewhere(tmp_path: Path) -> None:
+    make_model(tmp_path / "elsewhere", "tiny")
+    folder = tmp_path / "elsewhere" / "models" / "tiny"
+    settings = Settings(home=tmp_path / "home", models=(folder,))
+    machine = Machine("x", 16 * GIB)
+    assert [plan.name for plan in doctor.plan_models(settings, machine, 10**12)] == ["plan of tiny"]
+    assert doctor.check_models(settings).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"memory_limit_bytes": GIB, "kv_cache_bytes": 2 * GIB}, "lower --kv-cache-size"),
+        ({"models": (Path("/nowhere"),)}, "/nowhere"),
+        ({"warm": (("m", Path("/nowhere")),)}, "warm prompts"),
+        ({"host": "0.0.0.0"}, "--allow-plain-http"),
+    ],
+)
+def test_what_serve_would_refuse_is_a_failure(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    machine = Machine("x", 16 * GIB)
+    assert doctor.check_settings(Settings(home=tmp_path), machine).level is Level.OK
+    found = doctor.check_settings(Settings(home=tmp_path, **changes), machine)
+    assert found.level is Level.FAIL
+    assert words in found.sentence

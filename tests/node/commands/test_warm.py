@@ -1,18 +1,29 @@
 """`node-agent warm` against an agent on a real socket."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from rich.progress import Progress
 
+from node.commands import warm as command
+from node.commands.warm import Warmed
 from node.engine.scripted import Script, ScriptedModel
+from node.engine.scripted_cache import ScriptedCache
+from node.warm import WarmProgress
 from tests.node.commands.running import Ended, run_command
 from tests.node.serving import RunningAgent, running
 
 SYSTEM: dict[str, Any] = {"messages": [{"role": "system", "content": "the system " * 20}]}
 TEXT: dict[str, Any] = {"prompt": "abcdefgh", "model": "other"}
-TWO = Script(models=(ScriptedModel(context_tokens=100), ScriptedModel("other")))
+DONE = Warmed(number=1, model="m", tokens=120, cached_tokens=0, seconds=1.0, error=None)
+TWO = Script(
+    models=(ScriptedModel(context_tokens=100), ScriptedModel("other")),
+    cache=ScriptedCache(capacity_tokens=1000),
+)
 
 
 async def warm(
@@ -34,7 +45,10 @@ async def test_prints_what_became_of_each_prompt(
     async with running(tmp_path, TWO) as agent:
         bodies = [{**SYSTEM, "model": "scripted"}, TEXT, {**SYSTEM, "model": "scripted"}]
         ended = await warm(agent, tmp_path, capsys, bodies, "--json")
-        assert (ended.code, ended.err) == (0, "")
+        assert ended.code == 0
+        # Where there is no terminal, there is a line for each.
+        lines = [line.partition(" tokens in ")[0] for line in ended.err.splitlines()]
+        assert lines == ["Prompt 1 of 3: 55", "Prompt 2 of 3: 2", "Prompt 3 of 3: 55"]
         shown = json.loads(ended.out)
         assert [(each["number"], each["model"]) for each in shown] == [
             *((1, "scripted"), (2, "other"), (3, "scripted"))
@@ -55,6 +69,58 @@ async def test_a_prompt_that_is_not_warm_is_a_failure_of_the_command(
         ended = await warm(agent, tmp_path, capsys, bodies, "--model", "scripted")
         assert ended.code == 1
         assert "context" in ended.out
+        assert ended.err.startswith("Prompt 1 of 2: The prompt has 250 tokens")
+
+
+async def test_a_prompt_that_there_is_no_room_for_is_a_failure_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running(tmp_path, msgspec.structs.replace(TWO, cache=ScriptedCache())) as agent:
+        ended = await warm(agent, tmp_path, capsys, [{**SYSTEM, "model": "other"}])
+    assert ended.code == 1
+    assert "no room to keep it" in ended.out
+
+
+async def test_a_token_that_is_given_wins_over_the_file_and_that_over_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, TWO) as agent:
+        file = tmp_path / "warm.jsonl"
+        file.write_text(json.dumps(TEXT))
+        monkeypatch.setenv("MLX_FLEET_NODE_PORT", str(agent.port))
+        monkeypatch.setenv("MLX_FLEET_NODE_TOKEN", "wrong")
+        arguments = ("warm", str(file), "--home", str(tmp_path))
+        assert (await run_command(capsys, *arguments)).code == 0
+        ended = await run_command(capsys, *arguments, "--token", "wrong")
+        assert (ended.code, "HTTP 401" in ended.err) == (1, True)
+        (tmp_path / "token").write_text("wrong")
+        monkeypatch.delenv("MLX_FLEET_NODE_TOKEN")
+        assert (await run_command(capsys, *arguments, "--token", agent.token)).code == 0
+
+
+def test_a_bar_moves_within_a_prompt() -> None:
+    bars = Progress(disable=True)
+    seen = []
+
+    def told() -> Iterator[WarmProgress | Warmed]:
+        for each in (WarmProgress(0, 30, 120), DONE, WarmProgress(1, 60, 120), DONE):
+            yield each
+            task = bars.tasks[0]
+            seen.append((task.description, task.completed))
+
+    assert command._show(bars, 2, told()) == [DONE, DONE]
+    assert seen == [
+        *(("prompt 1 of 2", 0.25), ("prompt 2 of 2", 1)),
+        *(("prompt 2 of 2", 1.5), ("prompt 2 of 2", 2)),
+    ]
+
+
+def test_brackets_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = msgspec.structs.replace(DONE, model="m[/b]", error="The server said [/red] [b]no[/b].")
+    command._print_table([odd])
+    shown = capsys.readouterr().out
+    assert "m[/b]" in shown
+    assert "The server said [/red] [b]no[/b]." in shown
 
 
 @pytest.mark.parametrize(

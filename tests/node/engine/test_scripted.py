@@ -313,6 +313,23 @@ def test_a_warm_prompt_has_no_output_and_stays_until_a_clear() -> None:
     assert engine.stats().stored_kv_bytes == 0
 
 
+def test_a_warm_prompt_that_is_not_kept_is_an_error() -> None:
+    engine = leased(20)
+    (last,) = run(engine, msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True))
+    assert (last.finish, last.token_count) == (FinishReason.ERROR, 0)
+    assert last.error is not None and "no room" in last.error
+
+
+def test_what_is_cached_is_known_when_the_prefill_begins() -> None:
+    engine = make(Script(cache=ScriptedCache(capacity_tokens=100)), max_rows=1)
+    for uid in "ab":
+        accepted = engine.submit(ask(uid, (1, 2, 3), max_tokens=1))
+        assert isinstance(accepted, Accepted)
+        assert accepted.cached_tokens == 0
+    ends = [delta for _ in range(2) for delta in engine.step()]
+    assert [end.usage.cached_tokens for end in ends if end.usage] == [0, 2]
+
+
 def test_tells_how_far_a_prefill_is() -> None:
     clock = Clock()
     script = Script(prefill_s_per_token=1.0, progress_interval_s=2.0)
