@@ -131,11 +131,11 @@ class PrefillGroup:
         return self._caches, self._merged
 
     def _keep(self, places: list[int]) -> None:
-        self.rows = [self.rows[i] for i in places]
-        if self.rows:
+        if places:
             _filter(self._caches, places)
         else:
             self._caches = []
+        self.rows = [self.rows[i] for i in places]
 
 
 class DecodeBatch:
@@ -248,19 +248,19 @@ class DecodeBatch:
 
     def remove(self, rows: Sequence[Row]) -> None:
         keep = [i for i, row in enumerate(self.rows) if row not in rows]
+        if keep:
+            _filter(self._caches, keep)
+            places = mx.array(keep)
+            if self._next is not None:
+                self._next = self._next[places]
+            if self._ready is not None:
+                self._ready = self._next
+        else:
+            self._caches, self._next, self._ready = [], None, None
         self._fresh = sum(i >= len(self.rows) - self._fresh for i in keep)
         self.rows = [self.rows[i] for i in keep]
         self._lengths = [self._lengths[i] for i in keep]
         self._sampler = None
-        if not keep:
-            self._caches, self._next, self._ready = [], None, None
-            return
-        _filter(self._caches, keep)
-        places = mx.array(keep)
-        if self._next is not None:
-            self._next = self._next[places]
-        if self._ready is not None:
-            self._ready = self._next
 
 
 def _grow_by(caches: list[Any], tokens: int) -> None:

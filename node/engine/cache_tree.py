@@ -47,12 +47,3 @@ def adopt(batch: Any, row: Any) -> None:
     batch.keys, batch.values = row.keys, row.values
     batch.offset = mx.array([row.offset])
     batch._idx = row.offset
-
-
-def extract_row(batch: Caches, row: int, fresh: Caches) -> Caches:
-    """The caches of one row alone; `fresh` are empty ones of a row. Waits for the device."""
-    leaves = [
-        empty if leaf.empty() else leaf.extract(row)
-        for leaf, empty in zip(flatten(batch), flatten(fresh), strict=True)
-    ]
-    return assemble(batch, iter(leaves))

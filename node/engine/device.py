@@ -40,7 +40,7 @@ class Device:
 
     def tidy(self, *, keep_bytes: int) -> None:
         """Gives free buffers back to the system where there are more than `keep_bytes`. Called
-        once per step at most: never while a pass runs, unless memory is short."""
+        once per step at most, and only while the engine is idle or memory is short."""
         if mx.get_cache_memory() > keep_bytes:
             mx.synchronize()
             mx.clear_cache()

@@ -22,7 +22,7 @@ class Gather:
         self._s_per_token = 0.0
 
     def learn(self, tokens: int, seconds: float) -> None:
-        """A step without decoding rows has prefilled so many tokens of all prompts."""
+        """A step has prefilled so many tokens of all prompts."""
         if tokens > 0:
             rate = seconds / tokens
             known = self._s_per_token or rate

@@ -131,10 +131,6 @@ class CacheLayout:
         without a copy: the row must not be used afterwards."""
         return cache_tree.merge(rows)
 
-    def extract_row(self, batch: Caches, row: int) -> Caches:
-        """The caches of one row alone. Waits for the device."""
-        return cache_tree.extract_row(batch, row, self.new_caches())
-
     def kv_length(self, caches: Caches) -> int:
         """The length of the keys of a row's caches; 0 where the model has none. Raises
         `ValueError` if the layers differ, or an offset does."""

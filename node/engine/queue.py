@@ -9,8 +9,8 @@ from node.engine.reuse import Reuse, shared_tokens
 from node.engine.row import Row
 from node.engine.schedule import SHARED_TOKENS, may_group, urgency_s
 
-FETCHED_AHEAD = 2
-"""Rows, from the most urgent one on, for which KV is fetched from disk."""
+FETCHED_TOGETHER = 2
+"""Rows for which KV is fetched from disk at once."""
 
 
 class Queue:
@@ -38,6 +38,7 @@ class Queue:
         """Nothing happens where the row does not wait."""
         if self._rows.pop(row.uid, None) is not None:
             self._reuse.forget(row)
+            self._wanted_s.clear()
 
     def ready(self) -> list[Row]:
         """Rows that do not wait for KV from disk."""
@@ -49,11 +50,17 @@ class Queue:
         now_s = time.monotonic()
         self._wanted_s.clear()
         ordered = sorted(self._rows.values(), key=lambda row: self._urgency_s(row, now_s))
-        for place, row in enumerate(ordered):
-            # What is fetched takes memory: only for those whose turn is near.
-            may_fetch = place < FETCHED_AHEAD
-            if self._reuse.is_fetching(row) or (may_fetch and self._reuse.fetches(row)):
+        fetching = sum(self._reuse.is_fetching(row) for row in ordered)
+        for row in ordered:
+            if self._reuse.is_fetching(row):
                 continue
+            if self._reuse.wants_fetch(row):
+                if fetching == FETCHED_TOGETHER:
+                    # Its turn comes: what is fetched takes memory.
+                    continue
+                if self._reuse.fetch(row):
+                    fetching += 1
+                    continue
             other = self._waits_for(row, groups, fresh)
             if other is None:
                 return row

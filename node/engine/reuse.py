@@ -51,6 +51,8 @@ class Reuse:
         self._polled_s = 0.0
         self.cached_tokens = 0
         """Reused since the load."""
+        self.pinned_bytes = 0
+        """Of stored KV that is never evicted."""
         self.cache = PrefixCache(
             CacheConfig(
                 budget_bytes=self._stored_bytes,
@@ -77,19 +79,19 @@ class Reuse:
         held = self._promotions.get(row.uid)
         return held is not None and self.cache.promoting(held)
 
-    def fetches(self, row: Row) -> bool:
-        """Starts to fetch the row's KV from disk, where that is quicker than to prefill it again;
-        whether it has been started now."""
-        if row.uid in self._promotions:
-            return False
-        if self._tier is None or not self._storing:
+    def wants_fetch(self, row: Row) -> bool:
+        """Whether KV of the row is on disk, and quicker to read than to prefill again."""
+        if self._tier is None or not self._storing or row.uid in self._promotions:
             return False
         hit = self.cache.match(row.tokens, row.prefill_tokens)
-        if hit.disk_tokens <= hit.tokens:
-            return False
         read_s = hit.disk_bytes / self._tier.read_bytes_per_s
-        if read_s >= self._rates.prefill_s(hit.tokens, hit.disk_tokens):
-            return False
+        return hit.disk_tokens > hit.tokens and read_s < self._rates.prefill_s(
+            hit.tokens, hit.disk_tokens
+        )
+
+    def fetch(self, row: Row) -> bool:
+        """Starts to read it; False where there is no room for it in memory."""
+        hit = self.cache.match(row.tokens, row.prefill_tokens)
         self.cache.hold(hit)
         if not self.cache.promote(hit):
             self.cache.release(hit)
@@ -164,9 +166,13 @@ class Reuse:
             self._store(row.key(view.length), view, row.uid)
 
     def pin(self, row: Row) -> bool:
-        """Keeps what is stored of the prompt for good; whether that is all of it."""
+        """Keeps the prompt's KV for good, if all of it is in memory; whether it is."""
         tokens = row.tokens[: min(row.prefill_tokens, row.keepable_tokens)]
-        return self.cache.pin(tokens) == len(tokens)
+        if self.cache.match(tokens, len(tokens)).tokens < len(tokens):
+            return False
+        self.cache.pin(tokens)
+        self.pinned_bytes = self.cache.pinned_nbytes
+        return True
 
     def _store(self, tokens: Tokens, view: RowView, uid: str) -> None:
         if not len(tokens) or not self._storing:
@@ -215,6 +221,7 @@ class Reuse:
             self.cache.release(held)
         self._promotions.clear()
         self.cache.clear()
+        self.pinned_bytes = 0
         if self._tier is not None:
             self._tier.flush(CLEAR_S)
 
@@ -232,12 +239,12 @@ class Reuse:
 def shared_tokens(row: Row, other: Row) -> int:
     """How long a prefix the row could take over from another one that is being prefilled; 0 where
     it is too short to wait for."""
-    known = row.shares.get(other.uid)
+    known = row.shares.get(other)
     if known is None:
         most = min(row.prefill_tokens, other.prefill_tokens, other.keepable_tokens)
         differ = row.tokens[:most] != other.tokens[:most]
         at = int(np.argmax(differ)) if differ.any() else most
-        known = row.shares[other.uid] = at if at >= SHARED_TOKENS else 0
+        known = row.shares[other] = at if at >= SHARED_TOKENS else 0
     return known
 
 

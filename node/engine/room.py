@@ -24,13 +24,16 @@ class Room:
     tolerated_bytes: int = 0
     """What live rows held beyond a lease that shrank: they may go on with it, and not grow."""
 
+    kept_bytes: int = 0
+    """Stored KV that is never evicted."""
+
     @property
     def most_bytes(self) -> int:
         """What live rows may take if nothing is stored. Without a lease there is no limit."""
         lease = self.lease
         if lease.total_bytes <= 0:
             return 1 << 62
-        return lease.live_kv_bytes + lease.stored_kv_bytes
+        return lease.live_kv_bytes + max(0, lease.stored_kv_bytes - self.kept_bytes)
 
     @property
     def usual_bytes(self) -> int:

@@ -42,8 +42,8 @@ class Row:
     """Where the prefill stops to store what it has; ascending."""
     rest_estimate: int = 0
     """Tokens that were left to prefill when the row came, with what was cached then."""
-    shares: dict[str, int] = field(default_factory=dict)
-    """Length of the prefix in common with rows that are being prefilled, by their uid."""
+    shares: "dict[Row, int]" = field(default_factory=dict)
+    """Length of the prefix in common with rows that are being prefilled."""
     prefill_began_s: float | None = None
     first_token_s: float | None = None
 
@@ -128,6 +128,11 @@ class Row:
             return self.last(FinishReason.STOP if hit else FinishReason.LENGTH, text + rest)
         return Delta(self.uid, _parts(text), self.token_count) if text else None
 
+    def cut_short(self) -> Delta:
+        """The last delta of a row for whose next token there is no room."""
+        text, hit = self.drain()
+        return self.last(FinishReason.STOP if hit else FinishReason.LENGTH, text)
+
     def usage(self, now_s: float) -> RowUsage:
         began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
         first_s = now_s if self.first_token_s is None else self.first_token_s
@@ -150,6 +155,12 @@ class Row:
             usage=self.usage(time.monotonic()),
             error=error,
         )
+
+
+def output_limit(request: GenerateRequest, longest: int) -> int:
+    """Most tokens of output where a row may become so long."""
+    room = longest - len(request.tokens)
+    return room if request.max_tokens is None else min(request.max_tokens, room)
 
 
 def _parts(text: str) -> tuple[Part, ...]:

@@ -19,7 +19,7 @@ from node.engine.rates import Rates
 from node.engine.refusals import refusal, too_long
 from node.engine.reuse import Reuse, open_disk
 from node.engine.room import Room
-from node.engine.row import Row
+from node.engine.row import Row, output_limit
 from node.engine.sampler import RowSampling
 from node.engine.schedule import Companions, Limits, chunk_tokens
 from node.engine.upkeep import RowCounts, Upkeep
@@ -97,8 +97,9 @@ class TextEngine:
         self._groups: list[PrefillGroup] = []
         self._batches: list[DecodeBatch] = []
         self._moving: list[Row] = []
-        """Rows on their way from one place to the next: they too are lost with a step that
-        fails."""
+        """Rows on their way from one place to the next: a step that fails must not forget them."""
+        self._said: list[Delta] = []
+        """Deltas of this step so far, which it must not forget either."""
         self._prefill_next = False
         self._prefilled_tokens = 0
         self._progress: dict[str, Progress] = {}
@@ -119,12 +120,11 @@ class TextEngine:
         longest = self._room.longest_tokens(self.info.context_tokens)
         if len(tokens) >= longest:
             return Refused(request.uid, too_long(len(tokens), longest), "messages")
-        room = longest - len(tokens)
         row = Row(
             request=request,
             prompt=tokens,
             tokens=tokens,
-            limit=room if request.max_tokens is None else min(request.max_tokens, room),
+            limit=output_limit(request, longest),
             detokenizer=self._model.vocabulary.open(request.tokens),
             stops=StopMatcher(request.stops),
             sampling=RowSampling.of(request.sampling),
@@ -155,6 +155,7 @@ class TextEngine:
 
     def _take_out(self, row: Row) -> Row:
         """Removes a row from wherever it is inside; what has been computed of it is kept."""
+        self._moving.append(row)
         for group in self._groups:
             if row in group.rows:
                 self._reuse.keep_partial(row, group.view(row))
@@ -164,6 +165,7 @@ class TextEngine:
                 self._reuse.keep_answer(row, batch.view(row))
                 batch.remove([row])
         self._drop_empty()
+        self._moving.remove(row)
         return row
 
     # --- steps -------------------------------------------------------------------------------
@@ -181,20 +183,24 @@ class TextEngine:
 
     def step(self) -> list[Delta]:
         self._reuse.poll()
-        deltas = self._admit()
+        self._admit()
         if self._groups and (self._prefill_next or not self._batches):
             self._prefill_next = False
-            deltas += self._prefill()
+            self._prefill()
         elif self._batches:
             # While prompts wait, each token goes out before the next chunk; nothing runs ahead.
             self._prefill_next = bool(self._groups)
-            deltas += self._decode(ahead=not self._groups)
-        return deltas + self._after_step()
+            self._decode(ahead=not self._groups)
+        self._after_step()
+        return self._take_said()
 
-    def _admit(self) -> list[Delta]:
+    def _take_said(self) -> list[Delta]:
+        said, self._said = self._said, []
+        return said
+
+    def _admit(self) -> None:
         """Moves waiting rows into prefill, while there is room."""
         fresh: list[tuple[Row, list[Any]]] = []
-        deltas: list[Delta] = []
         inside = len(self._inside())
         while inside + len(fresh) < self.info.max_rows:
             row = self._queue.next(self._groups, [row for row, _ in fresh])
@@ -203,12 +209,12 @@ class TextEngine:
             self._moving.append(row)
             longest = self._room.longest_tokens(self.info.context_tokens)
             if len(row.tokens) >= longest:
-                deltas.append(
-                    row.last(FinishReason.ERROR, error=too_long(len(row.tokens), longest))
-                )
                 self._queue.remove(row)
+                error = too_long(len(row.tokens), longest)
+                lost = row.last(FinishReason.ERROR, error=error)
+                self._said.append(row.cut_short() if row.output else lost)
                 continue
-            row.limit = min(row.limit, longest - len(row.prompt))
+            row.limit = output_limit(row.request, longest)
             caches = self._reuse.restore(row)
             self._queue.remove(row)
             if row.prefill_began_s is None:
@@ -220,14 +226,13 @@ class TextEngine:
             self._groups.append(PrefillGroup(self._model, self._layout, [*rows], [*caches]))
             fresh = fresh[count:]
         self._moving.clear()
-        return deltas
 
     def _has_room(self, row: Row, fresh: list[Row]) -> bool:
         coming = [each for group in self._groups for each in group.rows] + fresh
         lengths = [each.expected_tokens for each in coming]
         return self._room.admits(self._companions(), lengths, row.expected_tokens)
 
-    def _prefill(self) -> list[Delta]:
+    def _prefill(self) -> None:
         """One chunk of the group that is most urgent."""
         now_s = time.monotonic()
         group = min(
@@ -251,28 +256,25 @@ class TextEngine:
             self._tell_progress(row)
             if row.rest_tokens == 0 or row.done_tokens in row.cuts:
                 self._reuse.keep_prompt(row, group.view(row))
+        self._moving += group.rows
         finished = group.take_finished()
         self._drop_empty()
-        if finished is None:
-            return []
-        self._moving += finished.rows
-        deltas = self._begin_decode(finished)
+        if finished is not None:
+            self._begin_decode(finished)
         self._moving.clear()
-        return deltas
 
     def _tell_progress(self, row: Row) -> None:
         if row.prefill_tokens - row.cached_tokens >= PROGRESS_TOKENS:
             self._progress[row.uid] = Progress(row.uid, row.done_tokens, row.prefill_tokens)
 
-    def _begin_decode(self, group: PrefillGroup) -> list[Delta]:
+    def _begin_decode(self, group: PrefillGroup) -> None:
         """Lets prefilled rows join a batch; rows that only warm the cache end here."""
-        deltas = []
         for row in [row for row in group.rows if row.request.warm]:
             group.remove(row)
             if self._reuse.pin(row):
-                deltas.append(row.last(FinishReason.STOP))
+                self._said.append(row.last(FinishReason.STOP))
             else:
-                deltas.append(row.last(FinishReason.ERROR, error=NOT_KEPT))
+                self._said.append(row.last(FinishReason.ERROR, error=NOT_KEPT))
         if group.rows:
             longest = max(row.expected_tokens for row in group.rows)
             index = self._room.place(self._companions(), longest)
@@ -280,37 +282,33 @@ class TextEngine:
                 self._batches.append(DecodeBatch(self._model, self._layout))
                 index = -1
             self._batches[index].join(group)
-        return deltas
 
-    def _decode(self, *, ahead: bool) -> list[Delta]:
+    def _decode(self, *, ahead: bool) -> None:
         """The next token of every row."""
         began_s = time.monotonic()
         for batch in self._batches:
             batch.launch()
-        deltas: list[Delta] = []
         for batch in self._batches:
             tokens = batch.step(ahead=ahead)
             now_s = time.monotonic()
             self._rates.learn_decode(len(tokens), batch.depth_tokens, now_s - began_s)
             began_s = now_s
-            deltas += self._take(batch, tokens, now_s)
+            self._take(batch, tokens, now_s)
         self._drop_empty()
-        return deltas
 
-    def _take(self, batch: DecodeBatch, tokens: list[int], now_s: float) -> list[Delta]:
+    def _take(self, batch: DecodeBatch, tokens: list[int], now_s: float) -> None:
         """What the tokens of a batch bring; rows that end leave it."""
-        deltas, ended = [], []
+        ended = []
         for row, token in zip(batch.rows, tokens, strict=True):
             delta = row.take(token, self._model.end_tokens, now_s)
             if delta is not None:
-                deltas.append(delta)
+                self._said.append(delta)
                 if delta.finish is not None:
                     ended.append(row)
         for row in ended:
             self._reuse.keep_answer(row, batch.view(row))
         if ended:
             batch.remove(ended)
-        return deltas
 
     def _drop_empty(self) -> None:
         self._groups = [group for group in self._groups if group.rows]
@@ -328,15 +326,13 @@ class TextEngine:
         live_bytes = self._layout.live_bytes
         return sum(len(place.rows) * live_bytes(place.reserved_tokens) for place in self._places())
 
-    def _after_step(self) -> list[Delta]:
+    def _after_step(self) -> None:
         """Stored KV gives way to live KV, and if that is not enough the youngest row does. A row
         alone ends where a lease that shrank while it ran is full."""
-        deltas: list[Delta] = []
         while self._live_bytes() > max(self._room.most_bytes, self._room.tolerated_bytes):
             if not self._preempt():
-                deltas += [self._take_out(row).last(FinishReason.LENGTH) for row in self._inside()]
+                self._said += [self._take_out(row).cut_short() for row in self._inside()]
         self._upkeep.after_step(self._live_bytes(), busy=bool(self._places()))
-        return deltas
 
     def _preempt(self) -> bool:
         """Sends the row that came last back to the queue, to be prefilled again when there is
@@ -383,13 +379,16 @@ class TextEngine:
 
     def reset(self, reason: str) -> list[Delta]:
         # Waiting rows are not lost, unless it was one of them that could not even go in.
-        lost = list(dict.fromkeys([*self._inside(), *self._moving])) or self._queue.rows()
+        said = self._take_said()
+        ended = {delta.uid for delta in said if delta.finish is not None}
+        rows = dict.fromkeys([*self._inside(), *self._moving])
+        lost = [row for row in rows if row.uid not in ended] if rows else self._queue.rows()
         for row in lost:
             self._queue.remove(row)
         self._groups, self._batches, self._prefill_next = [], [], False
         self._moving.clear()
         self._upkeep.device.tidy(keep_bytes=0)
-        return [row.last(FinishReason.ERROR, error=reason) for row in lost]
+        return said + [row.last(FinishReason.ERROR, error=reason) for row in lost]
 
     def close(self) -> None:
         self._groups, self._batches = [], []

@@ -47,6 +47,7 @@ class Upkeep:
 
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
         """Called once per step, with what live rows take."""
+        self._room.kept_bytes = self._reuse.pinned_bytes
         self._room.tolerated_bytes = min(self._room.tolerated_bytes, live_bytes)
         stored_bytes = self._room.stored_bytes(live_bytes)
         self._reuse.set_stored_bytes(stored_bytes, self._snapshot_bytes)
@@ -61,11 +62,13 @@ class Upkeep:
 
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
         """Evicts at once what is beyond the new lease."""
+        shrinks = lease.total_bytes < self._room.lease.total_bytes
         self._room.lease = lease
         self._room.tolerated_bytes = live_bytes
         self.device.set_lease(lease)
         self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes), self._snapshot_bytes)
-        self.device.tidy(keep_bytes=0)
+        if shrinks:
+            self.device.tidy(keep_bytes=0)
 
     def set_pressure(self, level: Pressure) -> None:
         """Stops storing while there is any, and evicts each time when it rises."""

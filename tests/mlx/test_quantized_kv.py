@@ -99,7 +99,7 @@ def test_a_row_that_is_extracted_continues(llama: Subject) -> None:
     batch, logits = llama.batch(prompts())
     answers = llama.decode(batch, logits, ANSWER)
     for row, tokens in enumerate(prompts()):
-        alone = llama.layout.extract_row(batch, row)
+        alone = [leaf.extract(row) for leaf in batch]
         assert all(type(leaf) is LiveKVCache for leaf in flatten(alone))
         assert llama.layout.kv_length(alone) == len(tokens) + ANSWER
         assert llama.answer([7], 3, alone) == llama.answer(tokens + answers[row] + [7], 3)

@@ -111,7 +111,7 @@ def test_the_next_turn_continues_where_the_answer_ended(kind: Path) -> None:
 def test_what_the_next_turn_drops_is_not_kept(kind: Path) -> None:
     with Counted(kind) as engine:
         engine.ask("0", BASE, boundaries=(40, 290), reusable_tokens=290)
-        assert engine.engine._reuse.cache.common(np.array(BASE, np.int32)) == 290
+        assert known(engine, BASE) == 290
         next_turn = BASE[:290] + prompt(30, 3)
         assert engine.ask("1", next_turn, boundaries=(40, 290, 310)) == 290
 
@@ -201,11 +201,15 @@ def test_a_dropped_answer_is_not_kept(tiny: Path) -> None:
     with Counted(tiny) as engine:
         engine.ask("a", BASE[:100])
         answer = tuple(engine.outputs["a"])
-        common = engine.engine._reuse.cache.common
-        assert common(np.array(BASE[:100] + answer, np.int32)) > 100
+        assert known(engine, BASE[:100] + answer) > 100
         engine.ask("b", BASE[100:200], dropped_answer=answer_start(engine, BASE[100:200]))
         answer = tuple(engine.outputs["b"])
-        assert common(np.array(BASE[100:200] + answer, np.int32)) == 99
+        assert known(engine, BASE[100:200] + answer) == 99
+
+
+def known(engine: Counted, tokens: tuple[int, ...]) -> int:
+    """How much of the tokens the cache knows, usable or not."""
+    return engine.engine._reuse.cache._index.walk(np.array(tokens, np.int32)).shared
 
 
 def answer_start(engine: Counted, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -262,7 +266,22 @@ def test_a_row_whose_restore_fails_is_told_so(tiny: Path, monkeypatch: pytest.Mo
         assert engine.rows["b"].finish is FinishReason.LENGTH
 
 
-def _fail(row: object) -> None:
+def test_a_row_that_has_ended_is_told_so_though_the_step_fails(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Counted(tiny) as engine:
+        engine.submit("ends", BASE[:40], max_tokens=2)
+        engine.submit("goes on", BASE[50:90], max_tokens=9)
+        engine.steps_until("ends", 1)
+        monkeypatch.setattr(engine.engine._upkeep, "after_step", _fail)
+        with pytest.raises(MemoryError):
+            engine.step()
+        engine.read(engine.call(lambda: engine.engine.reset("It failed.")))
+        assert engine.rows["ends"].finish is FinishReason.LENGTH
+        assert engine.rows["goes on"].error == "It failed."
+
+
+def _fail(*args: object, **options: object) -> None:
     raise MemoryError
 
 

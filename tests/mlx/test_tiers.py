@@ -69,6 +69,22 @@ def test_what_is_on_disk_survives_a_restart(kind: Path, tmp_path: Path) -> None:
         assert ask(engine, "b", NEXT) == 260
 
 
+def test_rows_that_come_together_after_a_restart_all_take_theirs_from_disk(
+    tiny: Path, tmp_path: Path
+) -> None:
+    prompts = {f"{number}": prompt(400, 100 + number) for number in range(5)}
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        for uid, tokens in prompts.items():
+            engine.submit(uid, tokens, max_tokens=2)
+        engine.run()
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        for uid, tokens in prompts.items():
+            engine.submit(uid, tokens, max_tokens=2)
+        rows = engine.run()
+        cached = [row.usage.cached_tokens for row in rows.values() if row.usage is not None]
+        assert cached == [399] * 5
+
+
 def test_another_model_does_not_meet_the_kv_of_this_one(tmp_path: Path) -> None:
     disk = tmp_path / "kv"
     llama, other = make_kind("llama", tmp_path / "a"), make_kind("qwen3_moe", tmp_path / "b")

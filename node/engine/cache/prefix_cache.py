@@ -51,6 +51,7 @@ class CacheConfig:
     rebuild_span: RebuildSpan
     rebuild_snapshot: RebuildSnapshot
     prefill_s: PrefillS
+    edge_tokens: int = EDGE_TOKENS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +92,6 @@ class PrefixCache:
         )
         self._budget.set(config.budget_bytes, config.snapshot_bytes)
         self._storing = True
-        self.hits = 0
-        """Calls of `take` that found something."""
         if tier is not None:
             Reload(self._index, self._spiller, clock()).run(tier.entries(), tier, self._journal)
 
@@ -160,10 +159,6 @@ class PrefixCache:
         file = node.snapshot_file
         return file.nbytes if file is not None and file.written else None
 
-    def common(self, tokens: Tokens) -> int:
-        """How many tokens of the prompt the cache knows at all, usable or not."""
-        return self._index.walk(tokens).shared
-
     def take(self, hit: Hit) -> tuple[list[tuple[Span, int, int]], Snapshot | None]:
         """What restores the first `hit.tokens` tokens: spans in order, each with the range of its
         tokens to use, and the snapshot at their end where the model needs one. Counts as a use.
@@ -182,7 +177,6 @@ class PrefixCache:
         if self._config.needs_snapshot and snapshot is None:
             raise LookupError("the snapshot of the hit is no longer in memory")
         self._mark_used(path, at_snapshot=snapshot is not None)
-        self.hits += 1
         return spans, snapshot
 
     def hold(self, hit: Hit) -> None:
@@ -237,8 +231,11 @@ class PrefixCache:
         return walk.covered
 
     def pin(self, tokens: Tokens) -> int:
-        """Never evicts what is stored for the tokens, until `clear`. How many are in memory."""
+        """Never evicts what is stored for the tokens, until `clear`, if all of them are in memory.
+        How many are."""
         walk = self._index.walk(tokens)
+        if walk.covered < len(tokens):
+            return walk.covered
         if walk.diverging is not None:
             # What comes after the tokens may go.
             self._split(walk.diverging, walk.shared - walk.diverging.begin)
@@ -343,8 +340,9 @@ class PrefixCache:
         new = [node for node in path if node.span is None]
         for node in new:
             self._index.attach_span(node, capture(node.begin, min(node.end, len(tokens))))
-        for begin in range(walk.shared, len(tokens), EDGE_TOKENS):
-            end = min(begin + EDGE_TOKENS, len(tokens))
+        edge_tokens = self._config.edge_tokens
+        for begin in range(walk.shared, len(tokens), edge_tokens):
+            end = min(begin + edge_tokens, len(tokens))
             span = capture(begin, end)
             parent = path[-1] if path else self._index.root
             node = self._index.add(parent, tokens[begin:end], self._clock())

@@ -18,7 +18,7 @@ from node.engine.cache.parts import (
     WriteFailed,
     Written,
 )
-from node.engine.cache.prefix_cache import CacheConfig, PrefixCache
+from node.engine.cache.prefix_cache import EDGE_TOKENS, CacheConfig, PrefixCache
 
 TOKEN_BYTES = 10
 SNAPSHOT_BYTES = 25
@@ -110,6 +110,7 @@ def make_config(
     snapshot_bytes: int = 0,
     needs_snapshot: bool = False,
     prefill_s: Callable[[int, int], float] = lambda begin, end: float(end - begin),
+    edge_tokens: int = EDGE_TOKENS,
 ) -> CacheConfig:
     return CacheConfig(
         budget_bytes=budget_bytes,
@@ -119,6 +120,7 @@ def make_config(
         rebuild_span=rebuild_span,
         rebuild_snapshot=rebuild_snapshot,
         prefill_s=prefill_s,
+        edge_tokens=edge_tokens,
     )
 
 

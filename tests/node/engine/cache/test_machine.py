@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from node.engine.cache.index import Node
-from node.engine.cache.prefix_cache import Hit, PrefixCache
+from node.engine.cache.prefix_cache import EDGE_TOKENS, Hit, PrefixCache
 from node.types import CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (
@@ -33,6 +33,7 @@ BUDGETS = st.sampled_from([0, 60, 150, 400, 2_000])
 
 class CacheMachine(RuleBasedStateMachine):
     needs_snapshot = False
+    edge_tokens = EDGE_TOKENS
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,6 +54,7 @@ class CacheMachine(RuleBasedStateMachine):
             budget_bytes=self.budget,
             snapshot_bytes=self.snapshot_budget,
             needs_snapshot=self.needs_snapshot,
+            edge_tokens=self.edge_tokens,
         )
         self.cache = PrefixCache(config, self.tier, self.clock)
 
@@ -80,7 +82,7 @@ class CacheMachine(RuleBasedStateMachine):
         tokens = np.array(prompt, np.int32)
         hit = self.cache.match(tokens, len(prompt) - cut)
         assert hit.tokens <= hit.disk_tokens <= max(min(len(prompt), len(prompt) - cut), 0)
-        assert hit.disk_tokens <= self.cache.common(tokens)
+        assert hit.disk_tokens <= self.cache._index.walk(tokens).shared
         assert (hit.disk_bytes > 0) == (hit.disk_tokens > hit.tokens)
         self.check_taken(hit, prompt)
 
@@ -124,10 +126,10 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(prompt=PROMPTS)
     def pins(self, prompt: Prefix) -> None:
         tokens = np.array(prompt, np.int32)
-        self.cache.pin(tokens)
-        in_memory = self.in_memory(tokens)
-        if in_memory:
-            self.pinned.append(prompt[:in_memory])
+        pinned = self.cache.pin(tokens)
+        assert pinned == self.in_memory(tokens)
+        if pinned == len(prompt):
+            self.pinned.append(prompt)
 
     @rule(budget=BUDGETS, share=st.sampled_from([0, 4, 1]))
     def gets_a_lease(self, budget: int, share: int) -> None:
@@ -325,8 +327,18 @@ class SnapshotCacheMachine(CacheMachine):
             assert self.events[node.entry][2] == usable or node.snapshot is None
 
 
+class ShortEdgesMachine(CacheMachine):
+    """The same where a prompt takes a chain of edges."""
+
+    edge_tokens = 3
+
+
+class SnapshotShortEdgesMachine(SnapshotCacheMachine):
+    edge_tokens = 3
+
+
 _SETTINGS = settings(
-    max_examples=150,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     phases=(Phase.reuse, Phase.generate, Phase.shrink),
@@ -337,3 +349,7 @@ TestCacheMachine = CacheMachine.TestCase
 TestCacheMachine.settings = _SETTINGS
 TestSnapshotCacheMachine = SnapshotCacheMachine.TestCase
 TestSnapshotCacheMachine.settings = _SETTINGS
+TestShortEdgesMachine = ShortEdgesMachine.TestCase
+TestShortEdgesMachine.settings = _SETTINGS
+TestSnapshotShortEdgesMachine = SnapshotShortEdgesMachine.TestCase
+TestSnapshotShortEdgesMachine.settings = _SETTINGS

@@ -7,6 +7,7 @@ from node.types import CacheEvent, CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (
     SNAPSHOT_BYTES,
+    TOKEN_BYTES,
     FakeSnapshot,
     FakeSpan,
     Prefix,
@@ -83,23 +84,27 @@ def test_a_match_changes_nothing() -> None:
     store(cache, count(1, 11))
     cache.events()
     _match(cache, np.concatenate([count(1, 5), count(50, 60)]))
-    assert cache.entries == 1 and cache.events() == [] and cache.hits == 0
+    assert cache.entries == 1 and cache.events() == []
 
 
-def test_only_uses_that_found_something_count_as_hits() -> None:
+def test_a_long_prompt_takes_a_chain_of_edges_each_of_which_can_go_alone() -> None:
+    cache = PrefixCache(make_config(edge_tokens=4), None, FakeClock())
+    prompt = count(1, 11)
+    calls: list[tuple[int, int]] = []
+    assert cache.store(prompt, capture_of(prompt, calls), None, "r") == 10
+    assert calls == [(0, 4), (4, 8), (8, 10)] and cache.entries == 3
+    assert [event.end_tokens for event in cache.events()] == [4, 8, 10]
+    hit = _match(cache, prompt)
+    assert _cells(cache, hit) == _prefixes(prompt, hit.tokens)
+    assert cache.evict(1) == 2 * TOKEN_BYTES
+    assert _match(cache, prompt).tokens == 8
+
+
+def test_a_prompt_that_is_not_all_there_is_not_pinned() -> None:
     cache = _cache()
-    assert cache.take(_match(cache, count(1, 5))) == ([], None)
-    store(cache, count(1, 11))
-    cache.take(_match(cache, count(1, 5)))
-    assert cache.hits == 1
-
-
-def test_common_counts_what_is_known_usable_or_not() -> None:
-    cache = _cache(needs_snapshot=True)
-    store(cache, count(1, 11), snapshot=True)
-    prompt = np.concatenate([count(1, 8), count(50, 60)])
-    assert cache.common(prompt) == 7
-    assert _match(cache, prompt).tokens == 0
+    store(cache, count(1, 6))
+    assert cache.pin(count(1, 11)) == 5
+    assert cache.pinned_nbytes == 0 and cache.evict(1_000) == 5 * TOKEN_BYTES
 
 
 def test_a_held_hit_outlives_a_split() -> None:
