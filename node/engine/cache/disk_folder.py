@@ -4,6 +4,7 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 from pathlib import Path
 
 from node.engine.cache.disk_files import FILE_MODE, FOLDER_MODE, Files, file_path
@@ -86,7 +87,9 @@ def quarantine(files: Files, path: Path) -> None:
     """Moves the file away, and deletes the oldest of those that were. Raises `OSError`."""
     folder = path.parent / QUARANTINE_NAME
     folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-    os.utime(path)
+    # Without a time of ours the system gives one that is some milliseconds coarse.
+    now_ns = time.time_ns()
+    os.utime(path, ns=(now_ns, now_ns))
     files.rename(path, folder / path.name)
     kept = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime_ns)
     for old in kept[:-QUARANTINE_FILES]:

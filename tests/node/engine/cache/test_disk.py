@@ -182,10 +182,10 @@ def test_a_row_that_cannot_be_written_fails_the_file(
 def test_repeated_failures_stop_the_writing_for_a_minute(tmp_path: Path) -> None:
     files = FailingFiles("sync", BROKEN, times=3)
     world = World(tmp_path, files=files)
-    for seed in range(4):
-        world.write(seed)
-    assert [type(report) for report in world.reports()] == [WriteFailed] * 4
-    assert files.calls == 3
+    # The fourth may come before or after the third has failed.
+    taken = [number for number in (world.write(seed) for seed in range(4)) if number is not None]
+    assert [type(report) for report in world.reports()] == [WriteFailed] * len(taken)
+    assert len(taken) >= 3 and files.calls == 3
     assert world.write(5) is None
     world.monotonic_s += 60
     world.written(5)
