@@ -15,7 +15,6 @@ class Device:
     """Keeps MLX within a lease."""
 
     def __init__(self, lease: MemoryLease) -> None:
-        self._overhead_bytes = 0
         self.set_lease(lease)
 
     def set_lease(self, lease: MemoryLease) -> None:
@@ -23,7 +22,6 @@ class Device:
         and it keeps no more free buffers than the lease has room for beside weights and KV."""
         if lease.total_bytes <= 0:
             return
-        self._overhead_bytes = lease.overhead_bytes
         mx.set_memory_limit(lease.total_bytes)
         mx.set_cache_limit(lease.overhead_bytes)
         if mx.metal.is_available():

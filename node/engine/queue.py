@@ -54,11 +54,12 @@ class Queue:
         for row in ordered:
             if self._reuse.is_fetching(row):
                 continue
-            if self._reuse.wants_fetch(row):
+            hit = self._reuse.fetchable(row)
+            if hit is not None:
                 if fetching == FETCHED_TOGETHER:
                     # Its turn comes: what is fetched takes memory.
                     continue
-                if self._reuse.fetch(row):
+                if self._reuse.fetch(row, hit):
                     fetching += 1
                     continue
             other = self._waits_for(row, groups, fresh)

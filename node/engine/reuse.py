@@ -79,19 +79,17 @@ class Reuse:
         held = self._promotions.get(row.uid)
         return held is not None and self.cache.promoting(held)
 
-    def wants_fetch(self, row: Row) -> bool:
-        """Whether KV of the row is on disk, and quicker to read than to prefill again."""
+    def fetchable(self, row: Row) -> Hit | None:
+        """What of the row's KV is on disk, where it is quicker to read than to prefill again."""
         if self._tier is None or not self._storing or row.uid in self._promotions:
-            return False
+            return None
         hit = self.cache.match(row.tokens, row.prefill_tokens)
         read_s = hit.disk_bytes / self._tier.read_bytes_per_s
-        return hit.disk_tokens > hit.tokens and read_s < self._rates.prefill_s(
-            hit.tokens, hit.disk_tokens
-        )
+        again_s = self._rates.prefill_s(hit.tokens, hit.disk_tokens)
+        return hit if hit.disk_tokens > hit.tokens and read_s < again_s else None
 
-    def fetch(self, row: Row) -> bool:
+    def fetch(self, row: Row, hit: Hit) -> bool:
         """Starts to read it; False where there is no room for it in memory."""
-        hit = self.cache.match(row.tokens, row.prefill_tokens)
         self.cache.hold(hit)
         if not self.cache.promote(hit):
             self.cache.release(hit)
