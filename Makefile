@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SHARED ?= ../shared
+CORPUS ?= $(SHARED)/data
 PROMPT ?= What is the capital of France?
 
 export MLX_FLEET_HOME ?= $(CURDIR)/.fleet
@@ -13,7 +14,7 @@ DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
-.PHONY: run setup test soak check fmt bench bench-peers clean
+.PHONY: run setup test soak conformance check fmt bench bench-peers clean
 
 run: $(DEMO_MODEL)
 ifdef ONCE
@@ -32,6 +33,10 @@ test: .venv/.dev $(TEST_MODEL)
 # 1,000 kills of a process that spills, in some minutes.
 soak: .venv/.dev
 	MLX_FLEET_SOAK=1 $(BIN)/pytest tests/node/engine/cache/test_disk_kill.py $(ARGS)
+
+# Parsers, templates and dialects against a corpus; `ARGS=--observed` adds other parsers' opinions.
+conformance: .venv/.dev
+	@$(BIN)/python -m tests.conformance "$(CORPUS)" $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff format --check .

@@ -9,6 +9,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -16,14 +17,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node import faults
 from node.agent.agent import Agent, Identity
-from node.api import Api, send_error
+from node.api.app import Api, ApiOptions
+from node.api.call import send_error
 from node.control import add_error_handlers, control_router, health_router
 from node.engine.base import LoadError
-from node.engine.scripted import Script, encode_script, read_script, scripted_entries
+from node.engine.script import Script, encode_script, read_script, scripted_entries
 from node.errors import ForeignHost, StartError
+from node.formats import ModelFormats
 from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine
 from node.memory import Budget
 from node.policy import gib, most_disk_bytes
+from node.response_store import ResponseStore, StoreLimits
 from node.settings import HOLD_HEAD_S, Settings
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
 from node.supervisor import EngineKind
@@ -88,6 +92,7 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
     """The agent of `settings`. Raises `StartError`."""
     agent = build_agent(settings)
     token, _ = load_token(settings)
+    responses = ResponseStore(settings.responses_folder, _response_limits(settings))
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -97,15 +102,22 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
             yield
         finally:
             await agent.close(STOP_GRACE_S)
+            await responses.close()
 
     rest = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     rest.include_router(health_router(agent))
     rest.include_router(control_router(agent, token))
     add_error_handlers(rest)
-    routes: ASGIApp = _Routes(Api(agent, token, hold_head_s=hold_head_s), rest)
+    options = ApiOptions(token, hold_head_s, settings.reasoning_field)
+    routes: ASGIApp = _Routes(Api(agent, options, responses), rest)
     if settings.engine == "scripted":
         routes = faults.wrap(routes, settings)
     return NodeApp(agent, routes, local_only=is_loopback(settings.host))
+
+
+def _response_limits(settings: Settings) -> StoreLimits:
+    most_bytes = settings.responses_bytes
+    return StoreLimits() if most_bytes is None else StoreLimits(max_bytes=most_bytes)
 
 
 def build_agent(settings: Settings) -> Agent:
@@ -128,9 +140,10 @@ def build_agent(settings: Settings) -> Agent:
 
 def build_store(settings: Settings) -> ModelStore:
     """The models to serve. Raises `StartError`."""
+    formats = ModelFormats(settings.tool_parsers, settings.reasoning_parsers)
     if settings.engine == "scripted":
-        return ScriptedStore(scripted_entries(_script(settings)))
-    return ModelStore(settings.models_folder, _served(settings))
+        return ScriptedStore(scripted_entries(_script(settings)), formats)
+    return ModelStore(settings.models_folder, _served(settings), formats)
 
 
 def trim_disk(settings: Settings) -> None:
@@ -214,9 +227,11 @@ def _served(settings: Settings) -> tuple[ServedFolder, ...]:
 class ScriptedStore(ModelStore):
     """The models that a script names, in place of a disk."""
 
-    def __init__(self, entries: Sequence[ModelEntry]) -> None:
+    def __init__(self, entries: Sequence[ModelEntry], formats: ModelFormats) -> None:
         super().__init__(Path())
-        self._entries = tuple(entries)
+        self._entries = tuple(
+            replace(entry, formats=formats.of(entry.name, None)) for entry in entries
+        )
 
     def list(self) -> tuple[ModelEntry, ...]:
         return self._entries

@@ -80,6 +80,11 @@ def serve(
     ] = None,
     models: options.Models = None,
     served_model_names: options.ServedModelNames = None,
+    tool_parsers: options.ToolParsers = None,
+    reasoning_parsers: options.ReasoningParsers = None,
+    repeated_tool_calls: options.RepeatedToolCalls = None,
+    reasoning_field: options.ReasoningFieldName = None,
+    responses_bytes: options.ResponsesSize = None,
     warm: options.Warm = None,
 ) -> None:
     """Serve the models of this machine."""
@@ -180,6 +185,11 @@ def doctor(
     allow_plain_http: options.AllowPlainHttp = None,
     models: options.Models = None,
     served_model_names: options.ServedModelNames = None,
+    tool_parsers: options.ToolParsers = None,
+    reasoning_parsers: options.ReasoningParsers = None,
+    repeated_tool_calls: options.RepeatedToolCalls = None,
+    reasoning_field: options.ReasoningFieldName = None,
+    responses_bytes: options.ResponsesSize = None,
     warm: options.Warm = None,
     as_json: Json = False,
 ) -> None:

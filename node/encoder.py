@@ -82,16 +82,18 @@ class PromptEncoder:
                 cut, start = base.specials[last], base.special_starts[last]
         # Not encode(), which holds the interpreter's lock meanwhile.
         (rest,) = self._backend.encode_batch([text[start:]], add_special_tokens=False)
-        numbers, offsets, names = rest.ids, rest.offsets, self._specials
+        # One by one: the list of all offsets is made in one go, which holds that lock, too.
+        numbers, span, names = rest.ids, rest.token_to_chars, self._specials
         found = [
             i
             for i, number in enumerate(numbers)
             # The one for unknown characters has its own name in the text, or parts nothing.
-            if number in names and text.startswith(names[number], start + offsets[i][0])
+            if number in names and text.startswith(names[number], start + span(i)[0])
         ]
-        ids, ends = array("I", numbers), array("I", [start + end for _, end in offsets])
+        ids = array("I", numbers)
+        ends = array("I", [start + span(i)[1] for i in range(len(numbers))])
         specials = array("I", [cut + i for i in found])
-        starts = array("I", [start + offsets[i][0] for i in found])
+        starts = array("I", [start + span(i)[0] for i in found])
         if base is None or not cut:
             return Encoded(text, ids, ends, specials, starts)
         return Encoded(

@@ -9,6 +9,8 @@ class NodeError(Exception):
     kind = "server_error"
     param: str | None = None
     retry_after_s: int | None = None
+    is_final: bool = False
+    """Clients that try again on such a status are told not to."""
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -81,6 +83,23 @@ class UnknownModel(NodeError):
     code = "model_not_found"
     kind = "invalid_request_error"
     param = "model"
+
+
+class UnknownRequest(NodeError):
+    """No such request is open."""
+
+    status = 404
+    code = "request_not_found"
+    kind = "invalid_request_error"
+
+
+class RequestCancelled(NodeError):
+    """The request was cancelled by DELETE /v1/requests."""
+
+    status = 409
+    code = "request_cancelled"
+    kind = "invalid_request_error"
+    is_final = True
 
 
 class BodyTooLarge(NodeError):
@@ -156,3 +175,30 @@ class ShuttingDown(NodeError):
 
 class StartError(NodeError):
     """The node agent cannot start."""
+
+
+class UnknownResponse(NodeError):
+    """There is no such response here: it was not stored, was deleted, or gave way to newer ones."""
+
+    status = 404
+    code = "response_not_found"
+    kind = "invalid_request_error"
+
+
+class PreviousResponseNotFound(UnknownResponse):
+    """The response to go on from is not here, or one before it."""
+
+    code = "previous_response_not_found"
+    param = "previous_response_id"
+
+
+class UnknownItem(UnknownResponse):
+    """The item that is referred to is not here."""
+
+    code = "item_not_found"
+
+
+class ResponseStoreFault(NodeError):
+    """The node could not read its stored responses."""
+
+    code = "response_store_error"

@@ -6,23 +6,24 @@ with, which tells where messages end and what of the prompt the next turn can re
 """
 
 import asyncio
-import importlib
-import logging
-import re
 import zlib
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from node.encoder import Encoded, PromptEncoder, common_length
+from node.encoder import Encoded, PromptEncoder
 from node.errors import BadRequest, LoadFailure
-from node.openai import ChatMessage, TextRequest
-from node.types import GenerateRequest, Loaded
+from node.parsing.selection import AUTO, NONE, Formats, select_formats
+from node.request import Message, TextPart, TextRequest
+from node.template.chat import ANSWER, Chat, ChatRenderer, NextTurn, gives_reasoning
+from node.template.chat_template import ChatTemplate, import_transformers
+from node.template.dropped import Encode, find_dropped, parts_of_answers
+from node.types import GenerateRequest, Loaded, OutputFormat, ToolSchema
 
 THREAD_LENGTH = 16 * 1024
 """A prompt of more characters is rendered in a thread, so that it stalls no stream."""
@@ -30,32 +31,29 @@ MESSAGE_LENGTH = 32
 """What a message adds, in characters: a template takes its time for an empty one, too."""
 RENDER_THREADS = 4
 
-
-ANSWER = "x"
-"""Stands for the answer in the next turn."""
-MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
-"""For private use; no text is likely to have them all."""
 HEADER_TOKENS = 8
 """A cut so near behind a special token is put right behind that."""
-_CLOSING = re.compile(r"([<\[◁])/([\w:.-]+)([>\]▷])")
-"""What closes a part of an answer; without the slash, what opens it."""
-
-Turns = Sequence[dict[str, str]]
-_DUMMY = {"role": "user", "content": "y"}
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A rendered request; the fields as in `GenerateRequest`."""
+    """A rendered request; the fields as in `GenerateRequest` and `OutputFormat`."""
 
     tokens: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
     reusable_tokens: int | None = None
     dropped_answer: tuple[int, ...] = ()
+    formats: Formats = Formats()
+    """Of the answer; none for a completion."""
+    tail: str = ""
 
 
 class Renderer(Protocol):
     """Makes token ids of a request's messages or prompt."""
+
+    @property
+    def formats(self) -> Formats:
+        """Of answers to chats with tools."""
 
     def render(self, request: TextRequest) -> Prompt:
         """Raises `BadRequest` naming the field that cannot be rendered."""
@@ -65,12 +63,55 @@ class Renderer(Protocol):
         as `render`."""
 
 
+class _ModelChat:
+    """One chat template of a model: its prompts, and how its answers are read."""
+
+    def __init__(
+        self,
+        template: ChatTemplate,
+        vocabulary: Collection[str],
+        formats: Formats | None,
+        encode: Encode,
+    ) -> None:
+        told = select_formats(template.text, vocabulary)
+        formats = formats or told
+        self.renderer = ChatRenderer(template, formats.tool_calls)
+        abilities = self.renderer.abilities
+        is_asked = not (abilities.tools or abilities.example_call)
+        if is_asked and formats.tool_calls == told.tool_calls != "hermes":
+            # The model spells calls as it is asked to, or in a way of its own.
+            formats = formats._replace(tool_calls=AUTO)
+        self.formats = formats
+        parts = parts_of_answers(template.text, vocabulary)
+        self._openings = tuple(part.opening for part in parts if part.is_reasoning)
+        reads_reasoning = self.formats.reasoning != NONE
+        self._dropped = find_dropped(self.renderer, parts, encode, reads_reasoning=reads_reasoning)
+
+    def dropped(self, request: TextRequest) -> tuple[int, ...]:
+        """First tokens of answers that the next turn's prompt does not repeat."""
+        if not gives_reasoning(request.messages or ()):
+            return self._dropped.unreturned
+        return self._dropped.at_result if self._awaits_call(request) else self._dropped.at_user
+
+    def is_repeated(self, request: TextRequest, chat: Chat) -> bool:
+        """Whether the next turn's prompt goes on with the answer behind this one."""
+        if chat.following is None or chat.shared < len(chat.text):
+            return False
+        if self._awaits_call(request) and not request.continue_final:
+            return True
+        return chat.following.text.startswith((ANSWER, *self._openings), chat.shared)
+
+    def _awaits_call(self, request: TextRequest) -> bool:
+        return bool(request.tools) and self.renderer.abilities.calls
+
+
 class PromptRenderer:
     """The tokeniser and the chat template of one model folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Slow: to be called in a thread. Raises `LoadFailure` with a sentence."""
-        transformers = _transformers()
+    def __init__(self, folder: Path, formats: Formats | None = None) -> None:
+        """`formats`: of its answers; None: as template and vocabulary tell. Slow: to be called in
+        a thread. Raises `LoadFailure` with a sentence."""
+        transformers = import_transformers()
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=False
@@ -79,46 +120,72 @@ class PromptRenderer:
             self._tokenizer.encode("a", add_special_tokens=False)
         except Exception as exc:
             raise LoadFailure(f"The tokeniser of {folder.name} cannot be loaded: {exc}") from exc
-        try:
-            self._template = str(self._tokenizer.get_chat_template())
-        except ValueError:
-            self._template = ""
         self._encoder: PromptEncoder | None = None
         if self._tokenizer.is_fast:
             self._encoder = PromptEncoder(self._tokenizer.backend_tokenizer)
-        self._dropped_answer = self._find_dropped() if self._template else ()
+        self._chats = self._load_chats(formats)
+
+    @property
+    def formats(self) -> Formats:
+        with_tools = self._chats.get(True)
+        return Formats() if with_tools is None else with_tools.formats
 
     def render(self, request: TextRequest) -> Prompt:
         if request.messages is None:
             return self._completion(request)
-        turns = self._turns(request.messages)
-        text = self._apply(turns, generation=True)
+        model = self._chat(request)
+        chat = model.renderer.render(request)
         if self._encoder is None:
-            return Prompt(self._encode(text))
-        encoded = self._encoder.encode(text)
-        tokens = tuple(encoded.ids)
-        following = self._next_turn(turns, answered=turns[-1]["role"] != "assistant")
+            return Prompt(self._encode(chat.text), formats=model.formats, tail=chat.tail)
+        encoded = self._encoder.encode(chat.text)
+        tokens, following = tuple(encoded.ids), chat.following
         if following is None:
-            return Prompt(tokens)
-        shared = common_length(text, following.text)
+            return Prompt(tokens, formats=model.formats, tail=chat.tail)
+        reusable = None if model.is_repeated(request, chat) else _reusable(encoded, chat.shared)
         return Prompt(
             tokens,
-            _boundaries(encoded, following, shared),
-            _reusable(encoded, following, shared),
-            self._dropped_answer,
+            _boundaries(encoded, following, chat.shared),
+            reusable,
+            model.dropped(request),
+            model.formats,
+            chat.tail,
         )
 
     def render_shared(self, request: TextRequest) -> Prompt:
         if request.messages is None:
             return self._completion(request)
-        turns = self._turns(request.messages)
-        # After a system message alone, many templates want a user.
-        following = self._next_turn(turns, answered=turns[-1]["role"] == "user")
+        renderer = self._chat(request).renderer
+        following = renderer.render_shared(request)
         if self._encoder is None or following is None or not following.ends:
             # The generation prompt is not shared with requests that go on otherwise.
-            return Prompt(self._encode(self._apply(turns, generation=False)))
+            return Prompt(self._encode(renderer.apply(request, request.messages, generation=False)))
         encoded = self._encoder.encode(following.text[: following.ends[-1]])
         return Prompt(tuple(encoded.ids), _boundaries(encoded, following, len(encoded.text)))
+
+    def _load_chats(self, formats: Formats | None) -> dict[bool, _ModelChat]:
+        """By whether a request has tools; none without a template."""
+        vocabulary = self._tokenizer.get_vocab()
+        by_text: dict[str, _ModelChat] = {}
+        chats = {}
+        for has_tools in (False, True):
+            try:
+                # Some models have a template of its own for tools.
+                text = str(self._tokenizer.get_chat_template(tools=[{}] if has_tools else None))
+            except ValueError:
+                continue
+            if text not in by_text:
+                template = ChatTemplate(text, self._tokenizer.special_tokens_map)
+                by_text[text] = _ModelChat(template, vocabulary, formats, self._encode)
+            chats[has_tools] = by_text[text]
+        return chats
+
+    def _chat(self, request: TextRequest) -> _ModelChat:
+        found = self._chats.get(bool(request.tools))
+        if found is None:
+            raise BadRequest(
+                "The model has no chat template; use /v1/completions.", param="messages"
+            )
+        return found
 
     def _completion(self, request: TextRequest) -> Prompt:
         if isinstance(request.prompt, tuple):
@@ -128,132 +195,19 @@ class PromptRenderer:
             raise BadRequest("The prompt is empty.", param="prompt")
         return Prompt(tokens)
 
-    def _turns(self, messages: tuple[ChatMessage, ...]) -> Turns:
-        if not self._template:
-            raise BadRequest(
-                "The model has no chat template; use /v1/completions.", param="messages"
-            )
-        knows_developer = "developer" in self._template
-        return [
-            {
-                "role": "system"
-                if message.role == "developer" and not knows_developer
-                else message.role,
-                "content": message.content,
-            }
-            for message in messages
-        ]
-
-    def _apply(self, turns: Turns, *, generation: bool) -> str:
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=generation
-            )
-        # A template is a program of the model's author, and may raise whatever a program can.
-        except Exception as exc:
-            raise BadRequest(
-                f"The model's chat template does not take these messages: {exc}", param="messages"
-            ) from exc
-        return text
-
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _find_dropped(self) -> tuple[int, ...]:
-        """How an answer begins of which the template drops a part, such as the reasoning, once
-        another message follows; empty if it drops none."""
-        pairs = _parts_of_answers(self._template, self._tokenizer.get_vocab())
-        try:
-            begin = self._apply([_DUMMY], generation=True)
-            if self._repeats(begin, ANSWER):
-                for opening, closing in pairs:
-                    if not self._repeats(begin, f"{opening}\nr\n{closing}\n\n{ANSWER}"):
-                        return self._first_tokens(begin, opening)
-        except BadRequest:
-            # One that takes no such turns has no next turn to reuse anything.
-            return ()
-        return ()
 
-    def _repeats(self, begin: str, answer: str) -> bool:
-        """Whether the next turn's prompt begins with this one and the answer. Raises
-        `BadRequest`."""
-        turns = [_DUMMY, {"role": "assistant", "content": answer}, _DUMMY]
-        return self._apply(turns, generation=False).startswith(begin + answer)
-
-    def _first_tokens(self, begin: str, opening: str) -> tuple[int, ...]:
-        """Those that answers have in common that begin with `opening`, of which some tokenisers
-        merge the end with the text that follows."""
-        length = len(self._encode(begin))
-        afters = ("", "\n", "\n\n", " ", "x")
-        answers = [self._encode(begin + opening + after)[length:] for after in afters]
-        columns = list(zip(*answers, strict=False))
-        count = next((at for at, ids in enumerate(columns) if len(set(ids)) > 1), len(columns))
-        return answers[0][:count]
-
-    def _next_turn(self, turns: Turns, *, answered: bool) -> "_NextTurn | None":
-        """The turns with an answer, if they get one, and another message of the user. None where
-        the template does not take that, or there is no marker for it."""
-        contents = [turn["content"] for turn in turns]
-        free = (mark for mark in MARKERS if not any(mark in content for content in contents))
-        marker = next(free, None)
-        if marker is None:
-            return None
-        dummies = [_DUMMY]
-        if answered:
-            dummies.insert(0, {"role": "assistant", "content": ANSWER})
-        try:
-            text = self._apply([*_marked(turns, marker), *dummies], generation=False)
-        except BadRequest:
-            return None
-        pieces = text.split(marker)
-        ends, length = [], 0
-        for piece in pieces[:-1]:
-            length += len(piece)
-            ends.append(length)
-        return _NextTurn("".join(pieces), tuple(ends))
-
-
-class _NextTurn(NamedTuple):
-    """What the next turn's prompt will look like."""
-
-    text: str
-    ends: tuple[int, ...]
-    """Ascending: the positions in the text at which messages of this turn end."""
-
-
-def _parts_of_answers(template: str, vocabulary: Collection[str]) -> list[tuple[str, str]]:
-    """What opens and closes parts of answers, as far as the template or the vocabulary tell."""
-    names = [match.groups() for match in _CLOSING.finditer(template)]
-    if "<think>" in vocabulary or "<think>" in template:
-        names.append(("<", "think", ">"))
-    # Reasoning first: it is what answers begin with.
-    ordered = sorted(dict.fromkeys(names), key=lambda name: "think" not in name[1].lower())
-    return [(f"{left}{name}{right}", f"{left}/{name}{right}") for left, name, right in ordered]
-
-
-def _marked(turns: Turns, marker: str) -> Turns:
-    """The turns with the marker behind each content; before the space at its end, which a
-    template may strip. One without text stays as it is, for templates that ask whether it has."""
-    marked = []
-    for turn in turns:
-        content = turn["content"]
-        body = content.rstrip()
-        if body:
-            turn = {**turn, "content": body + marker + content[len(body) :]}
-        marked.append(turn)
-    return marked
-
-
-def _boundaries(encoded: Encoded, following: _NextTurn, shared: int) -> tuple[int, ...]:
+def _boundaries(encoded: Encoded, following: NextTurn, shared: int) -> tuple[int, ...]:
     counts = {encoded.tokens_within(end) for end in following.ends if end <= shared}
     return tuple(sorted(counts - {0, len(encoded.ids)}))
 
 
-def _reusable(encoded: Encoded, following: _NextTurn, shared: int) -> int | None:
+def _reusable(encoded: Encoded, shared: int) -> int:
     """How many tokens the `shared` characters at the begin of both texts are good for."""
-    whole = len(encoded.text)
-    if shared == whole:
-        return None if following.text.startswith(ANSWER, whole) else len(encoded.ids)
+    if shared == len(encoded.text):
+        return len(encoded.ids)
     count = encoded.tokens_within(shared)
     # What follows is other text, with which the last tokens may merge, but never a special one.
     parted = bisect_left(encoded.specials, count)
@@ -265,73 +219,82 @@ def _reusable(encoded: Encoded, following: _NextTurn, shared: int) -> int | None
 class ScriptedRenderer:
     """Token ids without a tokeniser, for the scripted engine: one for each 4 characters."""
 
+    def __init__(self, formats: Formats | None = None) -> None:
+        self._formats = formats or Formats()
+
+    @property
+    def formats(self) -> Formats:
+        return self._formats
+
     def render(self, request: TextRequest) -> Prompt:
         if isinstance(request.prompt, tuple):
             return Prompt(request.prompt)
-        text = request.prompt or "".join(message.content for message in request.messages or ())
+        text = request.prompt or "".join(_said(message) for message in request.messages or ())
         data = text.encode("utf-32-le", "surrogatepass")
-        return Prompt(tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16)))
+        tokens = tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16))
+        return Prompt(tokens) if request.messages is None else Prompt(tokens, formats=self._formats)
 
     def render_shared(self, request: TextRequest) -> Prompt:
         return self.render(request)
 
 
-def _transformers() -> Any:
-    # The library takes a second to import, and the scripted engine does without it. Its import
-    # sets the level of its logger and tells that there is no PyTorch, which is as it should be.
-    logger = logging.getLogger("transformers")
-    logger.addFilter(_is_error)
-    transformers = importlib.import_module("transformers")
-    logger.removeFilter(_is_error)
-    logger.setLevel(logging.ERROR)
-    return transformers
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR
+def _said(message: Message) -> str:
+    content = message.content
+    if not isinstance(content, str):
+        content = "".join(part.text for part in content if isinstance(part, TextPart))
+    return content + "".join(call.name + call.arguments for call in message.tool_calls)
 
 
 class Renderers:
-    """One renderer for each model folder, loaded once however many wait; and the threads that
-    render, which nothing else shares, so that nothing else waits for a long prompt."""
+    """One renderer for each model folder and its formats, loaded once however many wait; and the
+    threads that render, which nothing else shares, so that nothing else waits for a long prompt."""
 
     def __init__(self) -> None:
-        self._loads: dict[Path, asyncio.Future[Renderer]] = {}
+        self._loads: dict[tuple[Path, Formats | None], asyncio.Future[Renderer]] = {}
         self._threads = ThreadPoolExecutor(RENDER_THREADS, thread_name_prefix="render")
 
     def close(self) -> None:
         """Renders no more; what runs is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def begin(self, folder: Path) -> asyncio.Future[Renderer]:
-        """Starts the load of the folder's renderer, unless it is loaded or being loaded."""
-        load = self._loads.get(folder)
+    def begin(self, folder: Path, formats: Formats | None = None) -> asyncio.Future[Renderer]:
+        """Starts the load of the folder's renderer, unless it is loaded or being loaded.
+        `formats`: of the answers; None: as the folder tells."""
+        key = (folder, formats)
+        load = self._loads.get(key)
         if load is None or (load.done() and (load.cancelled() or load.exception() is not None)):
-            load = self._loads[folder] = asyncio.ensure_future(_load(folder))
+            load = self._loads[key] = asyncio.ensure_future(_load(folder, formats))
         return load
 
-    async def get(self, folder: Path) -> Renderer:
+    async def get(self, folder: Path, formats: Formats | None = None) -> Renderer:
         """The folder's renderer; a scripted one for the empty path. Raises `LoadFailure`."""
-        load = self.begin(folder)
+        load = self.begin(folder, formats)
         if not load.done():
             # Unlike an await of the load, its end of waiting does not cancel it for the others.
             await asyncio.wait({load})
         return load.result()
 
-    async def render(self, folder: Path, request: TextRequest, *, shared: bool = False) -> Prompt:
+    async def render(
+        self,
+        folder: Path,
+        request: TextRequest,
+        formats: Formats | None = None,
+        *,
+        shared: bool = False,
+    ) -> Prompt:
         """The request's prompt, or what it shares with later ones; made in a thread if it is
         long. Raises `BadRequest` or `LoadFailure`."""
-        renderer = await self.get(folder)
+        renderer = await self.get(folder, formats)
         render = renderer.render_shared if shared else renderer.render
-        if _length(request) <= THREAD_LENGTH:
+        if not _is_long(request):
             return render(request)
         return await asyncio.get_running_loop().run_in_executor(self._threads, render, request)
 
 
-async def _load(folder: Path) -> Renderer:
+async def _load(folder: Path, formats: Formats | None) -> Renderer:
     if folder == Path():
-        return ScriptedRenderer()
-    return await asyncio.to_thread(PromptRenderer, folder)
+        return ScriptedRenderer(formats)
+    return await asyncio.to_thread(PromptRenderer, folder, formats)
 
 
 def generate_request(
@@ -358,10 +321,37 @@ def generate_request(
         prompt.boundaries,
         prompt.reusable_tokens,
         prompt.dropped_answer,
+        output=_output(request, prompt),
     )
 
 
-def _length(request: TextRequest) -> int:
-    if request.messages is not None:
-        return sum(len(message.content) + MESSAGE_LENGTH for message in request.messages)
-    return len(request.prompt or "")
+def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
+    """How to read the answer; None where nothing is to be told apart."""
+    reasoning, tool_calls = prompt.formats
+    if not request.tools:
+        tool_calls = NONE
+    if reasoning == tool_calls == NONE:
+        return None
+    tools = request.tools if tool_calls != NONE else ()
+    return OutputFormat(
+        reasoning,
+        tool_calls,
+        prompt.tail,
+        tuple(ToolSchema(tool.name, dict(tool.parameters)) for tool in tools),
+        request.parallel_tool_calls,
+    )
+
+
+def _is_long(request: TextRequest) -> bool:
+    """Whether the request is too much for the event loop's thread."""
+    if request.messages is None:
+        return len(request.prompt or "") > THREAD_LENGTH
+    # Templates spell tools with programs of some size.
+    return (
+        bool(request.tools)
+        or sum(
+            len(_said(message)) + len(message.reasoning) + MESSAGE_LENGTH
+            for message in request.messages
+        )
+        > THREAD_LENGTH
+    )

@@ -11,11 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from node.errors import StartError
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-THREAD_BODY_BYTES = 1024 * 1024
+THREAD_BODY_BYTES = 256 * 1024
 """A larger body is parsed in a thread."""
 HOLD_HEAD_S = 10.0
 """How long the head of a stream is held for its first content; also the longest silence after."""
@@ -65,6 +66,17 @@ class Settings:
     `PATH` is."""
     served_model_names: tuple[str, ...] = ()
     """A name for each of `models`, or none for all; in the environment, separated by commas."""
+    tool_parsers: tuple[tuple[str, str], ...] = ()
+    """(model, or empty for all, format of its tool calls); else the template tells. In the
+    environment NAME or MODEL=NAME, separated by commas; so are the next ones."""
+    reasoning_parsers: tuple[tuple[str, str], ...] = ()
+    """The same for reasoning."""
+    repeated_tool_calls: bool = False
+    """Whether a call is told again that an answer makes twice."""
+    reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
+    """Where a chat's answer has its reasoning: that, `reasoning`, or `both`."""
+    responses_bytes: int | None = None
+    """Most that stored responses may take on disk."""
     warm: tuple[tuple[str, Path], ...] = ()
     """(model, file of prompts to prefill at each load of it); in the environment MODEL=FILE,
     separated as `PATH` is."""
@@ -81,6 +93,10 @@ class Settings:
     def kv_folder(self) -> Path:
         return self.home / "kv"
 
+    @property
+    def responses_folder(self) -> Path:
+        return self.home / "responses"
+
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$MLX_FLEET_HOME/node`, or `~/.mlx-fleet/node`."""
@@ -88,13 +104,14 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
     return Path(values.get("MLX_FLEET_HOME") or Path.home() / ".mlx-fleet") / "node"
 
 
+REASONING_FIELDS = ("reasoning_content", "reasoning", "both")
 _NUMBERS = (
     *("port", "max_rows", "prefill_chunk_tokens", "decode_stall_target_ms"),
     *("kv_cache_bits", "kv_live_bits"),
 )
 _SIZES = (
     *("memory_limit_bytes", "kv_live_bytes", "kv_cache_bytes", "kv_snapshot_bytes"),
-    *("kv_disk_bytes", "kv_disk_bytes_per_day"),
+    *("kv_disk_bytes", "kv_disk_bytes_per_day", "responses_bytes"),
 )
 AUTO_BYTES = -1
 """`auto` where it is given, so that an option's wins over a variable's size."""
@@ -163,6 +180,18 @@ def read_warm(text: str) -> tuple[str, Path]:
     return model.strip(), Path(file).expanduser()
 
 
+def read_parser(text: str) -> tuple[str, str]:
+    """The model, empty for all, and the format of NAME or MODEL=NAME. Raises `StartError`."""
+    model, found, name = text.rpartition("=")
+    if not name.strip() or (found and not model.strip()):
+        raise StartError(f"a parser must be NAME or MODEL=NAME, not {text!r}.")
+    return model.strip(), name.strip()
+
+
+def _parsers(key: str, text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(read_parser(each) for each in text.split(",") if each.strip())
+
+
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
     """The settings that environment variables give. Raises `StartError` naming key and value."""
     values = os.environ if environ is None else environ
@@ -173,7 +202,10 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         "engine": lambda _key, text: text,
         **dict.fromkeys(_NUMBERS, _number),
         **dict.fromkeys(_SIZES, _size),
-        "allow_plain_http": _flag,
+        "tool_parsers": _parsers,
+        "reasoning_parsers": _parsers,
+        "reasoning_field": lambda _key, text: text,
+        **dict.fromkeys(("allow_plain_http", "repeated_tool_calls"), _flag),
         "script": _path,
         "exit_on_stdin_eof": _flag,
         "models": lambda _key, text: tuple(

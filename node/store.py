@@ -9,7 +9,7 @@ import difflib
 import logging
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import msgspec
 
 from node.checkpoint import text_bytes
 from node.errors import BadRequest, NodeError, StartError, UnknownModel
+from node.formats import NO_FORMATS, ModelFormats
 from node.kv_estimate import estimate_kv, first_count
+from node.parsing.selection import Formats
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
@@ -55,6 +57,15 @@ class ModelEntry:
     """Upper estimate of what one token adds to a row's KV; 0 where the config does not say."""
     kv_bytes_per_row: int = 0
     """What a row's KV takes besides: windows that are full, and recurrent states."""
+    formats: Formats = NO_FORMATS
+    """Of its outputs."""
+
+    @property
+    def capabilities(self) -> tuple[str, ...]:
+        """What clients may ask of it."""
+        tools = ("tools",) if self.formats.tool_calls != "none" else ()
+        reasoning = ("reasoning",) if self.formats.reasoning != "none" else ()
+        return ("completion", *tools, *reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +103,14 @@ def write_name(folder: Path, name: str, source: str) -> None:
     (folder / NAME_FILE).write_bytes(body + b"\n")
 
 
-def read_entry(folder: Path, name: str | None = None) -> ModelEntry:
+def read_entry(
+    folder: Path, name: str | None = None, formats: ModelFormats | None = None
+) -> ModelEntry:
     """What `folder` holds. Raises `NotAModel` with a sentence if it is no complete model."""
     try:
-        return _read_entry(folder, name)
+        entry = _read_entry(folder, name)
+        chosen = formats or ModelFormats()
+        return replace(entry, formats=chosen.of(entry.name, entry.folder))
     # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
     # folder must not hide the others.
     except (OSError, RuntimeError, ValueError) as exc:
@@ -133,9 +148,15 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
 class ModelStore:
     """The models of one node: those in its own folder, and those served from elsewhere."""
 
-    def __init__(self, folder: Path, served: tuple[ServedFolder, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        served: tuple[ServedFolder, ...] = (),
+        formats: ModelFormats | None = None,
+    ) -> None:
         self.folder = folder
         self._served = served
+        self._formats = formats or ModelFormats()
         self._told: set[Path] = set()
         """Folders that the log has named as unreadable."""
 
@@ -214,7 +235,7 @@ class ModelStore:
 
     def _read(self, path: Path, name: str | None = None) -> ModelEntry | None:
         try:
-            return read_entry(path, name)
+            return read_entry(path, name, self._formats)
         except _Unreadable as exc:
             if path not in self._told:
                 self._told.add(path)

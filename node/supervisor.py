@@ -370,19 +370,19 @@ class Supervisor:
         self._on_change()
 
     def _status(self, entry: ModelEntry) -> ModelStatus:
-        slot = self._slot(entry)
-        handle = slot.handle
+        handle = (slot := self._slot(entry)).handle
         return ModelStatus(
             name=entry.name,
             state=slot.state,
             weight_bytes=entry.weight_bytes if handle is None else handle.info.weight_bytes,
             context_tokens=entry.context_tokens if handle is None else handle.info.context_tokens,
             active_requests=0 if handle is None else handle.link.open_rows,
-            max_rows=(self._kind.settings.max_rows or MAX_ROWS)
-            if handle is None
-            else handle.info.max_rows,
+            max_rows=handle.info.max_rows if handle else self._kind.settings.max_rows or MAX_ROWS,
             since_unix_s=slot.since_unix_s,
             reason=slot.reason,
+            capabilities=entry.capabilities,
+            tool_parser=entry.formats.tool_calls,
+            reasoning_parser=entry.formats.reasoning,
         )
 
 

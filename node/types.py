@@ -6,6 +6,7 @@ to agent: `Loading`, `Loaded` or `LoadFailed` once, then `Accepted` or `Refused`
 """
 
 from enum import IntEnum, StrEnum
+from typing import Any
 
 import msgspec
 
@@ -52,17 +53,54 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     template drops): it is not kept."""
     warm: bool = False
     """Only prefill the prompt and keep it, pinned; there is no output."""
+    output: "OutputFormat | None" = None
+    """None: the output is content, as it comes."""
+
+
+class ToolSchema(msgspec.Struct, frozen=True):
+    """A function that the output may call."""
+
+    name: str
+    parameters: dict[str, Any] = {}
+    """JSON schema of the arguments, an object; empty where the client gave none."""
+
+
+class OutputFormat(msgspec.Struct, frozen=True):
+    """How to read a row's output."""
+
+    reasoning: str = "none"
+    """Name of a reasoning format of `node.parsing`; `none`: reasoning stays in the content."""
+    tool_calls: str = "none"
+    """Name of a tool-call format of `node.parsing`; `none`: calls stay in the content."""
+    prompt_tail: str = ""
+    """The end of the rendered prompt, from the last message's end on: what the output goes on
+    from, and whether it begins within reasoning."""
+    tools: tuple[ToolSchema, ...] = ()
+    """Only these are called; without any, a call's markup is content."""
+    parallel_calls: bool = True
+    """False: the row ends with its first call."""
+    repeated_calls: bool = False
+    """True: a call that says exactly what an earlier one said is told again."""
 
 
 class PartKind(StrEnum):
     CONTENT = "content"
+    REASONING = "reasoning"
+    TOOL_START = "tool_start"
+    """A call begins: `index`, `name` and `call_id`, no text."""
+    TOOL_ARGS = "tool_args"
+    """A piece of the JSON of the arguments of the call that began last."""
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of output text; never empty."""
+    """A piece of output. `text` is never empty, but of a `TOOL_START`."""
 
     kind: PartKind
     text: str
+    index: int = 0
+    """Number of the call within the answer, from 0; also of `TOOL_ARGS`."""
+    name: str = ""
+    call_id: str = ""
 
 
 class RowUsage(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +112,8 @@ class RowUsage(msgspec.Struct, frozen=True, array_like=True):
     queue_s: float
     prefill_s: float
     decode_s: float
+    reasoning_tokens: int = 0
+    """Share of `completion_tokens`."""
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
@@ -87,6 +127,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     usage: RowUsage | None = None
     error: str | None = None
     """A sentence, where `finish` is error."""
+    stop: str | None = None
+    """The stop string that ended the row."""
 
 
 # --- agent to engine -------------------------------------------------------------------------

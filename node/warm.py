@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from node.dialects.chat import read_chat
+from node.dialects.completions import read_completion
 from node.errors import BadRequest, StartError
-from node.openai import TextRequest, parse_chat, parse_completion
+from node.request import TextRequest
 
 Body = dict[str, Any]
 WarmPlan = Mapping[str, Sequence[TextRequest]]
@@ -75,9 +77,9 @@ def parse_body(body: Body, model: str) -> TextRequest:
     `Unsupported`."""
     if ("messages" in body) == ("prompt" in body):
         raise BadRequest("A warm prompt has either messages or a prompt.", param="messages")
-    parse = parse_chat if "messages" in body else parse_completion
     kept = {name: value for name, value in body.items() if not name.startswith("stream")}
-    return parse(msgspec.json.encode({**kept, "model": model}))
+    data = msgspec.json.encode({**kept, "model": model})
+    return read_chat(data).request if "messages" in body else read_completion(data).request
 
 
 def read_bodies(file: Path) -> list[Body]:

@@ -19,7 +19,9 @@ from registry.db import Registry, WriteSession, router_id
 from registry.migrate import open_migrated
 from registry.records import KeyRecord
 from router.api.admin import admin_routes
-from router.api.openai import OpenAIApi, Scope, send_error
+from router.api.answers import send_error
+from router.api.bodies import Scope
+from router.api.v1 import V1
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
 from router.core import Core
 from router.dispatcher import Dispatcher
@@ -124,7 +126,7 @@ def write_secret(file: Path, text: str) -> None:
 
 def build_app(core: Core) -> AsgiApp:
     """The HTTP side: /v1 outermost and raw, everything else FastAPI."""
-    openai = OpenAIApi(core)
+    v1 = V1(core)
     rest = FastAPI(title="mlx-fleet router", docs_url=None, redoc_url=None, openapi_url=None)
     admin = admin_routes(lambda: core)
     rest.include_router(admin)
@@ -151,7 +153,7 @@ def build_app(core: Core) -> AsgiApp:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and f"{scope['path']}/".startswith("/v1/"):
-            await openai(scope, receive, send)
+            await v1(scope, receive, send)
         else:
             try:
                 await rest(scope, receive, send)

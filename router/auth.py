@@ -5,6 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 
+from node.protocol.ids import owner_mark
 from registry.records import KeyRecord
 from router.errors import Forbidden, Unauthorized
 from router.types import Caller
@@ -28,7 +29,13 @@ def new_key() -> tuple[str, str, str]:
 
 
 def caller_of(record: KeyRecord) -> Caller:
-    return Caller(record.id, record.name, frozenset(record.scopes), record.expires_at_s)
+    return Caller(
+        record.id,
+        record.name,
+        frozenset(record.scopes),
+        owner_mark(record.id),
+        record.expires_at_s,
+    )
 
 
 class KeyRing:
@@ -49,14 +56,15 @@ class KeyRing:
     def remove(self, key_digest: str) -> None:
         self._callers.pop(key_digest, None)
 
-    def check(self, key: str | None, scope: str) -> Caller:
-        """The caller that holds `key`. Raises `Unauthorized` or, without `scope`, `Forbidden`."""
+    def check(self, key: str | None, scope: str, other: str = "") -> Caller:
+        """The caller that holds `key`. Raises `Unauthorized` or, with neither of the scopes,
+        `Forbidden`."""
         caller = self._callers.get(digest(key)) if key else None
         if caller is None:
             raise Unauthorized
         if caller.expires_at_s is not None and caller.expires_at_s <= self._clock():
             raise Unauthorized("The API key has expired; `router keys create` makes a new one.")
-        if scope not in caller.scopes:
+        if scope not in caller.scopes and other not in caller.scopes:
             raise Forbidden(f"This API key lacks the scope {scope!r}.")
         return caller
 

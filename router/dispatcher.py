@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from router.errors import (
+    NodeAway,
     NodeFailed,
     NodeRefused,
     NoNodeReady,
@@ -19,11 +20,14 @@ from router.ledger import (
     OUTCOME_SERVED,
     Ledger,
 )
-from router.node_client import KIND_AGENT
-from router.scheduler import Scheduler
-from router.types import Action, Grant, Lease, Ticket
+from router.node_client import KIND_AGENT, WholeAnswer
+from router.scheduler import RETRY_AFTER_S, Scheduler
+from router.types import PATH_COUNT_TOKENS, Action, Caller, Grant, Lease, NodeView, Ticket
 from router.upstream import Response
 from router.watcher import Watcher
+
+REFUSAL_STATUSES = frozenset((401, 403, 421, 426))
+"""A node's word on the router's token, address or version: the caller's own key was good."""
 
 
 class Dispatcher:
@@ -73,11 +77,32 @@ class Dispatcher:
         if client is None or view is None:
             raise NodeFailed("The node was removed from the fleet.")
         instance_id = view.status.instance_id if view.status else ""
-        self._ledger.opened(ticket, lease, view.name, instance_id, reported=view.kind == KIND_AGENT)
+        if ticket.path != PATH_COUNT_TOKENS:
+            reported = view.kind == KIND_AGENT
+            self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
         try:
-            return await client.open(ticket, self._ledger.origin(ticket))
+            return await client.open(ticket, self._ledger.origin(ticket.caller))
         except OSError as error:
             raise self.node_failed(lease, error) from error
+
+    async def follow_up(
+        self, view: NodeView, caller: Caller, method: str, target: str
+    ) -> WholeAnswer:
+        """Asks a node for something that it holds; its answer, whatever its status.
+
+        Raises `NodeAway` where the node cannot be reached, and what `refused` makes of its refusal
+        of the router.
+        """
+        client = self._watcher.client(view.node_id)
+        if client is None or not view.reachable:
+            raise node_away(view)
+        try:
+            answer = await client.follow_up(method, target, self._ledger.origin(caller))
+        except OSError as error:
+            raise node_away(view) from error
+        if answer.status in REFUSAL_STATUSES:
+            raise _refusal(view.name, answer.status)
+        return answer
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """The sentence for a connection to the lease's node that broke."""
@@ -87,13 +112,7 @@ class Dispatcher:
 
     def refused(self, lease: Lease, status: int) -> RouterError:
         """A node's own refusal of the router: no word on the caller's key."""
-        name = self.node_name(lease)
-        if status in (401, 403):
-            return WrongNodeToken(
-                f"The node {name} refused the router's token; it has to be removed and added again "
-                "with the right one."
-            )
-        return NodeRefused(f"The node {name} refused the router's request with status {status}.")
+        return _refusal(self.node_name(lease), status)
 
     def node_name(self, lease: Lease) -> str:
         view = self._fleet.node(lease.node_id)
@@ -130,6 +149,25 @@ class Dispatcher:
         if self._watcher.is_leaving(node_id) and not self._scheduler.in_flight(node_id):
             self._watcher.release(node_id)
             self._scheduler.on_node_removed(node_id)
+
+
+def node_away(view: NodeView, otherwise: str = "") -> NodeAway:
+    """That a node which alone can serve the caller is not there; `otherwise` is what else the
+    caller may do, as the rest of a sentence."""
+    return NodeAway(
+        f"The node {view.name}, which holds this, cannot be reached now; try again later"
+        f"{otherwise}.",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def _refusal(name: str, status: int) -> RouterError:
+    if status in (401, 403):
+        return WrongNodeToken(
+            f"The node {name} refused the router's token; it has to be removed and added again "
+            "with the right one."
+        )
+    return NodeRefused(f"The node {name} refused the router's request with status {status}.")
 
 
 def _granted(actions: list[Action]) -> Lease:

@@ -10,6 +10,8 @@ class RouterError(Exception):
     status = 500
     code = "internal_error"
     kind = "server_error"
+    worth_retry = True
+    """False: clients that would retry by the status alone are told not to."""
 
     def __init__(
         self,
@@ -88,6 +90,40 @@ class UnknownModel(RouterError):
     kind = "invalid_request_error"
 
 
+class UnknownResponse(RouterError):
+    """There is no response with this id."""
+
+    status = 404
+    code = "response_not_found"
+    kind = "invalid_request_error"
+
+
+class UnknownPreviousResponse(RouterError):
+    """There is no response with the id in `previous_response_id`; send the whole input without
+    it."""
+
+    status = 404
+    code = "previous_response_not_found"
+    kind = "invalid_request_error"
+
+
+class UnknownRequest(RouterError):
+    """No request with this id is running."""
+
+    status = 404
+    code = "request_not_found"
+    kind = "invalid_request_error"
+
+
+class RequestCancelled(RouterError):
+    """The request was cancelled by `DELETE /v1/requests/{id}`."""
+
+    status = 409
+    code = "request_cancelled"
+    kind = "invalid_request_error"
+    worth_retry = False
+
+
 class BodyTooLarge(RouterError):
     """The request body is larger than 32 MiB."""
 
@@ -101,6 +137,13 @@ class NoNodeReady(RouterError):
 
     status = 503
     code = "no_node_ready"
+
+
+class NodeAway(RouterError):
+    """The node that holds this cannot be reached now."""
+
+    status = 503
+    code = "node_away"
 
 
 class NodeFailed(RouterError):

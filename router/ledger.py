@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from node.protocol.messages import Finished, FinishReason
 from registry.records import UsageRecord
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Lease, Ticket, Verdict
+from router.types import Caller, Lease, Ticket, Verdict
 
 log = logging.getLogger("mlx_fleet.requests")
 
@@ -55,9 +55,9 @@ class Ledger:
         self._rows: list[UsageRecord] = []
         self._verdicts: list[Verdict] = []
 
-    def origin(self, ticket: Ticket) -> str:
-        """The opaque text that a node repeats in its accounts of the ticket."""
-        return self._origin_prefix + ticket.caller.key_id
+    def origin(self, caller: Caller) -> str:
+        """The opaque text that a node repeats in its accounts of the caller's requests."""
+        return self._origin_prefix + caller.key_id
 
     def opened(
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool

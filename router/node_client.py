@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -39,8 +40,20 @@ from router.upstream import IDLE_S, Response, Upstream
 KIND_AGENT = "agent"
 KIND_OPENAI = "openai"
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Of a follow-up: a stored response holds its input, too."""
 _EVENT_BYTES = 512 * 1024
 """A longer line of an event stream is no event."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An answer that has been read."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    """By name in lower case."""
+    body: bytes
 
 
 class ForeignModel(msgspec.Struct):
@@ -112,20 +125,38 @@ class NodeClient:
         """
         start = self._relay_starts.get(ticket.path)
         if start is None:
-            start = self._relay_starts[ticket.path] = self._relay_start(ticket.path)
-        own = ""
-        if self._is_agent:
+            start = self._relay_starts[ticket.path] = self._start("POST", ticket.path)
+        own, request_id = "", ticket.request_id
+        if not self._is_agent:
+            request_id = request_id.removeprefix(f"{ticket.caller.owner}-")
+        else:
             # A foreign node's model name may hold anything, line breaks too.
             asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
             own = f"{HEADER_ORIGIN}: {origin}\r\n{HEADER_REQUESTED_MODEL}: {asked}\r\n"
         rest = (
-            f"{HEADER_REQUEST_ID}: {ticket.request_id}\r\n{own}{ticket.trace}"
+            f"{HEADER_REQUEST_ID}: {request_id}\r\n{own}{ticket.trace}"
             f"content-length: {len(ticket.body)}\r\n\r\n"
         )
         return await self._upstream.send(start + rest.encode(), ticket.body)
 
-    def _relay_start(self, path: str) -> bytes:
-        """What every request to the path begins with."""
+    async def follow_up(self, method: str, target: str, origin: str) -> WholeAnswer:
+        """Asks an agent for something that it holds; `target` is a path with its query.
+
+        Raises `OSError` where the connection fails, where the answer takes longer than
+        `CONTROL_TIMEOUT_S`, and where it is longer than `MAX_ANSWER_BYTES`.
+        """
+        head = self._start(method, target)
+        head += f"{HEADER_ORIGIN}: {origin}\r\ncontent-length: 0\r\n\r\n".encode()
+        async with asyncio.timeout(CONTROL_TIMEOUT_S):
+            response = await self._upstream.send(head, b"")
+            try:
+                body = await response.read_all(MAX_ANSWER_BYTES)
+            finally:
+                response.close()
+        return WholeAnswer(response.status, response.headers, body)
+
+    def _start(self, method: str, target: str) -> bytes:
+        """What every such request begins with."""
         parts = urlsplit(self.url)
         fixed = {
             "host": parts.netloc,
@@ -134,7 +165,7 @@ class NodeClient:
             **self._credential.headers(),
         }
         lines = "".join(f"{name}: {value}\r\n" for name, value in fixed.items())
-        return f"POST {parts.path}{path} HTTP/1.1\r\n{lines}".encode()
+        return f"{method} {parts.path}{target} HTTP/1.1\r\n{lines}".encode()
 
     # --- control ---
 

@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from node.protocol.ids import client_id
 from router import sse
-from router.dispatcher import Dispatcher
+from router.dialects import dialect_of
+from router.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.ledger import (
     OUTCOME_CANCELLED,
@@ -24,9 +26,9 @@ from router.upstream import Response
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RETRY_STATUSES = frozenset((409, 429, 503))
-REFUSAL_STATUSES = frozenset((401, 403, 421, 426))
-"""A node's word on the router's token, address or version: the caller's own key was good."""
-_PASSED = (b"content-type", b"cache-control", b"retry-after")
+HEADER_SHOULD_RETRY = b"x-should-retry"
+"""`false`: whoever could try again by the status alone is told not to."""
+PASSED_HEADERS = (b"content-type", b"cache-control", b"retry-after", HEADER_SHOULD_RETRY)
 """No length: an in-band error may make a stream longer than its node has promised."""
 _JSON_HEADERS = {b"content-type": b"application/json"}
 _STREAM_HEADERS = [
@@ -55,20 +57,32 @@ class Relay:
     def __init__(
         self, ticket: Ticket, send: Send, dispatcher: Dispatcher, hold_head_s: float
     ) -> None:
-        self._ticket = ticket
+        self.ticket = ticket
+        self.lease: Lease | None = None
+        """The newest one; None before the first."""
+        self.content_sent = False
+        self._dialect = dialect_of(ticket.path)
         self._send = send
         self._dispatcher = dispatcher
         self._hold_head_s = hold_head_s
         self._head_sent = False
         self._head_node = ""
         """The node that the head names; empty where the router sent it before it knew."""
-        self._content_sent = False
+        self._last_events = b""
+        """What was sent last of a stream that has ended or broken."""
         self._timer: asyncio.TimerHandle | None = None
         self._filler: asyncio.Task[None] | None = None
 
+    @property
+    def request_id(self) -> str:
+        """The request's id as its caller sees it: it names the node, once there is one."""
+        if self.lease is None:
+            return self.ticket.request_id
+        return _id_on_node(self.lease)
+
     async def run(self) -> None:
         """Serves the ticket. Whatever it raises, `fail` tells the caller."""
-        lease = self._dispatcher.place(self._ticket)
+        lease = self._dispatcher.place(self.ticket)
         try:
             await self._serve(lease)
         finally:
@@ -78,7 +92,7 @@ class Relay:
         """Ends the answer with an error. Raises it where nothing has been sent."""
         if not self._head_sent:
             raise error
-        await self._end_stream(sse.error_event(error))
+        await self._end_stream(sse.error_event(error, self._dialect, self._last_events))
 
     async def _serve(self, lease: Lease) -> None:
         """Attempts until one is served, or no node is left to try."""
@@ -86,14 +100,14 @@ class Relay:
         held: Lease | None = lease
         try:
             while held is not None:
-                lease = held
+                lease = self.lease = held
                 self._fill_later()
                 try:
                     outcome = await self._attempt(lease)
                     return
                 except RouterError as failure:
                     outcome = OUTCOME_NODE_FAILED
-                    if self._content_sent:
+                    if self.content_sent:
                         raise
                     answered = isinstance(failure, _WORDS)
                     held = self._dispatcher.place_again(lease, answered=answered)
@@ -112,16 +126,17 @@ class Relay:
         Raises `_Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
         not give, `NodeFailed` where the connection breaks.
         """
-        response = await self._dispatcher.open(self._ticket, lease)
+        response = await self._dispatcher.open(self.ticket, lease)
         finished = False
         try:
-            if response.status in RETRY_STATUSES:
+            final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
+            if response.status in RETRY_STATUSES and not final:
                 body = await response.read_all()
                 raise _Answered(response.status, response.headers, body)
             if response.status in REFUSAL_STATUSES:
                 await response.read_all()
                 raise self._dispatcher.refused(lease, response.status)
-            if response.status == 200 and self._ticket.stream:
+            if response.status == 200 and self.ticket.stream:
                 await self._pass_stream(lease, response)
             else:
                 body = await response.read_all()
@@ -136,31 +151,37 @@ class Relay:
 
     async def _pass_stream(self, lease: Lease, response: Response) -> None:
         read, send = response.read_any, self._send
-        held = b""
-        while chunk := await read():
-            events, held = sse.split(held + chunk)
-            if self._content_sent and events:
-                await send({"type": "http.response.body", "body": events, "more_body": True})
-            elif events:
-                await self._pass_first(lease, response, events)
+        held = last = b""
+        try:
+            while chunk := await read():
+                events, held = sse.split(held + chunk)
+                if not events:
+                    continue
+                last = events
+                if self.content_sent:
+                    await send({"type": "http.response.body", "body": events, "more_body": True})
+                else:
+                    await self._pass_first(lease, response, events)
+        finally:
+            self._last_events = last
         if held:
             await self._pass_first(lease, response, held)
-        if not self._content_sent:
+        if not self.content_sent:
             name = self._dispatcher.node_name(lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
         await self._end_stream(b"")
 
     async def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
         """Passes events on while no content is known to have been sent."""
-        if not self._content_sent:
+        if not self.content_sent:
             error = sse.leading_error(events)
             if error is not None:
                 raise _Answered(NodeFailed.status, _JSON_HEADERS, error)
             await self._end_filler()
             if not self._head_sent:
                 await self._send_head(lease, response.status, response.headers)
-            self._content_sent = sse.has_event(events)
-            if self._content_sent and self._head_node != lease.node_id:
+            self.content_sent = sse.has_event(events)
+            if self.content_sent and self._head_node != lease.node_id:
                 name = self._dispatcher.node_name(lease)
                 events = sse.fleet_comment(name, lease.model) + events
         await self._send({"type": "http.response.body", "body": events, "more_body": True})
@@ -169,11 +190,11 @@ class Relay:
         self, lease: Lease, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
         await self._end_filler()
-        self._content_sent = True
+        self.content_sent = True
         if self._head_sent:
             name = self._dispatcher.node_name(lease)
             otherwise = NodeFailed(f"The node {name} answered with status {status}.")
-            await self._end_stream(sse.late_error(body, otherwise))
+            await self._end_stream(sse.late_error(body, otherwise, self._dialect))
             return
         await self._send_head(lease, status, headers, length=len(body))
         await self._send({"type": "http.response.body", "body": body})
@@ -190,19 +211,19 @@ class Relay:
     ) -> None:
         self._head_sent = True
         self._head_node = lease.node_id
-        headers = [(name, upstream[name]) for name in _PASSED if name in upstream]
+        headers = [(name, upstream[name]) for name in PASSED_HEADERS if name in upstream]
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
-        headers += self._fleet_headers()
+        headers += self._fleet_headers(_id_on_node(lease))
         headers.append((b"x-fleet-node", self._dispatcher.node_name(lease).encode()))
-        queue_ms = max(0.0, lease.granted_s - self._ticket.arrived_s) * 1e3
+        queue_ms = max(0.0, lease.granted_s - self.ticket.arrived_s) * 1e3
         headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
-    def _fleet_headers(self) -> list[tuple[bytes, bytes]]:
+    def _fleet_headers(self, request_id: str) -> list[tuple[bytes, bytes]]:
         return [
-            (b"x-request-id", self._ticket.request_id.encode()),
-            (b"x-fleet-model", self._ticket.model.encode("utf-8", "replace")),
+            (b"x-request-id", request_id.encode()),
+            (b"x-fleet-model", self.ticket.model.encode("utf-8", "replace")),
         ]
 
     async def _end_stream(self, last: bytes) -> None:
@@ -211,7 +232,7 @@ class Relay:
     # --- silence ---
 
     def _fill_later(self) -> None:
-        if self._ticket.stream and self._timer is None and self._filler is None:
+        if self.ticket.stream and self._timer is None and self._filler is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._hold_head_s, self._start_filler)
 
@@ -226,11 +247,12 @@ class Relay:
                 {
                     "type": "http.response.start",
                     "status": 200,
-                    "headers": _STREAM_HEADERS + self._fleet_headers(),
+                    "headers": _STREAM_HEADERS + self._fleet_headers(self.ticket.request_id),
                 }
             )
+        ping = sse.ping(self._dialect)
         while True:
-            await self._send({"type": "http.response.body", "body": sse.PING, "more_body": True})
+            await self._send({"type": "http.response.body", "body": ping, "more_body": True})
             await asyncio.sleep(self._hold_head_s)
 
     async def _end_filler(self) -> None:
@@ -241,6 +263,10 @@ class Relay:
         if filler is not None:
             filler.cancel()
             await asyncio.wait((filler,))
+
+
+def _id_on_node(lease: Lease) -> str:
+    return client_id("req_", lease.node_id, lease.ticket_id)
 
 
 def _outcome_of(status: int) -> str:

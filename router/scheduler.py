@@ -80,7 +80,8 @@ class Scheduler:
     # --- events ---
 
     def on_request(self, ticket: Ticket, fleet: Iterable[NodeView], now_s: float) -> list[Action]:
-        """A new request: granted to the node with the least expected wait, or rejected."""
+        """A new request: granted to the node with the least expected wait, or to the one that it
+        is pinned to, or rejected."""
         return [self._place(ticket, fleet, now_s, tried=set())]
 
     def on_failed(
@@ -165,6 +166,8 @@ class Scheduler:
                 continue
             known = True
             if not view.reachable or view.node_id in tried:
+                continue
+            if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
                 continue
             loads = self._loads.get(view.node_id, _NO_LOADS)
             load = loads.get(ticket.model)

@@ -1,33 +1,68 @@
-"""What the router itself writes into an event stream: comments and errors. Nothing else of the
-router reads or writes server-sent events."""
+"""What the router itself writes into an event stream: comments, pings and errors. Nothing else of
+the router reads or writes server-sent events."""
 
 import re
+from typing import Any
 
 import msgspec
 
+from router.dialects import Dialect, event_body, response_event
 from router.errors import RouterError
 
 PING = b": keep-alive\n\n"
+_ANTHROPIC_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 MAX_HELD_BYTES = 64 * 1024
 """A longer event is passed on in parts."""
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
-_LEADING_ERROR = re.compile(
-    rb"(?:(?::[^\n]*|event:[^\n]*|\r?)\n)*data:[ ]?(\{\s*\"error\"[^\r\n]*)"
+_SILENCE = re.compile(rb"(?::[^\n]*\n|event:[ ]?ping\r?\ndata:[^\n]*\n|\r?\n)*(?::[^\n]*\Z)?")
+"""Comments and pings, the last comment perhaps cut off."""
+_ERROR = re.compile(
+    rb"(?:(?::[^\n]*|event:[^\n]*|\r?)\n)*data:[ ]?"
+    rb"(\{\s*\"(?:error\"|type\"\s*:\s*\"error\")[^\r\n]*)"
 )
-"""An error as the first event, behind comments at most."""
+_NUMBER = re.compile(rb'(?<!\\)"sequence_number"\s*:\s*(\d+)')
+
+_CALLERS_TYPES = frozenset(("invalid_request_error", "not_found_error", "request_too_large"))
+_CALLERS_CODES = frozenset(
+    (
+        "context_length_exceeded",
+        "invalid_value",
+        "model_not_found",
+        "previous_response_not_found",
+        "request_cancelled",
+        "unsupported_value",
+    )
+)
+"""Of events of response streams, which tell no type."""
 
 
 class _ErrorFields(msgspec.Struct):
+    # Other servers' codes may be numbers.
+    message: str | None = None
     type: str | None = None
+    param: Any = None
+    code: Any = None
 
 
-class _ErrorBody(msgspec.Struct):
-    error: _ErrorFields | str
+class _Spoken(msgspec.Struct):
+    """An error in any dialect, within a stream or as a whole answer."""
+
+    type: str | None = None
+    error: _ErrorFields | str | None = None
+    message: str | None = None
+    param: Any = None
+    code: Any = None
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_error = msgspec.json.Decoder(_ErrorBody).decode
+_decode_spoken = msgspec.json.Decoder(_Spoken).decode
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def ping(dialect: Dialect) -> bytes:
+    """What fills silence."""
+    return _ANTHROPIC_PING if dialect is Dialect.ANTHROPIC else PING
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -45,37 +80,76 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 
 
 def has_event(events: bytes) -> bool:
-    """Whether there is more than leading comments."""
-    return not events.startswith(b":") or b"\ndata:" in events
+    """Whether there is more than leading comments and pings."""
+    return _end_of_silence(events) < len(events)
 
 
 def leading_error(events: bytes) -> bytes | None:
-    """The JSON of an error that comes before any content, unless the request itself is at fault."""
-    found = _LEADING_ERROR.match(events)
+    """The error that comes before any content, as the JSON of a whole answer, unless the request
+    itself is at fault."""
+    found = _ERROR.match(events, _end_of_silence(events))
     if found is None:
         return None
     try:
-        error = _decode_error(found[1]).error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        spoken = _decode_spoken(found[1])
+    except _BROKEN:
         return None
-    callers = isinstance(error, _ErrorFields) and error.type == "invalid_request_error"
-    return None if callers else found[1]
+    if isinstance(spoken.error, _ErrorFields):
+        return None if spoken.error.type in _CALLERS_TYPES else found[1]
+    if spoken.error is not None:
+        return found[1]
+    if spoken.type != "error" or str(spoken.code) in _CALLERS_CODES:
+        return None
+    error = {
+        "message": spoken.message,
+        "type": RouterError.kind,
+        "param": spoken.param,
+        "code": spoken.code,
+    }
+    return msgspec.json.encode({"error": error})
 
 
-def error_event(error: RouterError) -> bytes:
-    """The in-band error of a stream that has begun; no `[DONE]` follows it."""
-    return b"data: " + error.body() + b"\n\n"
+def error_event(error: RouterError, dialect: Dialect, after: bytes = b"") -> bytes:
+    """The in-band error of a stream that has begun; nothing follows it. `after` are the events
+    that were sent last."""
+    number = 0
+    if dialect is Dialect.RESPONSES:
+        number = max((int(each) + 1 for each in _NUMBER.findall(after)), default=0)
+    return _event(event_body(error, dialect, number), dialect)
 
 
-def late_error(body: bytes, otherwise: RouterError) -> bytes:
-    """A node's error answer as an event, or `otherwise` where it is not in OpenAI's envelope."""
+def late_error(body: bytes, otherwise: RouterError, dialect: Dialect) -> bytes:
+    """A node's error answer as an event, or `otherwise` where it is not in the dialect's
+    envelope."""
+    known = _event_of_answer(body, dialect)
+    return error_event(otherwise, dialect) if known is None else _event(known, dialect)
+
+
+def _event_of_answer(body: bytes, dialect: Dialect) -> bytes | None:
     try:
-        known = "error" in _decode_fields(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        known = False
-    return b"data: " + b"".join(body.splitlines()) + b"\n\n" if known else error_event(otherwise)
+        if dialect is Dialect.RESPONSES:
+            error = _decode_spoken(body).error
+            if not isinstance(error, _ErrorFields) or error.message is None:
+                return None
+            return response_event(error.message, error.code, error.param, 0)
+        fields = _decode_fields(body)
+    except _BROKEN:
+        return None
+    if "error" not in fields or (dialect is Dialect.ANTHROPIC and "type" not in fields):
+        return None
+    return b"".join(body.splitlines())
 
 
 def fleet_comment(node: str, model: str) -> bytes:
     """Who served a stream whose head had to go out before that was known."""
     return f": fleet node={node} model={model}\n\n".encode()
+
+
+def _event(body: bytes, dialect: Dialect) -> bytes:
+    name = b"" if dialect is Dialect.OPENAI else b"event: error\n"
+    return name + b"data: " + body + b"\n\n"
+
+
+def _end_of_silence(events: bytes) -> int:
+    found = _SILENCE.match(events)
+    return found.end() if found else 0

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from node.protocol.messages import NodeStatus
 
+PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
+"""Nothing is generated there, so that a node keeps no accounts of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -12,6 +15,8 @@ class Caller:
     key_id: str
     name: str
     scopes: frozenset[str]
+    owner: str
+    """What the ids of its requests begin with."""
     expires_at_s: float | None = None
 
 
@@ -31,6 +36,8 @@ class Ticket:
     body: bytes
     trace: str = ""
     """Header lines of the caller's trace, each with its line break."""
+    pinned_node_id: str = ""
+    """The only node that can serve it; empty where any may."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 import time
 from typing import cast
 from urllib.parse import urlsplit
@@ -78,11 +79,15 @@ class Response:
             raise self._failure
         return b""
 
-    async def read_all(self) -> bytes:
-        """The rest of the body. Raises `UpstreamBroken`."""
-        pieces = []
+    async def read_all(self, max_bytes: int = sys.maxsize) -> bytes:
+        """The rest of the body. Raises `UpstreamBroken`, also where it is longer than
+        `max_bytes`."""
+        pieces, size = [], 0
         while piece := await self.read_any():
             pieces.append(piece)
+            size += len(piece)
+            if size > max_bytes:
+                raise UpstreamBroken("The node's answer is too long.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:

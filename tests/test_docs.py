@@ -1,9 +1,12 @@
-"""Every command, option, setting, error code and path stands in the documentation."""
+"""Every command, option, setting, error code, path and field stands in the documentation."""
 
+import ast
 import importlib
+import json
 import pkgutil
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,17 @@ import node.settings
 import router.cli
 import router.errors
 import router.settings
-
-DOCS = Path(__file__).parent.parent / "docs"
+from node.engine.script import Script
+from router.api.v1 import RELAYED_PATHS
+from tests.doc_tables import (
+    DOCS,
+    FIELD_TABLES,
+    HOW_TO_WRITE,
+    PAGES,
+    field_names,
+    table_names,
+    with_tables,
+)
 
 
 def page(name: str) -> str:
@@ -105,9 +117,14 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
 @pytest.mark.parametrize(
     "path",
     [
-        "/v1/chat/completions",
-        "/v1/completions",
+        *sorted(RELAYED_PATHS),
+        "/v1/responses/{id}",
+        "/v1/responses/{id}/cancel",
+        "/v1/responses/{id}/input_items",
         "/v1/models",
+        "/v1/models/{id}",
+        "/v1/requests",
+        "/v1/requests/{id}",
         "/v1/node/status",
         "/health",
         "/ready",
@@ -127,7 +144,80 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
     ],
 )
 def test_every_path_is_documented(path: str) -> None:
-    assert f"`{path}" in page("api.md") or f" {path}" in page("api.md")
+    text = page("api.md")
+    assert f" {path}`" in text or f" {path}?" in text
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_its_tables_as_the_code_tells_them(name: str) -> None:
+    text = page(name)
+    assert sorted(table_names(text)) == sorted(PAGES[name])
+    as_told = with_tables(name, text) == text
+    assert as_told, f"the tables of docs/{name} are not those of the code: {HOW_TO_WRITE}"
+
+
+@pytest.mark.parametrize("name", FIELD_TABLES)
+def test_a_field_is_either_applied_or_refused_or_ignored(name: str) -> None:
+    table = FIELD_TABLES[name]
+    groups = [set(field_names(table)), set(table.refused), set(table.ignored)]
+    assert set(table.notes) == groups[0]
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+def test_every_field_of_a_script_is_documented() -> None:
+    text = page("settings.md")
+    text = text[text.index("## The script of the scripted engine") :]
+    assert [name for name in Script.__struct_fields__ if f"`{name}`" not in text] == []
+
+
+PAGES_WITH_LINKS = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES_WITH_LINKS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:)([^)]*)\)", path.read_text())
+    assert [target for target in targets if not leads_somewhere(path, target)] == []
+
+
+def leads_somewhere(path: Path, target: str) -> bool:
+    """Whether a link in the page at `path` names a page, and within it a heading."""
+    file, _, anchor = target.partition("#")
+    linked = path.parent / file if file else path
+    if not linked.exists():
+        return False
+    return not anchor or anchor in {anchor_of(each) for each in headings(linked.read_text())}
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+
+
+def anchor_of(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+READERS: dict[str, Callable[[str], object]] = {
+    "json": json.loads,
+    "python": ast.parse,
+    "toml": tomllib.loads,
+}
+BLOCKS = [
+    (path, kind, text)
+    for path in PAGES_WITH_LINKS
+    for kind, text in re.findall(
+        r"^```(\w+)\n(.*?)^```$", path.read_text(), re.DOTALL | re.MULTILINE
+    )
+    if kind in READERS
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [(kind, text) for _, kind, text in BLOCKS],
+    ids=[f"{path.name}-{kind}-{at}" for at, (path, kind, _) in enumerate(BLOCKS)],
+)
+def test_a_block_of_code_can_be_read(kind: str, text: str) -> None:
+    READERS[kind](text)
 
 
 def test_the_changelog_tells_of_this_version() -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
-from node.errors import BadRequest, ContextTooLong, EngineFault, ShuttingDown
+from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown
 from node.link import RowRefused, RowStream
-from node.openai import TextRequest
 from node.protocol.messages import FinishReason
+from node.request import TextRequest
 from node.supervisor import EngineHandle
 from node.types import Delta, GenerateRequest
 
@@ -16,10 +17,12 @@ class Job:
     """One request on its way through the agent."""
 
     request: TextRequest
+    path: str
     request_id: str
     origin: str
     arrived_s: float
     """Monotonic."""
+    arrived_unix_s: float
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +35,32 @@ class Account:
     handle: EngineHandle | None = None
     row: RowStream | None = None
     """Of `handle`."""
+    failure: NodeError | None = None
+    """Why the agent has ended the request before it had a row."""
+
+
+def account_view(account: Account, now_s: float) -> dict[str, Any]:
+    """What `GET /v1/requests` tells of an open request; JSON types only."""
+    job, row = account.job, account.row
+    accepted = None if row is None else row.accepted
+    progress = None if row is None else row.progress
+    state = "waiting"
+    if row is not None and accepted is not None:
+        state = "generating" if row.token_count else "prefilling"
+    return {
+        "request_id": job.request_id,
+        "object": "request",
+        "model": job.request.model,
+        "path": job.path,
+        "state": state,
+        "stream": job.request.stream,
+        "arrived_unix_s": job.arrived_unix_s,
+        "age_s": round(now_s - job.arrived_s, 3),
+        "prompt_tokens": None if accepted is None else accepted.prompt_tokens,
+        "cached_tokens": None if accepted is None else accepted.cached_tokens,
+        "prefilled_tokens": None if progress is None else progress.done_tokens,
+        "completion_tokens": 0 if row is None else row.token_count,
+    }
 
 
 def refusal(
@@ -51,10 +80,12 @@ def raise_unless_complete(last: Delta) -> None:
         raise ShuttingDown("The engine ended the request because it stops.")
 
 
-def shut_down(account: Account) -> None:
+def shut_down(account: Account, failure: NodeError) -> None:
+    """Ends the request with `failure`, in whatever phase it is."""
     if account.row is not None and account.handle is not None:
-        account.handle.link.abandon(account.row.uid, ShuttingDown())
+        account.handle.link.abandon(account.row.uid, failure)
     elif account.start is not None:
+        account.failure = failure
         account.start.cancel()
 
 

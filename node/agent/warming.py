@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from node.errors import EngineFault, ModelBusy, NodeError
-from node.openai import TextRequest
 from node.prompt import Renderers, generate_request
 from node.protocol.messages import FinishReason
+from node.request import TextRequest
 from node.store import ModelEntry
 from node.supervisor import EngineHandle, Supervisor
 from node.types import Delta, Pressure, Progress, RowUsage
@@ -101,7 +101,7 @@ class Warming:
         cancels the prompt in work."""
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready()
-            await self._renderers.get(entry.folder)
+            await self._renderers.get(entry.folder, entry.formats)
             await self._supervisor.settled()
             self._commands[entry.name] += 1
             try:
@@ -232,7 +232,8 @@ class Warming:
         self, handle: EngineHandle, request: TextRequest
     ) -> AsyncGenerator[Progress | Delta, None]:
         """How far the prefill is, and the row's last delta."""
-        prompt = await self._renderers.render(handle.entry.folder, request, shared=True)
+        entry = handle.entry
+        prompt = await self._renderers.render(entry.folder, request, entry.formats, shared=True)
         generate = generate_request(request, f"warm-{secrets.token_hex(8)}", prompt, handle.info)
         # There is no output, and so no room for one to be kept.
         generate = msgspec.structs.replace(generate, warm=True, max_tokens=1)

@@ -7,7 +7,13 @@ from typing import Any
 
 from node.errors import NodeError, StartError
 from node.memory import OVERHEAD_BYTES
-from node.settings import AUTO_BYTES, Settings, default_home, read_environment
+from node.parsing.registry import (
+    reasoning_name,
+    reasoning_names,
+    tool_call_name,
+    tool_call_names,
+)
+from node.settings import AUTO_BYTES, REASONING_FIELDS, Settings, default_home, read_environment
 from node.store import ModelStore
 
 EXTRA = (
@@ -53,6 +59,7 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
     if not 0 <= settings.port <= 65_535:
         raise StartError(f"port must be from 0 to 65535, not {settings.port}.")
     _check_sizes(settings)
+    _check_formats(settings)
     if settings.script is not None and settings.engine != "scripted":
         raise StartError("script is for the scripted engine only; add --engine scripted.")
     return settings
@@ -72,8 +79,28 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
     "memory_limit_bytes": (OVERHEAD_BYTES + 1, None),
     "kv_live_bytes": (1024**2, None),
     "kv_snapshot_bytes": (1, None),
+    "responses_bytes": (1024**2, None),
 }
 """Least and most of what can be set."""
+
+
+def _check_formats(settings: Settings) -> None:
+    if settings.reasoning_field not in REASONING_FIELDS:
+        raise StartError(
+            f"reasoning_field must be one of {', '.join(REASONING_FIELDS)}, "
+            f"not {settings.reasoning_field!r}."
+        )
+    for key, known_name, names in (
+        ("tool_parsers", tool_call_name, tool_call_names),
+        ("reasoning_parsers", reasoning_name, reasoning_names),
+    ):
+        for _, name in getattr(settings, key):
+            try:
+                known_name(name)
+            except KeyError:
+                raise StartError(
+                    f"{key} has no format {name!r}; there are {', '.join(names())}."
+                ) from None
 
 
 def _check_sizes(settings: Settings) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from node.errors import StartError
-from node.settings import read_bytes, read_disk_bytes, read_warm
+from node.settings import read_bytes, read_disk_bytes, read_parser, read_warm
 
 
 def _named(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -100,6 +100,42 @@ KvDiskWrites = Annotated[
         "--kv-disk-writes-per-day",
         "Most KV written to disk in a day, per model; 0: no limit; default: auto, 50 GiB.",
     ),
+]
+ToolParsers = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--tool-parser",
+        help="Format of tool calls, or none; default: what the template tells. Repeatable.",
+        metavar="NAME|MODEL=NAME",
+        parser=_named("--tool-parser", read_parser),
+    ),
+]
+ReasoningParsers = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--reasoning-parser",
+        help="Format of reasoning, or none; default: what the template tells. Repeatable.",
+        metavar="NAME|MODEL=NAME",
+        parser=_named("--reasoning-parser", read_parser),
+    ),
+]
+RepeatedToolCalls = Annotated[
+    bool | None,
+    typer.Option(
+        "--repeated-tool-calls", help="Tell a call again that an answer makes twice; default: not."
+    ),
+]
+ReasoningFieldName = Annotated[
+    str | None,
+    typer.Option(
+        "--reasoning-field",
+        help="Where a chat's answer has its reasoning; default reasoning_content.",
+        metavar="reasoning_content|reasoning|both",
+    ),
+]
+ResponsesSize = Annotated[
+    int | None,
+    _size("--responses-size", "Most that stored responses may take on disk; default 512 MiB."),
 ]
 Warm = Annotated[
     list[Any] | None,

@@ -156,7 +156,7 @@ class AgentServer(uvicorn.Server):
         """The first signal begins the shutdown, the next one ends its grace. uvicorn's own way
         would leave at the second one without the end of the engines."""
         if self.should_exit and self._loop is not None:
-            self._loop.call_soon_threadsafe(self._agent.hurry)
+            self._loop.call_soon_threadsafe(self._agent.requests.hurry)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

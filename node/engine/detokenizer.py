@@ -8,7 +8,7 @@ leading space stays.
 import codecs
 import json
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tokenizers import Tokenizer
 
@@ -30,13 +30,27 @@ class Detokenizer(Protocol):
         """What is left at the end; a torn character becomes a replacement character."""
 
 
+class AddedToken(NamedTuple):
+    """A token that the vocabulary has besides what text is made of."""
+
+    text: str
+    special: bool
+    """No text of an answer by itself."""
+
+
 class Vocabulary:
     """Opens the detokenizers of one tokenizer. Ids it does not know yield no text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         spec = json.loads(tokenizer.to_str())
-        self._special = frozenset(entry["id"] for entry in spec["added_tokens"] if entry["special"])
+        self.added: dict[int, AddedToken] = {
+            entry["id"]: AddedToken(entry["content"], entry["special"])
+            for entry in spec["added_tokens"]
+        }
+        """By id."""
+        self.added_texts = frozenset(token.text for token in self.added.values())
+        self._special = frozenset(number for number, token in self.added.items() if token.special)
         decoder = spec["decoder"] or {}
         self._pieces: list[bytes] | None = None
         if decoder.get("type") == "ByteLevel":

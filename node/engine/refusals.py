@@ -1,6 +1,7 @@
 """What an engine will not run, as sentences for the caller."""
 
 from node.engine.cache.parts import Tokens
+from node.parsing.registry import grammar_for
 from node.types import GenerateRequest, Loaded, Refused
 
 
@@ -28,6 +29,18 @@ def refusal(
     if bias and not 0 <= min(bias) <= max(bias) < vocab_size:
         reason = f"logit_bias names ids beyond the vocabulary of {vocab_size} tokens."
         return Refused(request.uid, reason, "logit_bias")
+    return unknown_format(request)
+
+
+def unknown_format(request: GenerateRequest) -> Refused | None:
+    """The refusal of a request whose output format this version does not know."""
+    output = request.output
+    if output is None:
+        return None
+    try:
+        grammar_for(output.reasoning, output.tool_calls)
+    except KeyError as error:
+        return Refused(request.uid, f"There is no output format {error}.")
     return None
 
 

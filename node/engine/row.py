@@ -1,18 +1,18 @@
 """One request on its way through the engine."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from node.engine.cache.parts import Tokens
-from node.engine.detokenizer import Detokenizer
+from node.engine.output import OutputReader
 from node.engine.penalties import Penalties
 from node.engine.sampler import RowSampling
 from node.engine.schedule import USUAL_ANSWER_TOKENS
-from node.parsing.stops import StopMatcher
 from node.protocol.messages import FinishReason
-from node.types import Delta, GenerateRequest, Part, PartKind, RowUsage
+from node.types import Delta, GenerateRequest, Part, RowUsage
 
 
 @dataclass(eq=False, slots=True)
@@ -25,8 +25,7 @@ class Row:
     """What is prefilled: the prompt, and after a preemption the output so far too."""
     limit: int
     """Most tokens of output."""
-    detokenizer: Detokenizer
-    stops: StopMatcher
+    reader: OutputReader
     sampling: RowSampling
     accepted_s: float
     penalties: Penalties | None = None
@@ -102,36 +101,27 @@ class Row:
         for _ in self.output:
             self.sampling.draw()
 
-    def read(self, token: int) -> tuple[str, bool]:
-        """(text, whether a stop string ends the row) that one more token brings."""
-        self.token_count += 1
-        return self.stops.feed(self.detokenizer.step(token))
-
-    def drain(self) -> tuple[str, bool]:
-        """The same for what is held back, at the end of the row."""
-        text, hit = self.stops.feed(self.detokenizer.flush())
-        return (text, True) if hit else (text + self.stops.flush(), False)
-
     def take(self, token: int, end_tokens: frozenset[int], now_s: float) -> Delta | None:
         """What one more token brings; None where it is nothing to tell."""
         if self.first_token_s is None:
             self.first_token_s = now_s
         self.output.append(token)
         if token in end_tokens:
-            text, _ = self.drain()
-            return self.last(FinishReason.STOP, text)
-        text, hit = self.read(token)
-        if hit:
-            return self.last(FinishReason.STOP, text)
+            return self.last(FinishReason.STOP, self.reader.end(token))
+        self.token_count += 1
+        parts = self.reader.read(token)
+        if self.reader.ended:
+            return self.last(FinishReason.STOP, parts)
         if self.token_count >= self.limit:
-            rest, hit = self.drain()
-            return self.last(FinishReason.STOP if hit else FinishReason.LENGTH, text + rest)
-        return Delta(self.uid, _parts(text), self.token_count) if text else None
+            return self.cut_short(parts)
+        return Delta(self.uid, tuple(parts), self.token_count) if parts else None
 
-    def cut_short(self) -> Delta:
-        """The last delta of a row for whose next token there is no room."""
-        text, hit = self.drain()
-        return self.last(FinishReason.STOP if hit else FinishReason.LENGTH, text)
+    def cut_short(self, parts: Sequence[Part] = ()) -> Delta:
+        """The last delta of a row for whose next token there is no room; `parts` are not told
+        yet."""
+        rest = self.reader.end()
+        ended = self.reader.ended
+        return self.last(FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest))
 
     def usage(self, now_s: float) -> RowUsage:
         began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
@@ -143,17 +133,21 @@ class Row:
             queue_s=began_s - self.accepted_s,
             prefill_s=first_s - began_s,
             decode_s=now_s - first_s,
+            reasoning_tokens=self.reader.reasoning_tokens,
         )
 
-    def last(self, finish: FinishReason, text: str = "", error: str | None = None) -> Delta:
+    def last(
+        self, finish: FinishReason, parts: Sequence[Part] = (), error: str | None = None
+    ) -> Delta:
         """The delta that ends the row."""
         return Delta(
             uid=self.uid,
-            parts=_parts(text),
+            parts=tuple(parts),
             token_count=self.token_count,
             finish=finish,
             usage=self.usage(time.monotonic()),
             error=error,
+            stop=self.reader.stop,
         )
 
 
@@ -161,7 +155,3 @@ def output_limit(request: GenerateRequest, longest: int) -> int:
     """Most tokens of output where a row may become so long."""
     room = longest - len(request.tokens)
     return room if request.max_tokens is None else min(request.max_tokens, room)
-
-
-def _parts(text: str) -> tuple[Part, ...]:
-    return (Part(PartKind.CONTENT, text),) if text else ()

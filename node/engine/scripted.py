@@ -12,17 +12,14 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import Literal
-
-import msgspec
 
 from node.engine.base import LoadError
-from node.engine.scripted_cache import PrefixCache, ScriptedCache
+from node.engine.refusals import unknown_format
+from node.engine.script import Script, parse_script
+from node.engine.scripted_cache import PrefixCache
 from node.engine.scripted_row import ScriptedRow
-from node.parsing.stops import StopMatcher
+from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
-from node.store import ModelEntry
 from node.types import (
     Accepted,
     CacheEvent,
@@ -39,59 +36,9 @@ from node.types import (
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02
+PIECE_LENGTH = 4
+"""Characters of a token of the script's outputs."""
 NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
-
-
-class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model that the scripted node claims to have on disk."""
-
-    name: str = "scripted"
-    weight_bytes: int = 1024**3
-    context_tokens: int = 32_768
-    kv_bytes_per_token: int = 0
-    """What the KV of a token is said to take; the lease bounds the cache by it."""
-
-
-class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a scripted engine does. All waits are in seconds; `None` switches a fault off."""
-
-    models: tuple[ScriptedModel, ...] = (ScriptedModel(),)
-    text: str | None = None
-    """Said word by word to every request, which then ends. None: short words, one a token, which
-    depend on the prompt and the position, so that two requests can be told apart."""
-    tokens: int | None = None
-    """Length of an answer to a request without max_tokens; default: the text, or 32."""
-    max_rows: int | None = None
-    """In place of the agent's setting."""
-    accept_delay_s: float = 0.0
-    """How long a request waits in the queue even when there is room."""
-    first_token_delay_s: float = 0.0
-    prefill_s_per_token: float = 0.0
-    """For each prompt token that the cache does not hold."""
-    progress_interval_s: float = 0.0
-    """How often the progress of a prefill is told; 0: never."""
-    token_interval_s: float = 0.0
-    """0: as fast as the engine steps."""
-    load_delay_s: float = 0.0
-    load_failure: str | None = None
-    """The sentence of a load that fails."""
-    load_out_of_memory: bool = False
-    """The load raises MemoryError."""
-    unload_delay_s: float = 0.0
-    """How long the engine takes to free its memory; the agent kills one that takes too long."""
-    unload_failure: str | None = None
-    """The sentence of an unload that raises; the process ends with status 1."""
-    wedge: bool = False
-    """Requests are accepted and never get a token; the process stays healthy."""
-    stall_after_tokens: int | None = None
-    """A row stops for good after so many tokens and can only be cancelled."""
-    crash_after_tokens: int | None = None
-    """The engine process dies as from kill -9 when a row has so many tokens."""
-    step_failure_after_tokens: int | None = None
-    """`step` raises when a row has so many tokens."""
-    failing_command: Literal["submit", "cancel", "set_lease", "clear_cache"] | None = None
-    """That command raises."""
-    cache: ScriptedCache = ScriptedCache()
 
 
 class StepFailure(Exception):
@@ -104,50 +51,6 @@ class CommandFailure(Exception):
 
 class UnloadFailure(Exception):
     """The script asked for an unload that fails."""
-
-
-def read_script(path: Path | None) -> Script:
-    """The script in a JSON file, the default script for None. Raises `LoadError`."""
-    if path is None:
-        return Script()
-    try:
-        return parse_script(path.read_bytes())
-    except OSError as error:
-        raise LoadError(f"The script {path} cannot be read: {error.strerror}.") from None
-
-
-def parse_script(text: str | bytes) -> Script:
-    """The script of a JSON text, the default script for an empty one. Raises `LoadError` naming
-    the field at fault."""
-    if not text:
-        return Script()
-    try:
-        script = msgspec.json.decode(text, type=Script)
-    except msgspec.MsgspecError as error:
-        raise LoadError(f"The script is not valid: {error}.") from None
-    names = [model.name for model in script.models]
-    if len(set(names)) != len(names) or not names:
-        raise LoadError("The script must name at least one model, and each name only once.")
-    return script
-
-
-def encode_script(script: Script) -> str:
-    """The script as `EngineSpec.script_json` carries it."""
-    return msgspec.json.encode(script).decode()
-
-
-def scripted_entries(script: Script) -> tuple[ModelEntry, ...]:
-    """The script's models as if they were on disk; their folder is empty."""
-    return tuple(
-        ModelEntry(
-            name=model.name,
-            folder=Path(),
-            weight_bytes=model.weight_bytes,
-            context_tokens=model.context_tokens,
-            kv_bytes_per_token=model.kv_bytes_per_token,
-        )
-        for model in script.models
-    )
 
 
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine":
@@ -196,7 +99,7 @@ class ScriptedEngine:
         self._script = script
         self._clock = clock
         self._die = die
-        self._words = script.text.split() if script.text is not None else []
+        self._submitted = 0
         self._waiting: deque[ScriptedRow] = deque()
         self._running: list[ScriptedRow] = []
         self._prefixes = PrefixCache(script.cache)
@@ -221,13 +124,17 @@ class ScriptedEngine:
                 else "The prompt is empty.",
                 "messages",
             )
+        if (refused := unknown_format(request)) is not None:
+            return refused
+        pieces = self._pieces()
         row = ScriptedRow(
             request=request,
+            pieces=pieces,
             cached_tokens=self._prefixes.cached_tokens(request.tokens),
             limit_tokens=min(request.max_tokens or room_tokens, room_tokens),
-            natural_tokens=self._natural_tokens(request, room_tokens),
+            natural_tokens=self._natural_tokens(request, room_tokens, len(pieces)),
             arrived_s=self._clock(),
-            matcher=StopMatcher(request.stops),
+            machine=TextMachine(request.output, request.stops, uid=request.uid),
             prompt_hash=zlib.crc32(array("q", request.tokens).tobytes()),
         )
         self._waiting.append(row)
@@ -342,11 +249,24 @@ class ScriptedEngine:
             if now_s >= row.told_s + self._script.progress_interval_s:
                 self._progress.append(row.progress(now_s))
 
-    def _natural_tokens(self, request: GenerateRequest, room_tokens: int) -> int:
+    def _pieces(self) -> tuple[str, ...]:
+        """What the script has the next request be told, token by token; empty: words that depend
+        on the prompt."""
+        script = self._script
+        number, self._submitted = self._submitted, self._submitted + 1
+        if script.outputs:
+            output = script.outputs[number % len(script.outputs)]
+            return tuple(
+                output[at : at + PIECE_LENGTH] for at in range(0, len(output), PIECE_LENGTH)
+            )
+        words = [] if script.text is None else script.text.split()
+        return tuple(word if at == 0 else f" {word}" for at, word in enumerate(words))
+
+    def _natural_tokens(self, request: GenerateRequest, room_tokens: int, count: int) -> int:
         if self._script.tokens is not None and request.max_tokens is None:
             return self._script.tokens
-        if self._words:
-            return len(self._words)
+        if count:
+            return count
         # Without a text to end, only a request's own limit ends it.
         return 32 if request.max_tokens is None else room_tokens + 1
 
@@ -382,15 +302,14 @@ class ScriptedEngine:
                 return row.last(self._clock(), FinishReason.ERROR, error=NOT_KEPT)
             if row.request.warm:
                 return row.last(self._clock(), FinishReason.STOP)
-        text, hit = row.matcher.feed(row.token_text(self._words))
-        row.token_count += 1
+        parts = row.read()
         row.due_s += self._script.token_interval_s
         row.stalled = row.token_count == self._script.stall_after_tokens
-        if hit or row.token_count >= row.natural_tokens:
-            return row.last(self._clock(), FinishReason.STOP, text=text, hit=hit)
+        if row.machine.ended or row.token_count >= row.natural_tokens:
+            return row.last(self._clock(), FinishReason.STOP, parts)
         if row.token_count >= row.limit_tokens:
-            return row.last(self._clock(), FinishReason.LENGTH, text=text)
-        return row.delta(text)
+            return row.last(self._clock(), FinishReason.LENGTH, parts)
+        return row.delta(parts)
 
     def _on_prefilled(self, row: ScriptedRow) -> bool:
         """Whether the prompt is kept."""

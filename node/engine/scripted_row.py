@@ -4,9 +4,9 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.parsing.stops import StopMatcher
+from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
-from node.types import Delta, GenerateRequest, Part, PartKind, Progress, RowUsage
+from node.types import Delta, GenerateRequest, Part, Progress, RowUsage
 
 _WORD_TEXT = (
     "a ant ash bay bee bow box cat cup day den dew dog ear egg elm fen fig fin fog fox gem gum hat "
@@ -27,8 +27,10 @@ class ScriptedRow:
     natural_tokens: int
     """Length at which the row ends with `stop`."""
     arrived_s: float
-    matcher: StopMatcher
+    machine: TextMachine
     prompt_hash: int
+    pieces: Sequence[str] = ()
+    """Of the output, a token each; again from the first after the last."""
     started_s: float | None = None
     first_token_s: float | None = None
     prefill_s: float = 0.0
@@ -37,16 +39,26 @@ class ScriptedRow:
     """When the progress of the prefill was last told."""
     due_s: float = 0.0
     token_count: int = 0
+    reasoning_tokens: int = 0
     stalled: bool = False
 
-    def token_text(self, words: Sequence[str]) -> str:
-        """The next token's text: of `words` in turn, or one that depends on the prompt."""
+    def read(self) -> list[Part]:
+        """What one more token brings."""
+        reasons = self.machine.in_reasoning
+        parts = self.machine.feed(self._token_text())
+        self.token_count += 1
+        self.reasoning_tokens += reasons or self.machine.in_reasoning
+        return parts
+
+    def _token_text(self) -> str:
+        """The next token's text: the next piece, or a word that depends on the prompt."""
         index = self.token_count
-        if words:
-            word = words[index % len(words)]
-        else:
+        if not self.pieces:
             word = _WORDS[zlib.crc32(index.to_bytes(8, "little"), self.prompt_hash) % len(_WORDS)]
-        return word if index == 0 else f" {word}"
+            return word if index == 0 else f" {word}"
+        turn, at = divmod(index, len(self.pieces))
+        piece = self.pieces[at]
+        return f" {piece}" if turn and at == 0 else piece
 
     def progress(self, now_s: float) -> Progress:
         """How far the prefill is; told now."""
@@ -57,22 +69,20 @@ class ScriptedRow:
         done_tokens = self.cached_tokens + int(share * (total_tokens - self.cached_tokens))
         return Progress(self.request.uid, done_tokens, total_tokens)
 
-    def delta(self, text: str) -> Delta:
+    def delta(self, parts: Sequence[Part]) -> Delta:
         """A delta that does not end the row."""
-        return Delta(self.request.uid, _parts(text), self.token_count)
+        return Delta(self.request.uid, tuple(parts), self.token_count)
 
     def last(
         self,
         now_s: float,
         finish: FinishReason,
-        *,
-        text: str = "",
-        hit: bool = False,
+        parts: Sequence[Part] = (),
         error: str | None = None,
     ) -> Delta:
-        """The delta that ends the row; `hit` where a stop string did."""
-        if finish in (FinishReason.STOP, FinishReason.LENGTH) and not hit:
-            text += self.matcher.flush()
+        """The delta that ends the row."""
+        if finish in (FinishReason.STOP, FinishReason.LENGTH):
+            parts = [*parts, *self.machine.finish()]
         started_s = now_s if self.started_s is None else self.started_s
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
         usage = RowUsage(
@@ -82,9 +92,8 @@ class ScriptedRow:
             queue_s=started_s - self.arrived_s,
             prefill_s=first_token_s - started_s,
             decode_s=now_s - first_token_s,
+            reasoning_tokens=self.reasoning_tokens,
         )
-        return Delta(self.request.uid, _parts(text), self.token_count, finish, usage, error)
-
-
-def _parts(text: str) -> tuple[Part, ...]:
-    return (Part(PartKind.CONTENT, text),) if text else ()
+        stop = self.machine.stop
+        uid, count = self.request.uid, self.token_count
+        return Delta(uid, tuple(parts), count, finish, usage, error, stop)

@@ -14,6 +14,7 @@ from node.engine.codec import codec_for
 from node.engine.gather import Gather
 from node.engine.layers import CacheLayout
 from node.engine.model import LoadedModel, load_folder
+from node.engine.output import OutputReader
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
 from node.engine.refusals import refusal, too_long
@@ -24,7 +25,6 @@ from node.engine.sampler import RowSampling
 from node.engine.schedule import Companions, Limits, chunk_tokens
 from node.engine.upkeep import RowCounts, Upkeep
 from node.engine.warmup import warm_up
-from node.parsing.stops import StopMatcher
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
@@ -125,8 +125,7 @@ class TextEngine:
             prompt=tokens,
             tokens=tokens,
             limit=output_limit(request, longest),
-            detokenizer=self._model.vocabulary.open(request.tokens),
-            stops=StopMatcher(request.stops),
+            reader=OutputReader(self._model.vocabulary, request),
             sampling=RowSampling.of(request.sampling),
             accepted_s=time.monotonic(),
         )

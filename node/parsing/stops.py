@@ -11,6 +11,8 @@ class StopMatcher:
         self._stops = tuple(stop for stop in stops if stop)
         self._longest = max(map(len, self._stops), default=0)
         self._held = ""
+        self.found: str | None = None
+        """The stop string that was found."""
 
     def feed(self, text: str) -> tuple[str, bool]:
         """(text to emit, whether a stop string has been found).
@@ -24,6 +26,7 @@ class StopMatcher:
         hit = self._first(text)
         if hit is not None:
             self._held = ""
+            self.found = text[hit[1] : hit[0]]
             return text[: hit[1]], True
         cut = len(text) - self._suffix(text)
         self._held = text[cut:]

@@ -55,6 +55,11 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     since_unix_s: float = 0.0
     reason: str | None = None
     """A sentence, where the state is `failed`."""
+    capabilities: tuple[str, ...] = ()
+    """What it can do: `completion`, `tools`, `reasoning`."""
+    tool_parser: str = ""
+    """How its tool calls are read; empty where nothing tells."""
+    reasoning_parser: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from node.protocol.ids import parse_id
 from tests.acceptance.processes import Agent, Router, fleet
 
 STREAMS = 200
@@ -40,7 +41,7 @@ async def usage_rows(front: Router, count: int) -> list[tuple[str, str, str]]:
 
 
 class Answer:
-    """What one caller got."""
+    """What one caller got. `request_id` is as the node's records and the usage table have it."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -75,7 +76,10 @@ async def ask(
             front.url + "/v1/chat/completions", data=body, headers=front.headers
         ) as response:
             answer.status = response.status
-            answer.request_id = response.headers.get("x-request-id", "")
+            shown = response.headers.get("x-request-id", "")
+            parsed = parse_id(shown)
+            # A head that the router sent before there was a node names none.
+            answer.request_id = shown if parsed is None else parsed.request_id
             answer.node = response.headers.get("x-fleet-node", "")
             async for chunk in response.content.iter_any():
                 answer.body += chunk

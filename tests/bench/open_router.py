@@ -17,7 +17,7 @@ import uvloop
 from registry import nodes
 from registry.db import WriteSession
 from registry.records import NodeRecord
-from router.api.openai import Scope
+from router.api.bodies import Scope
 from router.app import AsgiApp, build_app, open_core
 from router.commands.serve import server_config
 from router.core import Core

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from node.openai import parse_chat
+from node.dialects.chat import read_chat
 from node.prompt import PromptRenderer
 from tests.bench.processes import BenchFailure
 from tests.bench.shared import SharedTools
@@ -77,7 +77,7 @@ def load_requests(
 
     def render(text: str) -> Ids:
         body = {"model": "bench", "messages": [{"role": "user", "content": text}]}
-        tokens = renderer.render(parse_chat(json.dumps(body).encode())).tokens
+        tokens = renderer.render(read_chat(json.dumps(body).encode()).request).tokens
         return np.asarray(tokens, dtype=np.int32)
 
     with gzip.open(tools.folder.parent / TRACE, "rt", encoding="utf-8") as lines:

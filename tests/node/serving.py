@@ -13,7 +13,7 @@ import msgspec
 import uvicorn
 
 from node.app import NodeApp, build_app, load_token
-from node.engine.scripted import Script
+from node.engine.script import Script
 from node.protocol.messages import HEADER_PROTOCOL, Event, NodeStatus, decode_event, decode_status
 from node.settings import Settings
 

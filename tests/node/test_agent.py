@@ -16,7 +16,8 @@ from node.agent.account import Job
 from node.agent.agent import Agent, Identity
 from node.agent.events import EventHub
 from node.app import ScriptedStore
-from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
+from node.dialects.chat import read_chat
+from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.errors import (
     BadRequest,
     EngineDied,
@@ -26,9 +27,9 @@ from node.errors import (
     StartError,
     UnknownModel,
 )
+from node.formats import ModelFormats
 from node.hardware import Machine
 from node.memory import GIB, Budget
-from node.openai import parse_chat
 from node.protocol.messages import (
     HEARTBEAT_S,
     CancelMarked,
@@ -57,7 +58,7 @@ def finished(request_id: str) -> Finished:
 @contextlib.asynccontextmanager
 async def running(script: Script | None = None) -> AsyncIterator[Agent]:
     script = script or Script()
-    store = ScriptedStore(scripted_entries(script))
+    store = ScriptedStore(scripted_entries(script), ModelFormats())
     settings = Settings(home=Path("/nowhere"), engine="scripted", max_rows=4)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     agent = Agent(Identity("node", "1", "chip"), store, Budget(64 * GIB), kind)
@@ -71,7 +72,9 @@ async def running(script: Script | None = None) -> AsyncIterator[Agent]:
 
 def job(agent: Agent, wished_id: str = "", **fields: Any) -> Job:
     body = {**chat_body(), **fields}
-    return agent.job(parse_chat(json.dumps(body).encode()), wished_id, "origin")
+    return agent.requests.job(
+        read_chat(json.dumps(body).encode()).request, "/v1/chat/completions", wished_id, "origin"
+    )
 
 
 def deltas_of(batch: Batch) -> list[Delta]:
@@ -79,7 +82,7 @@ def deltas_of(batch: Batch) -> list[Delta]:
 
 
 async def run(agent: Agent, job: Job) -> list[Delta]:
-    return [delta async for batch in agent.run(job, 5.0) for delta in deltas_of(batch)]
+    return [delta async for batch in agent.requests.run(job, 5.0) for delta in deltas_of(batch)]
 
 
 async def first_delta(batches: AsyncIterator[Batch]) -> Delta:
@@ -196,7 +199,7 @@ async def test_closing_a_run_cancels_its_row() -> None:
     async with running(Script(stall_after_tokens=1)) as agent:
         events = agent.subscribe("", 0)
         await anext(events)
-        batches = agent.run(job(agent, "mine"), 5.0)
+        batches = agent.requests.run(job(agent, "mine"), 5.0)
         assert (await first_delta(batches)).token_count == 1
         await batches.aclose()
         marked, record = await until_finished(events)
@@ -207,7 +210,7 @@ async def test_closing_a_run_cancels_its_row() -> None:
 
 async def test_silence_is_an_empty_batch_from_the_load_on() -> None:
     async with running(Script(load_delay_s=0.2, wedge=True)) as agent:
-        batches = agent.run(job(agent), 0.02)
+        batches = agent.requests.run(job(agent), 0.02)
         for _ in range(30):
             assert deltas_of(await anext(batches)) == []
         await batches.aclose()
@@ -216,7 +219,7 @@ async def test_silence_is_an_empty_batch_from_the_load_on() -> None:
 async def test_the_silence_of_a_prefill_is_its_progress() -> None:
     script = Script(prefill_s_per_token=0.1, progress_interval_s=0.01)
     async with running(script) as agent:
-        batches = agent.run(job(agent, max_tokens=1), 0.02)
+        batches = agent.requests.run(job(agent, max_tokens=1), 0.02)
         kinds = [type(batch) async for batch in batches]
         assert kinds.index(Accepted) < kinds.index(Progress)
         assert kinds[-1] is list
@@ -227,7 +230,7 @@ async def test_ids_are_taken_over_if_they_are_sane_and_free() -> None:
         assert job(agent, "a.b_c-1").request_id == "a.b_c-1"
         for bad in ("", "a b", "x" * 65, "a\nb", "é"):
             assert job(agent, bad).request_id != bad
-        batches = agent.run(job(agent, "x" * 64), 5.0)
+        batches = agent.requests.run(job(agent, "x" * 64), 5.0)
         await anext(batches)
         other = job(agent, "x" * 64).request_id
         assert other != "x" * 64 and len(other) <= 64
@@ -258,7 +261,7 @@ async def test_changes_of_residency_are_told_at_once_and_silence_is_short() -> N
 async def test_an_agent_is_ready_while_it_runs_and_has_a_model() -> None:
     async with running() as agent:
         assert agent.unready_reason() is None
-        assert await agent.model_names() == ["scripted"]
+        assert [card.name for card in await agent.cards()] == ["scripted"]
         agent.end_events()
         assert agent.unready_reason() is not None
 
@@ -277,7 +280,7 @@ async def test_what_is_open_at_the_end_of_the_grace_is_ended_and_accounted(
     async with running(script) as agent:
         events = agent.subscribe("", 0)
         await anext(events)
-        batches = agent.run(job(agent, "mine"), 0.01)
+        batches = agent.requests.run(job(agent, "mine"), 0.01)
         seen = 0
         while seen < tokens or agent.status().models[0].state is ModelState.ON_DISK:
             seen = max([seen, *(delta.token_count for delta in deltas_of(await anext(batches)))])
@@ -300,7 +303,7 @@ async def until_end(batches: AsyncIterator[Batch]) -> None:
 async def test_a_request_that_ends_within_the_grace_is_not_disturbed() -> None:
     async with running(Script(tokens=5, token_interval_s=0.02)) as agent:
         events = agent.subscribe("", 0)
-        batches = agent.run(job(agent), 5.0)
+        batches = agent.requests.run(job(agent), 5.0)
         await anext(batches)
         drain = asyncio.create_task(agent.drain(WAIT_S))
         await asyncio.wait({drain}, timeout=0)
@@ -317,7 +320,7 @@ async def test_a_hurry_ends_the_grace() -> None:
     async with running(Script(wedge=True)) as agent:
         answer = asyncio.create_task(run(agent, job(agent)))
         drain = asyncio.create_task(agent.drain(60))
-        agent.hurry()
+        agent.requests.hurry()
         await drain
         with pytest.raises(ShuttingDown):
             await answer

@@ -13,10 +13,11 @@ import httpx
 import psutil
 import pytest
 
-from node import api
-from node.engine.scripted import Script, ScriptedModel
+from node.api import app as api
+from node.dialects.chat import AskedChat, read_chat
+from node.dialects.chat_answer import ReasoningField
+from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
-from node.openai import TextRequest, parse_chat
 from node.protocol.messages import (
     CancelMarked,
     Finished,
@@ -51,7 +52,7 @@ async def test_streams_words_in_order_and_ends_with_done(tmp_path: Path) -> None
     assert response.headers["content-type"] == "text/event-stream"
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-fleet-model"] == "scripted"
-    assert chunks[0]["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+    assert chunks[0]["id"] == response.headers["x-request-id"].replace("req_", "chatcmpl-")
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "one"}
     assert _texts(chunks) == ["one", " two", " three"]
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
@@ -299,11 +300,11 @@ async def test_a_large_body_is_parsed_in_a_thread(
 ) -> None:
     threads: list[threading.Thread] = []
 
-    def parse(body: bytes) -> TextRequest:
+    def read(body: bytes, field: ReasoningField) -> AskedChat:
         threads.append(threading.current_thread())
-        return parse_chat(body)
+        return read_chat(body, field)
 
-    monkeypatch.setitem(api._GENERATE, "/v1/chat/completions", parse)
+    monkeypatch.setattr(api, "read_chat", read)
     script = Script(models=(ScriptedModel(context_tokens=10**6),))
     async with running(tmp_path, script) as agent:
         assert (await agent.chat("x" * size, max_tokens=1)).status_code == 200
@@ -373,7 +374,7 @@ async def test_names_and_ids_of_the_caller_come_back(tmp_path: Path) -> None:
             "/v1/chat/completions", json=chat_body(), headers=headers
         )
         finished = await events.next(Finished)
-    assert response.headers["x-request-id"] == "mine-1"
+    assert response.headers["x-request-id"].endswith("-mine-1")
     assert response.headers["x-fleet-model"] == "scripted"
     assert response.json()["model"] == "alias"
     assert (finished.request_id, finished.origin, finished.model) == (
@@ -386,9 +387,9 @@ async def test_names_and_ids_of_the_caller_come_back(tmp_path: Path) -> None:
         body = json.dumps(chat_body(stream=True)).encode()
         head = f"content-length: {len(body)}\r\nx-request-id: mine-1"
         first, writer = await agent.send_raw(body, head=head)
-        assert b"x-request-id: mine-1\r\n" in await first.readuntil(b"\r\n\r\n")
+        assert b"-mine-1\r\n" in await first.readuntil(b"\r\n\r\n")
         second, other = await agent.send_raw(body, head=head)
-        assert b"x-request-id: mine-1-" in await second.readuntil(b"\r\n\r\n")
+        assert b"-mine-1-" in await second.readuntil(b"\r\n\r\n")
         await closed(writer)
         await closed(other)
 

@@ -11,7 +11,7 @@ from starlette.types import Message
 from node.app import build_agent, build_app, is_loopback, load_node_id, load_token, trim_disk
 from node.engine.cache.disk import open_tier
 from node.engine.cache.parts import EntryKind
-from node.engine.scripted import Script
+from node.engine.script import Script
 from node.errors import StartError
 from node.settings import Settings
 from tests.node.engine.cache.disk_world import LIMITS, ROOT, TIMEOUT_S, some_tensors, some_tokens

@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from node import control
-from node.engine.scripted import Script
-from node.openai import TextRequest
+from node.engine.script import Script
 from node.protocol.messages import (
     HEADER_PROTOCOL,
     PATH_EVENTS,
@@ -21,6 +20,7 @@ from node.protocol.messages import (
     StatusEvent,
     decode_status,
 )
+from node.request import TextRequest
 from node.warm import parse_command
 from tests.node.serving import closed, running
 

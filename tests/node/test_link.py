@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from node.engine.scripted import Script, ScriptedModel, encode_script
+from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.errors import EngineDied, LoadFailure, ShuttingDown
 from node.hardware import PACKAGE_ROOT

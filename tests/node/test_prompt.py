@@ -1,7 +1,6 @@
 """Chat templates and tokenisers, with a tiny tokeniser made here."""
 
 import asyncio
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,16 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from node import prompt
 from node.errors import BadRequest, LoadFailure
-from node.openai import TextRequest, parse_chat, parse_completion
-from node.prompt import Prompt, PromptRenderer, Renderers, ScriptedRenderer, generate_request
-from node.types import Loaded
+from node.prompt import (
+    Prompt,
+    PromptRenderer,
+    Renderers,
+    ScriptedRenderer,
+    generate_request,
+)
+from node.request import Message, TextPart, TextRequest, Tool
+from node.template.chat import MARKERS
+from node.types import Loaded, SamplingParams
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
 WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]
@@ -43,13 +49,17 @@ def words_folder(folder: Path, template: str | None) -> Path:
     return made_folder(folder, tokenizer, template)
 
 
-def chat(*messages: tuple[str, Any]) -> TextRequest:
-    turns = [{"role": role, "content": content} for role, content in messages]
-    return parse_chat(json.dumps({"model": "m", "messages": turns}).encode())
+def asking(**fields: Any) -> TextRequest:
+    known = {"sampling": SamplingParams(), "stops": (), "max_tokens": None, "stream": False}
+    return TextRequest("m", **{**known, **fields})
 
 
-def completion(text: Any, **fields: Any) -> TextRequest:
-    return parse_completion(json.dumps({"model": "m", "prompt": text, **fields}).encode())
+def chat(*messages: tuple[Any, Any]) -> TextRequest:
+    return asking(messages=tuple(Message(role, content) for role, content in messages))
+
+
+def completion(prompt: str | tuple[int, ...], **fields: Any) -> TextRequest:
+    return asking(prompt=prompt, prompt_field="prompt", **fields)
 
 
 def words(prompt: Prompt) -> str:
@@ -58,7 +68,7 @@ def words(prompt: Prompt) -> str:
 
 def test_messages_go_through_the_chat_template_without_a_second_bos(folder: Path) -> None:
     renderer = PromptRenderer(folder)
-    parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+    parts = (TextPart("a "), TextPart("b"))
     tokens = renderer.render(chat(("system", "a"), ("user", parts)))
     assert words(tokens) == "<system> a <user> a b <assistant>"
 
@@ -88,8 +98,8 @@ def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> No
 
 
 def test_token_ids_pass_as_they_are(folder: Path) -> None:
-    assert PromptRenderer(folder).render(completion([6, 7])) == Prompt((6, 7))
-    assert ScriptedRenderer().render(completion([6, 7])) == Prompt((6, 7))
+    assert PromptRenderer(folder).render(completion((6, 7))) == Prompt((6, 7))
+    assert ScriptedRenderer().render(completion((6, 7))) == Prompt((6, 7))
 
 
 def test_scripted_tokens_stand_for_four_characters_each() -> None:
@@ -138,8 +148,13 @@ LONG = prompt.THREAD_LENGTH + 1
         (chat(("user", "x" * 10)), False),
         (chat(("user", "x" * LONG)), True),
         (chat(*[("user", "")] * (LONG // prompt.MESSAGE_LENGTH + 1)), True),
+        (asking(messages=(Message("user", "x"),), tools=(Tool({"name": "f"}),)), True),
+        (asking(messages=(Message("assistant", "x", "x" * LONG),)), True),
     ],
-    ids=["short text", "long text", "short chat", "long chat", "many empty messages"],
+    ids=[
+        *("short text", "long text", "short chat", "long chat", "many empty messages"),
+        *("tools", "long reasoning"),
+    ],
 )
 async def test_long_prompts_are_rendered_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, request_: TextRequest, *, in_thread: bool
@@ -178,19 +193,24 @@ async def test_nothing_else_waits_for_long_renders(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_row_takes_over_what_the_request_asks_for() -> None:
-    request = completion([1, 2], max_tokens=3, stop="x", top_k=5, logit_bias={"9": 1})
+    sampling = SamplingParams(top_k=5, logit_bias=((9, 1.0),))
+    request = completion((1, 2), max_tokens=3, stops=("x",), sampling=sampling)
     row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2, (3,)), INFO)
     assert (row.uid, row.tokens, row.max_tokens, row.stops) == ("u", (1, 2, 3), 3, ("x",))
     assert (row.boundaries, row.reusable_tokens, row.warm) == ((1, 2), 2, False)
     assert row.dropped_answer == (3,)
     assert row.sampling == request.sampling
-    plain = generate_request(completion([1], top_k=10), "u", Prompt((1,)), INFO)
+    unlimited = completion((1,), sampling=SamplingParams(top_k=10))
+    plain = generate_request(unlimited, "u", Prompt((1,)), INFO)
     assert plain.sampling.top_k == 0
 
 
 @pytest.mark.parametrize(
     ("request_", "param"),
-    [(completion([10]), "prompt"), (completion([1], logit_bias={"10": 1}), "logit_bias")],
+    [
+        (completion((10,)), "prompt"),
+        (completion((1,), sampling=SamplingParams(logit_bias=((10, 1.0),))), "logit_bias"),
+    ],
 )
 def test_tokens_beyond_the_vocabulary_are_refused(request_: TextRequest, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
@@ -313,7 +333,7 @@ def test_reasoning_that_the_next_turn_drops_is_not_reusable(
 
 @pytest.mark.parametrize(
     ("name", "opening"),
-    [("last query", "<think>"), ("chatml", ""), ("thinking", ""), ("plain", "")],
+    [("last query", "<think>"), ("chatml", "<think>"), ("thinking", ""), ("plain", "")],
 )
 def test_an_answer_with_reasoning_that_the_next_turn_drops_is_not_kept(
     renderers_of: dict[str, PromptRenderer], name: str, opening: str
@@ -332,10 +352,11 @@ def test_an_answer_with_reasoning_that_the_next_turn_drops_is_not_kept(
         (LAST_QUERY.replace("think>", "tool_call>"), "<tool_call"),
     ],
 )
-def test_a_template_may_drop_reasoning_of_another_name(
+def test_a_template_may_drop_a_part_of_another_name(
     tmp_path: Path, template: str, opening: str
 ) -> None:
-    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), template))
+    tokenizer = byte_level(specials=False)
+    renderer = PromptRenderer(made_folder(tmp_path, tokenizer, template))
     dropped = renderer.render(chat(USER)).dropped_answer
     # The last character may be one token with the text behind it.
     assert renderer._tokenizer.decode(dropped).startswith(opening)
@@ -403,7 +424,7 @@ def test_contents_may_hold_characters_for_private_use(
     renderers_of: dict[str, PromptRenderer],
 ) -> None:
     renderer = renderers_of["chatml"]
-    odd = "".join(prompt.MARKERS[:9])
+    odd = "".join(MARKERS[:9])
     found = renderer.render(chat(("system", odd + "a"), ("user", odd)))
     assert parts_of(renderer, found)[:2] == [
         f"<|begin|>system\n{odd}a",
@@ -445,7 +466,7 @@ def test_a_template_without_the_contents_gives_no_boundaries(tmp_path: Path) -> 
     renderer = PromptRenderer(made_folder(tmp_path, byte_level(), "<|begin|>hello"))
     found = renderer.render(chat(USER))
     assert (found.boundaries, found.reusable_tokens) == ((), len(found.tokens))
-    full = renderer.render(chat(("user", "".join(prompt.MARKERS))))
+    full = renderer.render(chat(("user", "".join(MARKERS))))
     assert (full.boundaries, full.reusable_tokens) == ((), None)
 
 

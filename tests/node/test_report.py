@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from node.engine.scripted import Script, ScriptedModel
+from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.memory import GIB
 from tests.node.serving import RunningAgent, running

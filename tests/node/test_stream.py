@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from node.dialects.base import AnswerHead, Writer
+from node.dialects.chat import read_chat
 from node.errors import EngineDied, EngineFault
-from node.openai import Answer, parse_chat
 from node.protocol.messages import FinishReason
 from node.stream import Batch, EventStream, collect
 from node.types import Accepted, Delta, Part, PartKind, Progress, RowUsage
@@ -29,9 +30,9 @@ async def batches(*items: Batch | Exception) -> AsyncIterator[Batch]:
         yield item
 
 
-def answer(**fields: Any) -> Answer:
-    request = parse_chat(json.dumps(chat_body(stream=True, **fields)).encode())
-    return Answer(request, "id", "m", 0)
+def answer(**fields: Any) -> Writer:
+    asked = read_chat(json.dumps(chat_body(stream=True, **fields)).encode())
+    return asked.writer(AnswerHead("id", "m", 0))
 
 
 class Wire:

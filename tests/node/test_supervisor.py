@@ -13,9 +13,10 @@ import pytest
 
 from node import supervisor as supervisor_module
 from node.app import ScriptedStore
-from node.engine.scripted import Script, ScriptedModel, encode_script, scripted_entries
+from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.engine.scripted_cache import ScriptedCache
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
+from node.formats import ModelFormats
 from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.protocol.messages import ModelState
@@ -62,7 +63,9 @@ async def world(
     **fields: Any,
 ) -> AsyncIterator[World]:
     script = script or Script()
-    store = ScriptedStore(scripted_entries(script) if entries is None else entries)
+    store = ScriptedStore(
+        scripted_entries(script) if entries is None else entries, ModelFormats()
+    )
     settings = Settings(home=Path("/nowhere"), engine="scripted", **fields)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     supervisor = Supervisor(store, Budget(budget_bytes), kind, on_change=lambda: made.on_change())

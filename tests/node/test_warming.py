@@ -12,7 +12,7 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.agent import warming
-from node.engine.scripted import Script, ScriptedModel
+from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.memory import GIB, Leases
 from node.protocol.messages import (

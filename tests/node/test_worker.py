@@ -4,7 +4,7 @@ import signal
 
 import msgspec
 
-from node.engine.scripted import Script, ScriptedModel, encode_script
+from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import FinishReason
 from node.types import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from node.protocol.ids import owner_mark
 from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
@@ -29,8 +31,9 @@ from node.protocol.messages import (
     encode_event,
 )
 from registry import nodes
-from registry.records import NodeRecord
+from registry.records import KeyRecord, NodeRecord
 from router.app import build_app, open_core
+from router.auth import new_key
 from router.core import Core
 from router.credentials import NodeCredential
 from router.settings import Settings
@@ -66,10 +69,15 @@ def node_status(
 
 
 def node_record(
-    url: str, name: str = "a", kind: str = "agent", token: str = "secret"
+    url: str,
+    name: str = "a",
+    kind: str = "agent",
+    token: str = "secret",
+    *,
+    node_id: str = "",
 ) -> NodeRecord:
     credential = NodeCredential(token).text()
-    return NodeRecord("id-" + name, name, url, kind, credential, created_at_s=1.0)
+    return NodeRecord(node_id or "id-" + name, name, url, kind, credential, created_at_s=1.0)
 
 
 def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) -> NodeView:
@@ -78,7 +86,7 @@ def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) 
 
 
 def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:
-    caller = Caller("key-1", "ann", frozenset(("inference",)))
+    caller = Caller("key-1", "ann", frozenset(("inference",)), owner_mark("key-1"))
     made = Ticket(request_id, caller, CHAT, model, model, stream=True, arrived_s=0.0, body=b"{}")
     return replace(made, **fields)
 
@@ -271,8 +279,10 @@ class RunningRouter:
     state: ServerState
     callers: list[RawCaller] = field(default_factory=list)
 
-    async def add(self, node: ScriptedNode, name: str = "a", kind: str = "agent") -> None:
-        record = node_record(node.url, name, kind)
+    async def add(
+        self, node: ScriptedNode, name: str = "a", kind: str = "agent", *, node_id: str = ""
+    ) -> None:
+        record = node_record(node.url, name, kind, node_id=node_id)
         await self.core.registry.write(lambda session: nodes.add(session, record))
         await asyncio.wait_for(self.core.watcher.watch(record), WAIT_S)
 
@@ -291,6 +301,17 @@ class RunningRouter:
         head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in lines.items())
         caller.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
         return caller
+
+    def caller(self, key: str = "") -> Caller:
+        """The holder of a key; of the router's first one where none is given."""
+        return self.core.keys.check(key or self.key, "inference", "admin")
+
+    def new_key(self, *scopes: str, expires_at_s: float | None = None) -> str:
+        """Another caller's key."""
+        key, prefix, digest = new_key()
+        name = secrets.token_hex(4)
+        self.core.keys.add(KeyRecord(name, name, prefix, digest, scopes, 0.0, expires_at_s, None))
+        return key
 
     async def idle(self) -> None:
         """Waits until no request is being served."""
@@ -444,6 +465,24 @@ def add_node(start_node: StartNode) -> AddNode:
         first = (StatusEvent(node_status(model_status("m"), node_id="id-" + name)),)
         node = await start_node(script, first_events=first)
         await router.add(node, name)
+        return node
+
+    return add
+
+
+def agent_id(name: str) -> str:
+    """The id of the node of that name, as node agents make them: 16 hex digits."""
+    return name.encode().hex().rjust(16, "0")
+
+
+@pytest.fixture
+def add_agent(start_node: StartNode) -> AddNode:
+    """As `add_node`, but the nodes' ids may stand in the ids of answers."""
+
+    async def add(router: RunningRouter, name: str, script: Script) -> ScriptedNode:
+        status = node_status(model_status("m"), node_id=agent_id(name))
+        node = await start_node(script, first_events=(StatusEvent(status),))
+        await router.add(node, name, node_id=agent_id(name))
         return node
 
     return add

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from node.protocol.ids import owner_mark
 from registry.records import KeyRecord
 from router.auth import (
     SCOPE_ADMIN,
@@ -52,6 +53,18 @@ def test_a_missing_or_wrong_key_is_unauthorized(key: str | None) -> None:
 def test_a_key_without_the_scope_is_forbidden() -> None:
     with pytest.raises(Forbidden, match="'admin'"):
         KeyRing([RECORD]).check(KEY, SCOPE_ADMIN)
+
+
+def test_either_of_two_scopes_is_enough() -> None:
+    caller = KeyRing([RECORD]).check(KEY, SCOPE_ADMIN, SCOPE_INFERENCE)
+    assert caller.key_id == "k1"
+    with pytest.raises(Forbidden):
+        KeyRing([replace(RECORD, scopes=())]).check(KEY, SCOPE_ADMIN, SCOPE_INFERENCE)
+
+
+def test_a_caller_s_ids_begin_with_its_key_s_mark() -> None:
+    assert caller_of(RECORD).owner == owner_mark("k1")
+    assert caller_of(replace(RECORD, id="k2")).owner != owner_mark("k1")
 
 
 def test_a_key_ends_at_its_expiry() -> None:

@@ -39,7 +39,7 @@ def ledger_with(*requests: str, reported: bool = True, log_requests: bool = Fals
 
 
 def test_the_origin_names_router_and_key() -> None:
-    assert ledger_with().origin(ticket()) == "router-1/key-1"
+    assert ledger_with().origin(ticket().caller) == "router-1/key-1"
 
 
 @pytest.mark.parametrize("report_first", [True, False])

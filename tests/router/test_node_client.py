@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from node.protocol.ids import owner_mark
 from node.protocol.messages import Finished, StatusEvent, encode_event, encode_status
 from router import node_client
 from router.credentials import NodeCredential
@@ -249,17 +250,42 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
     assert request.header("content-length") == "13"
 
 
+async def test_a_follow_up_carries_the_router_s_headers_only(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b"{}", "404 Not Found"))
+    client = client_of(node, clients)
+    answer = await client.follow_up("DELETE", "/v1/responses/x?y=1", "router-1/key-1")
+    assert (answer.status, answer.body) == (404, b"{}")
+    assert answer.headers[b"content-type"] == b"application/json"
+    (request,) = node.requests
+    assert (request.method, request.target) == ("DELETE", "/v1/responses/x?y=1")
+    assert dict(request.headers).keys() == {
+        "host",
+        "accept-encoding",
+        "authorization",
+        "content-type",
+        "content-length",
+        "x-fleet-origin",
+    }
+    assert request.header("content-length") == "0"
+    assert request.header("x-fleet-origin") == "router-1/key-1"
+
+
 async def test_a_foreign_server_is_not_told_whose_request_it_is(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     node = await start_node(answers(b"{}"))
     client = NodeClient(node.url, NodeCredential("secret"), "openai")
     clients.append(client)
-    await (await client.open(ticket("req-1", asked_model="fast"), "router-1/key-1")).read_all()
+    mark = owner_mark("key-1")
+    asked = ticket(f"{mark}-0a1b2c3d-000001", asked_model="fast")
+    await (await client.open(asked, "router-1/key-1")).read_all()
     (request,) = node.requests
     assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
-    assert "router-1" not in str(request.headers) and "key-1" not in str(request.headers)
-    assert request.header("x-request-id") == "req-1"
+    told = str(request.headers)
+    assert not [each for each in ("router-1", "key-1", mark) if each in told]
+    assert request.header("x-request-id") == "0a1b2c3d-000001"
 
 
 async def test_a_foreign_server_that_refuses_is_not_hinted_at_what_it_is(

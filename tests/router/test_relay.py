@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
@@ -90,7 +91,9 @@ async def test_a_stream_passes_byte_by_byte(router: RunningRouter, add_node: Add
     assert caller.headers["content-type"] == "text/event-stream"
     assert caller.headers["x-fleet-node"] == "a"
     assert caller.headers["x-fleet-model"] == "m"
-    assert caller.headers["x-request-id"].startswith("req-")
+    assert re.fullmatch(
+        r"req_id-a-[0-9a-f]{10}-[0-9a-f]{8}-[0-9a-f]{6}", caller.headers["x-request-id"]
+    )
     assert float(caller.headers["x-fleet-queue-ms"]) >= 0
 
 
@@ -213,6 +216,19 @@ async def test_where_all_are_busy_the_last_answer_passes_with_its_retry_after(
     assert await caller.body() == FULL
     assert (caller.status, caller.headers["retry-after"]) == (503, "7")
     assert sorted(asked(*nodes)) == [0, 1, 1]
+
+
+async def test_a_node_may_say_that_nobody_shall_try_again(
+    router: RunningRouter, add_node: AddNode
+) -> None:
+    nodes = [
+        await add_node(router, name, refuse("409 Conflict", x_should_retry="false"))
+        for name in "ab"
+    ]
+    caller = await router.post(WHOLE)
+    assert await caller.body() == FULL
+    assert (caller.status, caller.headers["x-should-retry"]) == (409, "false")
+    assert sum(asked(*nodes)) == 1
 
 
 async def test_a_single_busy_node_is_not_asked_twice(

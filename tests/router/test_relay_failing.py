@@ -365,11 +365,12 @@ async def test_errors_of_a_request_carry_its_id(router: RunningRouter, add_node:
     await add_node(router, "a", broken)
     caller = await router.post(WHOLE)
     assert await caller.head() == 502
-    assert caller.headers["x-request-id"].startswith("req-")
+    mark = router.caller().owner
+    assert caller.headers["x-request-id"].startswith(f"req_id-a-{mark}-")
     router.core.fleet.lost("id-a", "It sleeps.")
     caller = await router.post(WHOLE)
     assert await caller.head() == 503
-    assert caller.headers["x-request-id"].startswith("req-")
+    assert caller.headers["x-request-id"].startswith(f"{mark}-")
 
 
 async def test_a_fault_of_the_router_carries_the_request_s_id(
@@ -383,4 +384,4 @@ async def test_a_fault_of_the_router_carries_the_request_s_id(
     caller = await router.post(WHOLE)
     error = json.loads(await caller.body())["error"]
     assert (caller.status, error["code"]) == (500, "internal_error")
-    assert caller.headers["x-request-id"] in caplog.text
+    assert f"in request {caller.headers['x-request-id']}" in caplog.text

@@ -84,6 +84,30 @@ def test_a_request_goes_to_the_node_with_fewer_in_flight() -> None:
     assert granted(scheduler.on_request(ticket(), [a, b], 0.0)).node_id == "b"
 
 
+def test_a_pinned_request_goes_to_its_node_however_busy_that_is() -> None:
+    scheduler = Scheduler()
+    views = [node_view(name) for name in "abc"]
+    busy(scheduler, views[1], 9)
+    pinned = ticket("r", pinned_node_id="b")
+    lease = granted(scheduler.on_request(pinned, views, 0.0))
+    assert lease.node_id == "b"
+    rejected(scheduler.on_failed(lease, views, 0.0, answered=True))
+
+
+def test_a_pinned_request_is_tried_again_on_its_node_alone() -> None:
+    scheduler = Scheduler()
+    views = [node_view(name) for name in "ab"]
+    lease = granted(scheduler.on_request(ticket("r", pinned_node_id="b"), views, 0.0))
+    again = granted(scheduler.on_failed(lease, views, 0.0, answered=False))
+    assert (again.node_id, again.attempt) == ("b", 2)
+    rejected(scheduler.on_failed(again, views, 0.0, answered=False))
+
+
+def test_a_pinned_request_is_rejected_where_its_node_is_away() -> None:
+    views = [node_view("a"), node_view("b", reachable=False)]
+    assert rejected(Scheduler().on_request(ticket(pinned_node_id="b"), views, 0.0)).known
+
+
 def test_load_counts_from_the_grant_on() -> None:
     scheduler = Scheduler()
     views = [node_view(name) for name in "abc"]

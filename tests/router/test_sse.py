@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from router import sse
+from router.dialects import Dialect, event_body
 from router.errors import NodeFailed
 
 OTHERWISE = NodeFailed("The node a answered with status 500.")
@@ -50,16 +52,31 @@ def test_any_split_of_a_stream_gives_the_same_bytes() -> None:
         (b": one\n\n: two\n\n", False),
         (b"data: 1\n\n", True),
         (b": one\n\ndata: 1\n\n", True),
-        (b"event: ping\ndata: {}\n\n", True),
+        (b"event: x\ndata: {}\n\n", True),
+        (b"event: ping\ndata: {}\n\n", False),
+        (b": one\n\nevent: ping\r\ndata: {}\r\n\r\n: two\n\n: thr", False),
+        (b"event: ping\ndata: {}\n\ndata: 1\n\n", True),
+        (b"event: ping\ndata: {}\n\nevent: message_start\ndata: {}\n\n", True),
         (b'{"object": "not a stream"}', True),
     ],
 )
-def test_comments_are_not_content(events: bytes, content: bool) -> None:
+def test_comments_and_pings_are_not_content(events: bytes, content: bool) -> None:
     assert sse.has_event(events) is content
-    assert not sse.has_event(sse.PING)
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_what_fills_silence_is_no_content(dialect: Dialect) -> None:
+    ping = sse.ping(dialect)
+    assert not sse.has_event(ping) and sse.split(ping) == (ping, b"")
+    assert (b"event: ping" in ping) == (dialect is Dialect.ANTHROPIC)
 
 
 ERROR = b'{"error":{"message":"No.","type":"server_error"}}'
+
+
+ANTHROPIC = b'{"type":"error","error":{"type":"api_error","message":"No."},"request_id":null}'
+NUMBERED = b'{"error":{"code":500,"message":"No."}}'
+PINGS = b'event: ping\ndata: {"type": "ping"}\n\n: x\n\n' * 2
 
 
 @pytest.mark.parametrize(
@@ -76,6 +93,14 @@ ERROR = b'{"error":{"message":"No.","type":"server_error"}}'
         (b'data: {"error":null,"choices":[]}\n\n', None),
         (b"data: " + b'{"error":' + b"[" * 9999, None),
         (b": comment\n\n", None),
+        (PINGS + b"data: " + ERROR + b"\n\n", ERROR),
+        (PINGS + b"event: error\ndata: " + ANTHROPIC + b"\n\n", ANTHROPIC),
+        (PINGS, None),
+        (b"event: ping\ndata: no JSON\n\n" * 50, None),
+        (b"event: error\ndata: " + ANTHROPIC.replace(b"api", b"not_found") + b"\n\n", None),
+        (b"event: message_start\ndata: {}\n\nevent: error\ndata: " + ANTHROPIC + b"\n\n", None),
+        (b'data: {"type":"error","code":"context_length_exceeded","message":"No."}\n\n', None),
+        (b'data: {"error":{"code":500,"message":"No."}}\n\n', NUMBERED),
     ],
 )
 def test_an_error_before_content_is_found_unless_the_caller_s(
@@ -84,26 +109,84 @@ def test_an_error_before_content_is_found_unless_the_caller_s(
     assert sse.leading_error(events) == error
 
 
-def test_an_error_event_is_one_event_with_the_envelope() -> None:
-    event = sse.error_event(NodeFailed("Gone."))
-    assert event.startswith(b"data: ") and event.endswith(b"}\n\n") and event.count(b"\n") == 2
-    assert json.loads(event[6:])["error"]["code"] == "node_failed"
+def test_a_response_stream_s_error_becomes_a_whole_answer_s() -> None:
+    event = b'event: error\ndata: {"type":"error","code":"c","message":"No.","param":null}\n\n'
+    assert json.loads(sse.leading_error(event) or b"") == {
+        "error": {"message": "No.", "type": "server_error", "param": None, "code": "c"}
+    }
+
+
+def said(event: bytes, dialect: Dialect) -> Any:
+    """What one error event says."""
+    name = b"" if dialect is Dialect.OPENAI else b"event: error\n"
+    assert event.startswith(name + b"data: ") and event.endswith(b"}\n\n")
+    assert event.count(b"\n") == name.count(b"\n") + 2
+    return json.loads(event[len(name) + 6 :])
+
+
+@pytest.mark.parametrize("dialect", Dialect)
+def test_an_error_event_is_one_event_of_its_dialect(dialect: Dialect) -> None:
+    error = NodeFailed("Gone.")
+    event = said(sse.error_event(error, dialect), dialect)
+    assert event == json.loads(event_body(error, dialect))
+
+
+@pytest.mark.parametrize(
+    ("after", "number"),
+    [
+        (b"", 0),
+        (b'data: {"sequence_number":4}\n\ndata: {"type":"x","sequence_number": 5}\n\n', 6),
+        (b'data: {"sequence_number":4,"delta":"\\"sequence_number\\":99"}\n\n', 5),
+    ],
+)
+def test_an_error_event_of_a_response_stream_is_counted_on(after: bytes, number: int) -> None:
+    event = sse.error_event(NodeFailed(), Dialect.RESPONSES, after)
+    assert said(event, Dialect.RESPONSES)["sequence_number"] == number
 
 
 @pytest.mark.parametrize(
     "body", [b'{"error":{"message":"full"}}', b'{\n "error": {\r\n"a": 1}\n}\n']
 )
 def test_a_node_s_error_becomes_one_event_however_it_is_laid_out(body: bytes) -> None:
-    event = sse.late_error(body, OTHERWISE)
-    assert event.startswith(b"data: ") and event.endswith(b"\n\n") and event.count(b"\n") == 2
-    assert json.loads(event[6:]) == json.loads(body)
+    event = sse.late_error(body, OTHERWISE, Dialect.OPENAI)
+    assert said(event, Dialect.OPENAI) == json.loads(body)
 
 
+def test_a_node_s_error_becomes_an_event_of_its_dialect() -> None:
+    event = sse.late_error(ANTHROPIC, OTHERWISE, Dialect.ANTHROPIC)
+    assert said(event, Dialect.ANTHROPIC) == json.loads(ANTHROPIC)
+    body = b'{"error":{"message":"No.","type":"server_error","param":"p","code":"c"}}'
+    assert said(sse.late_error(body, OTHERWISE, Dialect.RESPONSES), Dialect.RESPONSES) == {
+        "type": "error",
+        "code": "c",
+        "message": "No.",
+        "param": "p",
+        "sequence_number": 0,
+    }
+
+
+@pytest.mark.parametrize("dialect", Dialect)
 @pytest.mark.parametrize(
     "body", [b"", b"Internal Server Error", b'{"detail":"x"}', b"[1]", b"\xff", b"[" * 99999]
 )
-def test_an_answer_outside_the_envelope_becomes_the_router_s_error(body: bytes) -> None:
-    assert sse.late_error(body, OTHERWISE) == sse.error_event(OTHERWISE)
+def test_an_answer_outside_the_envelope_becomes_the_router_s_error(
+    body: bytes, dialect: Dialect
+) -> None:
+    assert sse.late_error(body, OTHERWISE, dialect) == sse.error_event(OTHERWISE, dialect)
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect"),
+    [
+        (b'{"error":"No."}', Dialect.RESPONSES),
+        (b'{"error":{"code":"c"}}', Dialect.RESPONSES),
+        (ERROR, Dialect.ANTHROPIC),
+    ],
+)
+def test_another_dialect_s_envelope_becomes_the_router_s_error(
+    body: bytes, dialect: Dialect
+) -> None:
+    assert sse.late_error(body, OTHERWISE, dialect) == sse.error_event(OTHERWISE, dialect)
 
 
 def test_the_fleet_comment_is_a_comment() -> None:

@@ -77,6 +77,15 @@ async def test_requests_at_once_have_connections_of_their_own(
     assert node.connections == 4
 
 
+async def test_no_more_of_a_body_is_gathered_than_is_wanted(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    upstream = to(await start_node(whole), upstreams)
+    assert await (await upstream.send(HEAD, b"{}")).read_all(6) == b"answer"
+    with pytest.raises(UpstreamBroken, match="too long"):
+        await (await upstream.send(HEAD, b"{}")).read_all(5)
+
+
 async def test_a_large_body_arrives_whole(start_node: StartNode, upstreams: list[Upstream]) -> None:
     node = await start_node(whole)
     body = bytes(range(256)) * 8192

@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from node.commands import warm as command
 from node.commands.warm import Warmed
-from node.engine.scripted import Script, ScriptedModel
+from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.warm import WarmProgress
 from tests.node.commands.running import Ended, run_command

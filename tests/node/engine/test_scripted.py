@@ -4,17 +4,8 @@ import msgspec
 import pytest
 
 from node.engine.base import Engine, LoadError
-from node.engine.scripted import (
-    Script,
-    ScriptedEngine,
-    ScriptedModel,
-    StepFailure,
-    UnloadFailure,
-    encode_script,
-    load,
-    parse_script,
-    scripted_entries,
-)
+from node.engine.script import Script, ScriptedModel, encode_script, parse_script, scripted_entries
+from node.engine.scripted import ScriptedEngine, StepFailure, UnloadFailure, load
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import FinishReason
 from node.types import (

@@ -1,0 +1,249 @@
+"""The requests of one agent: each has an account from its arrival to its end, whoever ends it.
+
+Every request that got as far as a known model ends in exactly one `Finished`; only one that is
+refused with 400 has none.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+
+from node.agent.account import (
+    Account,
+    Job,
+    account_view,
+    raise_unless_complete,
+    refusal,
+    shut_down,
+    take_back,
+)
+from node.agent.events import EventHub
+from node.agent.warming import Warming
+from node.errors import NodeError, RequestCancelled, ShuttingDown, UnknownRequest
+from node.link import RowRefused, RowStream
+from node.prompt import Renderers, generate_request
+from node.protocol.messages import Finished, FinishReason
+from node.request import TextRequest
+from node.store import ModelEntry
+from node.stream import Batch
+from node.supervisor import EngineHandle, Lease, Supervisor
+from node.types import Delta, RowUsage
+
+ORIGIN_LIMIT = 200
+LAST_WORD_S = 1.0
+"""How long a request may take to end once it has been told to."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NOTHING = RowUsage(0, 0, 0, 0.0, 0.0, 0.0)
+
+
+class Requests:
+    """All requests that are open, and what becomes of each."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        renderers: Renderers,
+        warming: Warming,
+        hub: EventHub,
+        *,
+        repeated_calls: bool = False,
+    ) -> None:
+        """`repeated_calls` as in `OutputFormat`."""
+        self._supervisor = supervisor
+        self._renderers = renderers
+        self._warming = warming
+        self._hub = hub
+        self._repeated_calls = repeated_calls
+        self._accounts: dict[str, Account] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._hurry = asyncio.Event()
+        self._closed = False
+        self._ended = False
+
+    # --- lifecycle ---------------------------------------------------------------------------
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes no more requests, and waits until none is open. Those that still are after
+        `grace_s`, or after `hurry`, end with `ShuttingDown`."""
+        self._closed = True
+        waits = {asyncio.create_task(event.wait()) for event in (self._idle, self._hurry)}
+        await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        self._ended = True
+        for account in tuple(self._accounts.values()):
+            shut_down(account, ShuttingDown())
+        # What has no row yet ends in its own task, unless its client keeps that from running.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), LAST_WORD_S)
+
+    def hurry(self) -> None:
+        """Ends the grace of `drain` now."""
+        self._hurry.set()
+
+    def close(self) -> None:
+        """Takes no more requests."""
+        self._closed = True
+
+    # --- one request -------------------------------------------------------------------------
+
+    def job(self, request: TextRequest, path: str, wished_id: str, origin: str) -> Job:
+        """The request under the id that the caller wished for, if it can be had."""
+        request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
+        if request_id in self._accounts:
+            request_id = f"{request_id[:51]}-{secrets.token_hex(6)}"
+        return Job(request, path, request_id, origin[:ORIGIN_LIMIT], time.monotonic(), time.time())
+
+    def open(self, origin: str) -> list[dict[str, Any]]:
+        """The open requests that came from `origin`, the oldest first; all for an empty one."""
+        now_s = time.monotonic()
+        return [
+            account_view(account, now_s)
+            for account in self._accounts.values()
+            if origin in ("", account.job.origin)
+        ]
+
+    def cancel(self, request_id: str, origin: str) -> None:
+        """Ends an open request with `RequestCancelled`. Raises `UnknownRequest`, also where it
+        came from another origin than `origin`, if that is not empty."""
+        account = self._accounts.get(request_id)
+        if account is None or origin not in ("", account.job.origin):
+            raise UnknownRequest(f"No request {request_id!r} is open.")
+        shut_down(account, RequestCancelled())
+
+    async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Batch, None]:
+        """That the engine has taken the request, then its deltas, all that wait at a time; none,
+        or how far the prefill is, after each `tick_s` of silence, from the start on. Closing it
+        early cancels the request, in whatever phase.
+
+        Raises a `NodeError`: before the first delta, or in place of the last.
+        """
+        account = Account(job)
+        self._accounts[job.request_id] = account
+        self._idle.clear()
+        reason: FinishReason | None = FinishReason.ERROR
+        try:
+            if self._closed:
+                raise ShuttingDown
+            entry = await self._supervisor.find(job.request.model)
+            async with contextlib.aclosing(self._deltas(account, entry, tick_s)) as batches:
+                async for batch in batches:
+                    yield batch
+        except NodeError as exc:
+            reason = _reason_of(exc)
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            reason = FinishReason.CANCELLED
+            raise
+        finally:
+            if account.row is None:
+                self._finish(account, _NOTHING, reason)
+
+    async def _deltas(
+        self, account: Account, entry: ModelEntry, tick_s: float
+    ) -> AsyncGenerator[Batch, None]:
+        with self._supervisor.serving(entry) as lease:
+            if self._ended:
+                raise ShuttingDown
+            start = account.start = asyncio.create_task(self._start(account, lease, entry))
+            try:
+                while not start.done():
+                    await asyncio.wait({start}, timeout=tick_s)
+                    if not start.done():
+                        yield ()
+                if start.cancelled():
+                    raise account.failure or ShuttingDown()
+                _, row = start.result()
+                if row.accepted is not None:
+                    yield row.accepted
+                is_open = True
+                while is_open:
+                    deltas = await row.next(tick_s)
+                    if deltas and deltas[-1].finish is not None:
+                        raise_unless_complete(deltas[-1])
+                        is_open = False
+                    yield deltas or row.progress or ()
+            finally:
+                take_back(start)
+
+    async def _start(
+        self, account: Account, lease: Lease, entry: ModelEntry
+    ) -> tuple[EngineHandle, RowStream]:
+        """From the request to a row that the engine has accepted."""
+        request = account.job.request
+        self._renderers.begin(entry.folder, entry.formats)
+        handle = await lease.ready()
+        self._warming.begin(handle)
+        prompt = await self._renderers.render(entry.folder, request, entry.formats)
+        generate = generate_request(request, account.job.request_id, prompt, handle.info)
+        if self._repeated_calls and generate.output is not None:
+            output = msgspec.structs.replace(generate.output, repeated_calls=True)
+            generate = msgspec.structs.replace(generate, output=output)
+        row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
+        account.handle, account.row = handle, row
+        try:
+            await row.answered()
+        except asyncio.CancelledError:
+            handle.link.cancel(row.uid)
+            raise
+        except RowRefused as exc:
+            raise refusal(exc, generate, request, handle) from None
+        return handle, row
+
+    # --- ends --------------------------------------------------------------------------------
+
+    def _on_row_end(self, account: Account, row: RowStream, last: Delta | None) -> None:
+        reason: FinishReason | None = FinishReason.ERROR
+        usage = None
+        if last is not None:
+            reason, usage = last.finish, last.usage
+        elif row.failure is not None:
+            reason = None if isinstance(row.failure, RowRefused) else _reason_of(row.failure)
+        if usage is None:
+            prompt_tokens = row.accepted.prompt_tokens if row.accepted else 0
+            cached_tokens = row.accepted.cached_tokens if row.accepted else 0
+            usage = RowUsage(prompt_tokens, cached_tokens, row.token_count, 0.0, 0.0, 0.0)
+        self._finish(account, usage, reason)
+
+    def _finish(self, account: Account, usage: RowUsage, reason: FinishReason | None) -> None:
+        """Closes the account, and publishes it unless `reason` is None."""
+        job, row = account.job, account.row
+        self._accounts.pop(job.request_id, None)
+        if not self._accounts:
+            self._idle.set()
+        if reason is None:
+            return
+        first_s = row.first_content_s if row is not None else None
+        self._hub.finish(
+            Finished(
+                seq=0,
+                request_id=job.request_id,
+                origin=job.origin,
+                model=job.request.model,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens,
+                completion_tokens=usage.completion_tokens,
+                reasoning_tokens=usage.reasoning_tokens,
+                queue_s=usage.queue_s,
+                ttft_s=None if first_s is None else first_s - job.arrived_s,
+                prefill_s=usage.prefill_s,
+                decode_s=usage.decode_s,
+                reason=reason,
+                finished_unix_s=time.time(),
+            )
+        )
+
+
+def _reason_of(failure: NodeError) -> FinishReason | None:
+    """How a request is accounted that ends so; None where it was not valid."""
+    if isinstance(failure, RequestCancelled):
+        return FinishReason.CANCELLED
+    return FinishReason.ERROR if failure.status >= 500 else None

@@ -1,0 +1,156 @@
+"""`/v1/*` as a raw ASGI application, in front of everything else.
+
+One watcher for each request waits for the client's disconnect and cancels the work in whatever
+phase it is.
+"""
+
+import contextlib
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from node.agent import report
+from node.agent.agent import Agent
+from node.api.call import Call, ClientLeft
+from node.api.responses import ResponsesApi
+from node.dialects.anthropic import count_tokens_body, read_count_tokens, read_messages
+from node.dialects.base import AnswerHead, Asked
+from node.dialects.chat import read_chat
+from node.dialects.chat_answer import ReasoningField
+from node.dialects.completions import read_completion
+from node.dialects.models import model_body, models_body
+from node.errors import NodeError, Unauthorized, UnknownPath
+from node.protocol.ids import client_id, parse_id
+from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
+from node.response_store import ResponseStore
+from node.settings import HOLD_HEAD_S
+from node.stream import EventStream, collect
+
+MODELS_PATH = "/v1/models"
+REQUESTS_PATH = "/v1/requests"
+
+Handler = Callable[[Call], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOptions:
+    """How the agent's answers are told."""
+
+    token: str
+    hold_head_s: float = HOLD_HEAD_S
+    reasoning_field: ReasoningField = "reasoning_content"
+
+
+class Api:
+    """The endpoints of one agent."""
+
+    def __init__(self, agent: Agent, options: ApiOptions, store: ResponseStore) -> None:
+        self._agent = agent
+        self._token = options.token.encode()
+        self._hold_head_s = options.hold_head_s
+        self._created_s = int(time.time())
+        self._responses = ResponsesApi(agent, store, options.hold_head_s)
+        self._reads: dict[str, Callable[[bytes], Asked]] = {
+            "/v1/chat/completions": lambda body: read_chat(body, options.reasoning_field),
+            "/v1/completions": read_completion,
+            "/v1/messages": read_messages,
+        }
+        self._handlers: dict[str, tuple[str, Handler]] = {
+            "/v1/responses": ("POST", self._responses.create),
+            "/v1/messages/count_tokens": ("POST", self._count_tokens),
+            MODELS_PATH: ("GET", self._list_models),
+            REQUESTS_PATH: ("GET", self._list_requests),
+            report.PATH: ("GET", self._report),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive, send, self._agent.identity.node_id)
+        try:
+            self._authorize(call)
+            await self._answer(call)
+        except ClientLeft:
+            return
+        except NodeError as exc:
+            await call.send_error(exc)
+        except Exception:
+            logger.exception("Request %s failed.", call.request_id)
+            if call.started:
+                raise
+            await call.send_error(NodeError("The node agent failed on this request."))
+
+    def _authorize(self, call: Call) -> None:
+        scheme, _, given = call.header(b"authorization").partition(b" ")
+        token = given.strip() if scheme.lower() == b"bearer" else call.header(b"x-api-key")
+        if not hmac.compare_digest(token, self._token):
+            raise Unauthorized
+
+    async def _answer(self, call: Call) -> None:
+        path = call.path
+        if read := self._reads.get(path):
+            call.need_method("POST")
+            await self._generate(call, await call.read(read))
+        elif found := self._handlers.get(path):
+            method, handler = found
+            call.need_method(method)
+            await handler(call)
+        elif path.startswith("/v1/responses/"):
+            await self._responses.follow_up(call)
+        elif path.startswith(MODELS_PATH + "/"):
+            call.need_method("GET")
+            card = await self._agent.card(path.removeprefix(MODELS_PATH + "/"))
+            await call.send_json(model_body(card, self._created_s))
+        elif path.startswith(REQUESTS_PATH + "/"):
+            call.need_method("DELETE")
+            await self._cancel(call, path.removeprefix(REQUESTS_PATH + "/"))
+        else:
+            raise UnknownPath(f"There is nothing at {path[:200]}.")
+
+    async def _generate(self, call: Call, asked: Asked) -> None:
+        request = asked.request
+        requests = self._agent.requests
+        job = requests.job(request, call.path, call.text_header(HEADER_REQUEST_ID), call.origin)
+        call.request_id = job.request_id
+        shown = call.text_header(HEADER_REQUESTED_MODEL) or request.model
+        node_id = self._agent.identity.node_id
+        head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
+        writer = asked.writer(head)
+        batches = requests.run(job, self._hold_head_s)
+        async with call.until_disconnect(), contextlib.aclosing(batches):
+            if not request.stream:
+                body, headers = await collect(batches, writer)
+                await call.send_json(body, [*call.model_headers(request.model), *headers])
+                return
+            stream = EventStream(writer, call.send, call.model_headers(request.model))
+            await stream.run(batches, self._hold_head_s)
+
+    async def _count_tokens(self, call: Call) -> None:
+        request = await call.read(read_count_tokens)
+        await call.send_json(count_tokens_body(await self._agent.count_tokens(request)))
+
+    async def _list_models(self, call: Call) -> None:
+        await call.send_json(models_body(await self._agent.cards(), self._created_s))
+
+    async def _list_requests(self, call: Call) -> None:
+        node_id = self._agent.identity.node_id
+        data = [
+            {"id": client_id("req_", node_id, view["request_id"]), **view}
+            for view in self._agent.requests.open(call.origin)
+        ]
+        await call.send_json(msgspec.json.encode({"object": "list", "data": data}))
+
+    async def _cancel(self, call: Call, shown_id: str) -> None:
+        parsed = parse_id(shown_id)
+        request_id = shown_id if parsed is None else parsed.request_id
+        self._agent.requests.cancel(request_id, call.origin)
+        answer = {"id": shown_id, "object": "request", "cancelled": True}
+        await call.send_json(msgspec.json.encode(answer))
+
+    async def _report(self, call: Call) -> None:
+        await call.send_json(msgspec.json.encode(self._agent.report()))

@@ -1,0 +1,186 @@
+"""One HTTP request under `/v1`: its head, its body, its answer so far."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+from starlette.types import Message, Receive, Scope, Send
+
+from node.dialects import anthropic_errors, openai_errors
+from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized
+from node.protocol.ids import client_id
+from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID
+from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+from node.stream import Headers
+
+_ANTHROPIC = "/v1/messages"
+
+T = TypeVar("T")
+
+
+class ClientLeft(Exception):
+    """The client closed the connection; nobody reads an answer."""
+
+
+class Call:
+    """Errors are told in the dialect of the path."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, node_id: str) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._node_id = node_id
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.request_id = ""
+        """As the node's records have it; empty before there is one."""
+        self.started = False
+        self.complete = False
+        self.path: str = scope["path"]
+        self.method: str = scope["method"]
+
+    # --- what was asked ----------------------------------------------------------------------
+
+    @property
+    def origin(self) -> str:
+        """What the router says of whoever asks; empty without a router."""
+        return self.text_header(HEADER_ORIGIN)
+
+    def header(self, name: bytes) -> bytes:
+        return self._headers.get(name, b"")
+
+    def text_header(self, name: str) -> str:
+        return self.header(name.encode()).decode("utf-8", "replace")
+
+    def query(self) -> dict[str, list[str]]:
+        """The values of each name of the query string."""
+        return parse_qs(self._scope.get("query_string", b"").decode("latin-1"))
+
+    def need_method(self, *methods: str) -> None:
+        if self.method not in methods:
+            raise MethodNotAllowed(f"{self.path} takes {' and '.join(methods)} only.")
+
+    async def read(self, parse: Callable[[bytes], T]) -> T:
+        """`parse(body)`, in a thread for a large body, so that it stalls no stream. Raises
+        `BodyTooLarge`, `ClientLeft`, and what `parse` raises."""
+        body = await self._read_body()
+        if len(body) <= THREAD_BODY_BYTES:
+            return parse(body)
+        return await asyncio.to_thread(parse, body)
+
+    async def _read_body(self) -> bytes:
+        declared = self.header(b"content-length")
+        if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
+            raise BodyTooLarge
+        pieces: list[bytes] = []
+        size_bytes = 0
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientLeft
+            piece = message.get("body", b"")
+            size_bytes += len(piece)
+            if size_bytes > MAX_BODY_BYTES:
+                raise BodyTooLarge
+            pieces.append(piece)
+            if not message.get("more_body", False):
+                return b"".join(pieces)
+
+    @contextlib.asynccontextmanager
+    async def until_disconnect(self) -> AsyncIterator[None]:
+        """Runs its block until the client leaves, which becomes `ClientLeft`. The body has been
+        read before."""
+        task = asyncio.current_task()
+        assert task is not None
+        left = False
+
+        async def watch() -> None:
+            nonlocal left
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            # A server reports a disconnect after a complete answer, too.
+            if not self.complete:
+                left = True
+                task.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not left:
+                raise
+            task.uncancel()
+            raise ClientLeft from None
+        finally:
+            watcher.cancel()
+
+    # --- the answer --------------------------------------------------------------------------
+
+    def model_headers(self, model: str) -> Headers:
+        # A header holds no control characters and no text beyond Latin-1.
+        safe = model.encode("ascii", "backslashreplace") if model.isprintable() else b""
+        return [(b"x-fleet-model", safe), *self.id_headers()]
+
+    def id_headers(self) -> Headers:
+        shown = self.shown_id
+        return [(HEADER_REQUEST_ID.encode(), shown.encode())] if shown else []
+
+    @property
+    def shown_id(self) -> str:
+        """The request's id as clients see it."""
+        if not self.request_id:
+            return ""
+        return client_id("req_", self._node_id, self.request_id)
+
+    async def send(self, message: Message) -> None:
+        """Raises `ClientLeft`."""
+        self.started = True
+        if message["type"] == "http.response.body":
+            self.complete = not message.get("more_body", False)
+        try:
+            await self._send(message)
+        except OSError as exc:
+            raise ClientLeft from exc
+
+    async def send_json(self, body: bytes, headers: Headers | None = None) -> None:
+        await _send_json(self.send, 200, body, self.id_headers() if headers is None else headers)
+
+    async def send_error(self, error: NodeError) -> None:
+        """A whole answer that holds an error."""
+        headers = self.id_headers()
+        body = error_body(self.path, error, self.shown_id)
+        await _send_json(self.send, error.status, body, [*headers, *_error_headers(error)])
+
+
+def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
+    """The error as the dialect of the path says it."""
+    is_anthropic = path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
+    spell = anthropic_errors.error_body if is_anthropic else openai_errors.error_body
+    return spell(error, request_id)
+
+
+async def send_error(send: Send, error: NodeError, path: str = "") -> None:
+    """A whole answer that holds an error, for what asks outside `/v1`."""
+    await _send_json(send, error.status, error_body(path, error), _error_headers(error))
+
+
+def _error_headers(error: NodeError) -> Headers:
+    headers: Headers = []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    if error.is_final:
+        headers.append((b"x-should-retry", b"false"))
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
+async def _send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    head = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,151 @@
+"""`/v1/responses` and what lies below it: answers that clients come back to."""
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+from node.agent.account import Job
+from node.agent.agent import Agent
+from node.api.call import Call
+from node.dialects.base import AnswerHead
+from node.dialects.responses import AskedResponse, read_responses
+from node.dialects.responses_events import ResponseWriter
+from node.dialects.responses_stored import (
+    cancel_ended,
+    check_retrieve,
+    deleted_body,
+    input_items_body,
+    read_items_page,
+    retrieved_body,
+    unknown_response,
+)
+from node.errors import RequestCancelled, UnknownPath
+from node.protocol.ids import client_id
+from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
+from node.response_store import ResponseStore
+from node.stream import Batch, EventStream, collect
+from node.types import Delta
+
+PATH = "/v1/responses"
+
+
+class ResponsesApi:
+    """The responses of one agent: those in work, and those in its store."""
+
+    def __init__(self, agent: Agent, store: ResponseStore, hold_head_s: float) -> None:
+        self._agent = agent
+        self._store = store
+        self._hold_head_s = hold_head_s
+        self._open: dict[str, tuple[Job, ResponseWriter]] = {}
+        """By id, those in work that will be kept."""
+
+    async def create(self, call: Call) -> None:
+        """POST of a new response."""
+        asked = await call.read(read_responses)
+        if asked.needs_history:
+            history = await self._store.history(asked.previous_id, asked.references, call.origin)
+            asked = asked.with_history(history)
+        request, requests = asked.request, self._agent.requests
+        job = requests.job(request, call.path, call.text_header(HEADER_REQUEST_ID), call.origin)
+        call.request_id = job.request_id
+        await self._run(call, asked, job)
+
+    async def _run(self, call: Call, asked: AskedResponse, job: Job) -> None:
+        model = asked.request.model
+        shown = call.text_header(HEADER_REQUESTED_MODEL) or model
+        node_id = self._agent.identity.node_id
+        head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
+        writer = asked.writer(head)
+        response_id = client_id("resp_", node_id, job.request_id)
+
+        async def keep() -> None:
+            record = writer.record()
+            if record is not None:
+                await self._store.put(record, job.origin)
+
+        batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
+        if asked.store:
+            self._open[response_id] = job, writer
+        try:
+            async with call.until_disconnect(), contextlib.aclosing(batches):
+                headers = call.model_headers(model)
+                if asked.request.stream:
+                    stream = EventStream(writer, call.send, headers, keep)
+                    await stream.run(batches, self._hold_head_s)
+                else:
+                    body, more = await collect(batches, writer, keep)
+                    await call.send_json(body, [*headers, *more])
+        finally:
+            self._open.pop(response_id, None)
+
+    async def follow_up(self, call: Call) -> None:
+        """GET, DELETE and what else there is of one response. Raises a `NodeError`."""
+        response_id, _, rest = call.path.removeprefix(PATH + "/").partition("/")
+        if not rest:
+            call.need_method("GET", "DELETE")
+            if call.method == "GET":
+                await self._retrieve(call, response_id)
+            else:
+                await self._delete(call, response_id)
+        elif rest == "cancel":
+            call.need_method("POST")
+            await self._cancel(call, response_id)
+        elif rest == "input_items":
+            call.need_method("GET")
+            page = read_items_page(call.query())
+            stored = await self._store.get(response_id, call.origin)
+            if stored is None:
+                raise unknown_response(response_id)
+            await call.send_json(input_items_body(stored, page))
+        else:
+            raise UnknownPath(f"There is nothing at {call.path[:200]}.")
+
+    async def _retrieve(self, call: Call, response_id: str) -> None:
+        seals = check_retrieve(call.query())
+        found = self._in_work(response_id, call.origin)
+        if found is not None:
+            body = found[1].snapshot()
+        else:
+            stored = await self._store.get(response_id, call.origin)
+            if stored is None:
+                raise unknown_response(response_id)
+            body = stored.body
+        await call.send_json(retrieved_body(body, seals_reasoning=seals))
+
+    async def _delete(self, call: Call, response_id: str) -> None:
+        found = self._in_work(response_id, call.origin)
+        if found is not None:
+            # It will not be kept, and nobody is to find it.
+            found[1].forget()
+            self._open.pop(response_id, None)
+        elif not await self._store.delete(response_id, call.origin):
+            raise unknown_response(response_id)
+        await call.send_json(deleted_body(response_id))
+
+    async def _cancel(self, call: Call, response_id: str) -> None:
+        found = self._in_work(response_id, call.origin)
+        if found is None:
+            stored = await self._store.get(response_id, call.origin)
+            if stored is None:
+                raise unknown_response(response_id)
+            await call.send_json(cancel_ended(stored))
+            return
+        job, writer = found
+        self._agent.requests.cancel(job.request_id, call.origin)
+        await call.send_json(writer.cancelled())
+
+    def _in_work(self, response_id: str, origin: str) -> tuple[Job, ResponseWriter] | None:
+        """The open response of that id, if `origin` may know of it."""
+        found = self._open.get(response_id)
+        return found if found is not None and origin == found[0].origin else None
+
+
+async def _until_cancelled(
+    batches: AsyncGenerator[Batch, None], job: Job
+) -> AsyncGenerator[Batch, None]:
+    """The batches; a cancel ends them as an answer of its own kind, not as a failure."""
+    try:
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                yield batch
+    except RequestCancelled:
+        yield [Delta(job.request_id, (), 0, FinishReason.CANCELLED)]

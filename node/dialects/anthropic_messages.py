@@ -1,0 +1,220 @@
+"""The messages of an Anthropic body, from content blocks to messages of no dialect."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from node.dialects.anthropic_signature import carried_thought
+from node.dialects.body import Lenient, refuse_invalid, unsupported
+from node.errors import BadRequest
+from node.protocol.volatile import without_volatile_lines
+from node.request import Message, ToolCall
+
+Block = dict[str, Any]
+
+_ERROR = "Error"
+"""What the text of a tool's result begins with that is an error."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+class MessageFields(Lenient):
+    """One of `messages`."""
+
+    role: str
+    content: object = None
+    clear_at: str | None = None
+    """Of a system message."""
+    output_config: dict[str, object] | None = None
+    """Of a system message."""
+
+
+class _Text(Lenient):
+    text: str
+
+
+class _Thinking(Lenient):
+    thinking: str
+    signature: str | None = None
+
+
+class _ToolUse(Lenient):
+    id: str
+    name: str
+    input: dict[str, object]
+
+
+class _ToolResult(Lenient):
+    tool_use_id: str
+    content: object = None
+    is_error: bool | None = None
+
+
+class _Source(Lenient):
+    type: str
+    data: object = None
+
+
+class _Citations(Lenient):
+    enabled: bool | None = None
+
+
+class _Document(Lenient):
+    source: _Source
+    title: str | None = None
+    context: str | None = None
+    citations: _Citations | None = None
+
+
+_B = TypeVar("_B", bound=Lenient)
+
+
+def read_system(content: object, path: str = "system") -> str:
+    """The text of a system prompt, without its volatile lines. Raises `BadRequest` or
+    `Unsupported`, naming the path."""
+    texts: list[str] = []
+    for kind, block, at in _blocks(content, path):
+        if kind != "text":
+            raise unsupported(f"{kind} blocks in a system prompt", f"{at}.type")
+        texts.append(without_volatile_lines(_read(_Text, block, at).text))
+    return "\n".join(text for text in texts if text)
+
+
+def read_conversation(given: Sequence[MessageFields]) -> list[Message]:
+    """The conversation in its order. A user's turn with results of tools becomes a message for
+    each result, and one for its text after them. Raises `BadRequest` or `Unsupported`, naming the
+    path."""
+    last_user = max((i for i, fields in enumerate(given) if fields.role == "user"), default=-1)
+    messages: list[Message] = []
+    for number, fields in enumerate(given):
+        path = f"messages[{number}]"
+        if fields.role == "user":
+            messages += _user(fields.content, f"{path}.content")
+        elif fields.role == "assistant":
+            messages.append(_assistant(fields.content, f"{path}.content"))
+        elif fields.role == "system":
+            text = _system(fields, path)
+            if text and (fields.clear_at != "next_user_message" or number > last_user):
+                messages.append(Message("system", text))
+        else:
+            raise BadRequest(
+                f"{path}.role must be user, assistant or system.", param=f"{path}.role"
+            )
+    return messages
+
+
+def _system(fields: MessageFields, path: str) -> str:
+    if fields.clear_at not in (None, "never", "next_user_message"):
+        raise BadRequest(
+            f"{path}.clear_at must be next_user_message or never.", param=f"{path}.clear_at"
+        )
+    for name, value in (fields.output_config or {}).items():
+        if value is not None:
+            raise unsupported(
+                "an output_config in the conversation", f"{path}.output_config.{name}"
+            )
+    return read_system(fields.content, f"{path}.content")
+
+
+def _user(content: object, path: str) -> list[Message]:
+    results: list[Message] = []
+    texts: list[str] = []
+    for kind, block, at in _blocks(content, path):
+        if kind == "tool_result":
+            results.append(_result(_read(_ToolResult, block, at), at))
+        else:
+            texts.append(_plain(kind, block, at))
+    text = "\n".join(texts)
+    return [*results, Message("user", text)] if text or not results else results
+
+
+def _result(result: _ToolResult, path: str) -> Message:
+    text = ""
+    if result.content is not None:
+        blocks = _blocks(result.content, f"{path}.content")
+        text = "\n".join(_plain(kind, block, at) for kind, block, at in blocks)
+    if result.is_error and not text.lstrip().lower().startswith(_ERROR.lower()):
+        text = f"{_ERROR}: {text}" if text else _ERROR
+    return Message("tool", text, tool_call_id=result.tool_use_id)
+
+
+def _assistant(content: object, path: str) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    for kind, block, at in _blocks(content, path):
+        if kind == "text":
+            texts.append(_read(_Text, block, at).text)
+        elif kind == "thinking":
+            thoughts.append(_thought(_read(_Thinking, block, at), at))
+        elif kind == "tool_use":
+            calls.append(_call(_read(_ToolUse, block, at), at))
+        elif kind != "redacted_thinking":
+            raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
+    # What an answer said is put together as the model said it, without anything in between.
+    reasoning = "\n".join(thought for thought in thoughts if thought)
+    return Message("assistant", "".join(texts), reasoning, tuple(calls))
+
+
+def _thought(block: _Thinking, path: str) -> str:
+    if block.thinking:
+        return block.thinking
+    try:
+        return carried_thought(block.signature or "")
+    except ValueError:
+        raise BadRequest(
+            f"{path}.signature is damaged; it must be given back as it came.",
+            param=f"{path}.signature",
+        ) from None
+
+
+def _call(block: _ToolUse, path: str) -> ToolCall:
+    try:
+        arguments = _encode(block.input)
+    except ValueError:
+        raise BadRequest(
+            f"{path}.input holds a number that JSON has no words for.", param=f"{path}.input"
+        ) from None
+    return ToolCall(block.id, block.name, arguments)
+
+
+def _plain(kind: str, block: Block, path: str) -> str:
+    """The text of a block of a user or of a tool."""
+    if kind == "text":
+        return _read(_Text, block, path).text
+    if kind != "document":
+        raise unsupported(f"{kind} blocks here", f"{path}.type")
+    document = _read(_Document, block, path)
+    if document.source.type != "text":
+        raise unsupported(
+            f"documents of type {document.source.type}, only plain text", f"{path}.source.type"
+        )
+    if not isinstance(document.source.data, str):
+        raise BadRequest(f"{path}.source.data must be a string.", param=f"{path}.source.data")
+    if document.citations is not None and document.citations.enabled:
+        raise unsupported("citations", f"{path}.citations")
+    return "\n".join(filter(None, (document.title, document.context, document.source.data)))
+
+
+def _blocks(content: object, path: str) -> Iterator[tuple[str, Block, str]]:
+    """(type, block, path) of each content block; a string is one block of text."""
+    if isinstance(content, str):
+        yield "text", {"text": content}, path
+        return
+    if not isinstance(content, list):
+        raise BadRequest(f"{path} must be a string or a list of blocks.", param=path)
+    for number, block in enumerate(content):
+        at = f"{path}[{number}]"
+        kind = block.get("type") if isinstance(block, dict) else None
+        if not isinstance(kind, str):
+            raise BadRequest(f"{at} must be an object with a type.", param=at)
+        yield kind, block, at
+
+
+def _read(kind: type[_B], block: Block, path: str) -> _B:
+    try:
+        return kind.model_validate(block)
+    except ValidationError as exc:
+        refuse_invalid(exc, path)

@@ -1,0 +1,78 @@
+"""The tools of an Anthropic body, and which of them the model may call."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from node.dialects.body import Lenient, refuse_invalid, unsupported
+from node.dialects.chat_tools import NAME_PATTERN, json_without_null
+from node.errors import BadRequest, Unsupported
+from node.request import Tool
+
+
+class ToolChoice(Lenient):
+    type: str
+    disable_parallel_tool_use: bool | None = None
+
+
+class _Tool(Lenient):
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    input_schema: dict[str, Any]
+    description: str | None = None
+    input_examples: list[dict[str, Any]] | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+
+
+def read_tools(
+    given: Sequence[dict[str, object]] | None, choice: ToolChoice | None
+) -> tuple[Tool, ...]:
+    """The tools that the answer may call; none where `choice` says so. `cache_control` and
+    `eager_input_streaming` mean nothing: the cache is automatic, and the input of a call is sent
+    once the call is complete. Raises `BadRequest` or `Unsupported`, naming the path."""
+    tools: dict[str, Tool] = {}
+    for number, fields in enumerate(given or ()):
+        path = f"tools[{number}]"
+        tool = _tool(fields, path)
+        if tool.name in tools:
+            raise BadRequest(f"There are two tools named {tool.name}.", param=f"{path}.name")
+        tools[tool.name] = tool
+    kind = "auto" if choice is None else choice.type
+    if kind in ("any", "tool"):
+        raise Unsupported(
+            "This version of mlx-fleet cannot force a tool call; tool_choice may be auto or none.",
+            param="tool_choice",
+        )
+    if kind not in ("auto", "none"):
+        raise BadRequest(
+            "tool_choice.type must be auto, any, tool or none.", param="tool_choice.type"
+        )
+    return tuple(tools.values()) if kind == "auto" else ()
+
+
+def _tool(fields: dict[str, object], path: str) -> Tool:
+    kind = fields.get("type")
+    if kind not in (None, "custom"):
+        raise unsupported(f"tools of type {kind}, only custom ones", f"{path}.type")
+    try:
+        tool = _Tool.model_validate(fields)
+    except ValidationError as exc:
+        refuse_invalid(exc, path)
+    if tool.strict:
+        raise unsupported("strict tools", f"{path}.strict")
+    if tool.defer_loading:
+        raise unsupported("tools that are loaded later", f"{path}.defer_loading")
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
+        raise unsupported("tools that only other tools call", f"{path}.allowed_callers")
+    description = tool.description or ""
+    if tool.input_examples:
+        examples = "\n".join(json.dumps(each, ensure_ascii=False) for each in tool.input_examples)
+        description = f"{description}\n\nExamples of its input:\n{examples}".lstrip()
+    function: dict[str, Any] = {"name": tool.name}
+    if description:
+        function["description"] = description
+    function["parameters"] = json_without_null(tool.input_schema, f"{path}.input_schema")
+    return Tool(function)

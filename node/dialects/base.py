@@ -1,0 +1,113 @@
+"""What a dialect is: it reads a body into a request, and spells the answer's parts as bytes.
+
+No dialect has a loop of its own over tokens: a stream is a `Writer` fed with what each engine step
+brings, and the whole answer of stream=false is the same parts, collected.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from node.errors import NodeError
+from node.protocol.messages import FinishReason
+from node.request import TextRequest
+from node.types import Accepted, Delta, Part, PartKind, RowUsage
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What an answer says of itself."""
+
+    request_id: str
+    """Names the node too; ids of the answer are made of it."""
+    model: str
+    """The name that the client asked for."""
+    created_s: int
+    """Unix time."""
+
+
+@dataclass(slots=True)
+class Segment:
+    """A run of parts of one kind, or one tool call."""
+
+    kind: PartKind
+    """`CONTENT`, `REASONING`, or `TOOL_START` for a call."""
+    text: str
+    """The arguments' JSON, of a call."""
+    name: str = ""
+    call_id: str = ""
+
+
+@dataclass(slots=True)
+class Collected:
+    """A whole answer."""
+
+    segments: list[Segment] = field(default_factory=list)
+    """In the order in which the model said them."""
+    finish: FinishReason = FinishReason.STOP
+    """`STOP` or `LENGTH`."""
+    stop: str | None = None
+    """The stop string that ended it."""
+    usage: RowUsage | None = None
+
+    def add(self, parts: Sequence[Part]) -> None:
+        """Takes the parts that came next: many at once, since each call copies what it goes on
+        from."""
+        pieces: list[str] = []
+        for part in parts:
+            last = self.segments[-1] if self.segments else None
+            goes_on = last is not None and part.kind in (last.kind, PartKind.TOOL_ARGS)
+            if part.kind is PartKind.TOOL_START or not goes_on:
+                self._join(pieces)
+                self.segments.append(Segment(part.kind, "", part.name, part.call_id))
+            pieces.append(part.text)
+        self._join(pieces)
+
+    def _join(self, pieces: list[str]) -> None:
+        if pieces:
+            self.segments[-1].text += "".join(pieces)
+            pieces.clear()
+
+    def text(self, kind: PartKind) -> str:
+        """All content, or all reasoning."""
+        return "".join(each.text for each in self.segments if each.kind is kind)
+
+    @property
+    def calls(self) -> list[Segment]:
+        return [each for each in self.segments if each.kind is PartKind.TOOL_START]
+
+
+class Writer(Protocol):
+    """Spells one answer. Used by one task: `accepted` at most once and first, then either `parts`
+    again and again and one of `ending` or `error`, or `whole`."""
+
+    silence: bytes
+    """What a stream sends where there is nothing to say: a comment, or a ping."""
+
+    def accepted(self, accepted: Accepted) -> None:
+        """The engine has taken the request: its prompt's tokens are known."""
+
+    def parts(self, parts: Sequence[Part]) -> bytes:
+        """The events of some parts, the stream's opening ones before the first; empty where the
+        client is not to see them."""
+
+    def ending(self, last: Delta) -> bytes:
+        """The events that end a stream, the opening ones too where nothing was said. `last` ends
+        with `STOP` or `LENGTH`; its parts have been given to `parts` already."""
+
+    def error(self, error: NodeError) -> bytes:
+        """The event of a failure within a stream. Nothing follows it."""
+
+    def whole(self, collected: Collected) -> bytes:
+        """The JSON of stream=false."""
+
+
+class Asked(Protocol):
+    """A body that has been read."""
+
+    @property
+    def request(self) -> TextRequest:
+        """What it asks for."""
+
+    def writer(self, head: AnswerHead) -> Writer:
+        """Who spells the answer."""

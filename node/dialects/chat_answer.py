@@ -1,0 +1,162 @@
+"""OpenAI's chat: how an answer is spelled, in chunks or whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.openai_body import DONE, KEEP_ALIVE, usage_fields
+from node.dialects.openai_errors import error_body
+from node.errors import NodeError
+from node.protocol.messages import FinishReason
+from node.types import Accepted, Delta, Part, PartKind
+
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
+
+_FIELDS: dict[ReasoningField, tuple[str, ...]] = {
+    "reasoning_content": ("reasoning_content",),
+    "reasoning": ("reasoning",),
+    "both": ("reasoning_content", "reasoning"),
+}
+_encode = msgspec.json.Encoder().encode
+# Looked up once: an enum's members are slow to reach, for what a chunk may cost.
+_CONTENT, _REASONING, _TOOL_START = PartKind.CONTENT, PartKind.REASONING, PartKind.TOOL_START
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStyle:
+    """What of an answer's spelling the body asked for."""
+
+    include_usage: bool = False
+    """A stream ends with a chunk of usage."""
+    reasoning: ReasoningField | None = "reasoning_content"
+    """None: reasoning is not sent."""
+    is_legacy: bool = False
+    """The body declared `functions`: a call is a `function_call`, and there is one at most."""
+
+
+class ChatAnswer:
+    """The writer of a chat's answer. A chunk is the head of its kind, the JSON of the text, and
+    the tail; the first one has the role too."""
+
+    silence = KEEP_ALIVE
+
+    def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
+        self._style = style
+        self._fields = {
+            "id": "chatcmpl-" + head.request_id,
+            "object": "chat.completion",
+            "created": head.created_s,
+            "model": head.model,
+        }
+        chunk = _encode({**self._fields, "object": "chat.completion.chunk"})
+        # A JSON object without its closing brace, so that choices can follow.
+        self._chunk = b"data: " + chunk[:-1] + b',"choices":['
+        self._end = (b'],"usage":null}' if style.include_usage else b"]}") + b"\n\n"
+        self._tail = b'},"logprobs":null,"finish_reason":null}' + self._end
+        self._reasoning = _FIELDS[style.reasoning] if style.reasoning else ()
+        self._has_opened = False
+        self._has_called = False
+        self._set_heads(b'"role":"assistant",')
+
+    def _set_heads(self, role: bytes) -> None:
+        """What stands before the texts of a chunk."""
+        self._delta = self._chunk + b'{"index":0,"delta":{' + role
+        self._content = self._delta + b'"content":'
+        names = [name.encode() for name in self._reasoning]
+        self._reasoning_heads = tuple(
+            (b"," if at else self._delta) + b'"%b":' % name for at, name in enumerate(names)
+        )
+
+    def accepted(self, accepted: Accepted) -> None:
+        """A chat's stream tells usage at its end only."""
+
+    def parts(self, parts: Sequence[Part]) -> bytes:
+        """As `Writer.parts`; empty for reasoning that is not sent."""
+        pieces: list[bytes] = []
+        for part in parts:
+            if part.kind is _CONTENT:
+                pieces += (self._content, _encode(part.text), self._tail)
+            elif part.kind is not _REASONING:
+                pieces += (self._delta, self._call(part), self._tail)
+            elif self._reasoning:
+                text = _encode(part.text)
+                for head in self._reasoning_heads:
+                    pieces += (head, text)
+                pieces.append(self._tail)
+            if pieces and not self._has_opened:
+                self._open()
+        return b"".join(pieces)
+
+    def ending(self, last: Delta) -> bytes:
+        pieces: list[bytes] = []
+        if not self._has_opened:
+            pieces += (self._content, b'""', self._tail)
+            self._open()
+        reason = self._finish(last.finish or FinishReason.STOP, is_call=self._has_called)
+        pieces += (self._delta, b'},"logprobs":null,"finish_reason":"', reason.encode(), b'"}')
+        pieces.append(self._end)
+        if self._style.include_usage and last.usage is not None:
+            usage = _encode(usage_fields(last.usage))
+            pieces += (self._chunk, b'],"usage":', usage, b"}\n\n")
+        pieces.append(DONE)
+        return b"".join(pieces)
+
+    def error(self, error: NodeError) -> bytes:
+        return b"data: " + error_body(error) + b"\n\n"
+
+    def whole(self, collected: Collected) -> bytes:
+        """As `Writer.whole`. Raises `EngineFault` without usage."""
+        calls = collected.calls
+        choice = {
+            "index": 0,
+            "message": self._message(collected, calls),
+            "logprobs": None,
+            "finish_reason": self._finish(collected.finish, is_call=bool(calls)),
+        }
+        return _encode(
+            {**self._fields, "choices": [choice], "usage": usage_fields(collected.usage)}
+        )
+
+    def _open(self) -> None:
+        """The first chunk, with the role, has been spelled."""
+        self._has_opened = True
+        self._set_heads(b"")
+
+    def _call(self, part: Part) -> bytes:
+        """The members of a delta that begins a call, or goes on with its arguments."""
+        if part.kind is _TOOL_START:
+            self._has_called = True
+            function = b'{"name":%b,"arguments":""}' % _encode(part.name)
+            opening = b'"id":%b,"type":"function",' % _encode(part.call_id)
+        else:
+            function = b'{"arguments":%b}' % _encode(part.text)
+            opening = b""
+        if self._style.is_legacy:
+            return b'"function_call":' + function
+        return b'"tool_calls":[{"index":%d,%b"function":%b}]' % (part.index, opening, function)
+
+    def _finish(self, finish: FinishReason, *, is_call: bool) -> str:
+        if not is_call or finish is not FinishReason.STOP:
+            return finish.value
+        return "function_call" if self._style.is_legacy else "tool_calls"
+
+    def _message(self, collected: Collected, calls: Sequence[Segment]) -> dict[str, object]:
+        text = collected.text(PartKind.CONTENT)
+        message: dict[str, object] = {"role": "assistant"}
+        message["content"] = None if calls and not text else text
+        message["refusal"] = None
+        reasoning = collected.text(PartKind.REASONING)
+        if reasoning:
+            message |= dict.fromkeys(self._reasoning, reasoning)
+        functions = [{"name": call.name, "arguments": call.text} for call in calls]
+        if functions and self._style.is_legacy:
+            message["function_call"] = functions[0]
+        elif functions:
+            message["tool_calls"] = [
+                {"id": call.call_id, "type": "function", "function": function}
+                for call, function in zip(calls, functions, strict=True)
+            ]
+        return message

@@ -1,0 +1,202 @@
+"""The messages of a chat: what was said, called and answered so far."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import Field
+
+from node.dialects.body import Lenient, unsupported
+from node.errors import BadRequest
+from node.request import Content, Message, Role, TextPart, ToolCall
+
+ROLES: Mapping[str, Role] = {
+    "system": "system",
+    "developer": "developer",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+"""As bodies spell them, and what they are."""
+
+_MAY_BE_EMPTY = ("assistant", "tool", "function")
+_MEDIA_PARTS = (
+    "image_url",
+    "input_image",
+    "input_audio",
+    "audio_url",
+    "video",
+    "video_url",
+    "file",
+)
+_SPOKEN_BY: Mapping[Role, tuple[str, ...]] = {
+    "assistant": ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal"),
+    "tool": ("tool_call_id",),
+}
+"""Fields that say something in messages of one role only."""
+
+_decode_arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class CalledFunction(Lenient):
+    name: Annotated[str, Field(min_length=1)]
+    arguments: object = None
+
+
+class CallBody(Lenient):
+    id: Annotated[str, Field(min_length=1)]
+    type: str = "function"
+    function: CalledFunction | None = None
+
+
+class MessageBody(Lenient):
+    role: str
+    content: object = None
+    name: str | None = None
+    tool_calls: list[CallBody] | None = None
+    function_call: CalledFunction | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    audio: object = None
+
+
+def read_messages(bodies: Sequence[MessageBody]) -> tuple[Message, ...]:
+    """The messages, in order. Raises `BadRequest` or `Unsupported` with the path of what is at
+    fault."""
+    messages: list[Message] = []
+    for at, body in enumerate(bodies):
+        messages.append(_message(body, at, messages))
+    return tuple(messages)
+
+
+def _message(body: MessageBody, at: int, earlier: Sequence[Message]) -> Message:
+    path = f"messages[{at}]"
+    role = ROLES.get(body.role)
+    if role is None:
+        raise BadRequest(f"{path}.role must be one of {', '.join(ROLES)}.", param=f"{path}.role")
+    _refuse_misplaced(body, role, path)
+    content = _content(body, f"{path}.content")
+    name = body.name or ""
+    if role == "assistant":
+        return Message(
+            role,
+            _with_refusal(content, body.refusal),
+            reasoning=body.reasoning_content or body.reasoning or "",
+            tool_calls=_calls(body, at, path),
+            name=name,
+        )
+    if role == "tool":
+        return Message(role, content, tool_call_id=_answered(body, path, earlier), name=name)
+    return Message(role, content, name=name)
+
+
+def _refuse_misplaced(body: MessageBody, role: Role, path: str) -> None:
+    if body.audio:
+        raise unsupported("audio", f"{path}.audio")
+    for speaker, fields in _SPOKEN_BY.items():
+        for field in fields:
+            if speaker != role and getattr(body, field):
+                raise BadRequest(
+                    f"{path}.{field} is only allowed in a message of role {speaker}.",
+                    param=f"{path}.{field}",
+                )
+
+
+def _with_refusal(content: Content, refusal: str | None) -> Content:
+    """A refusal is what the assistant said."""
+    if not refusal:
+        return content
+    if not content:
+        return refusal
+    said = (TextPart(content),) if isinstance(content, str) else content
+    return (*said, TextPart(refusal))
+
+
+# --- calls and their answers -----------------------------------------------------------------
+
+
+def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
+    calls = [_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(body.tool_calls or ())]
+    if body.function_call is not None:
+        # The older form has no ids; the same message gets the same one in every request.
+        text = _arguments(body.function_call, f"{path}.function_call")
+        calls.append(ToolCall(f"call_{at}", body.function_call.name, text))
+    return tuple(calls)
+
+
+def _call(call: CallBody, path: str) -> ToolCall:
+    if call.type != "function":
+        raise unsupported(f"calls of type {call.type}", f"{path}.type")
+    if call.function is None:
+        raise BadRequest(f"{path}.function is missing.", param=f"{path}.function")
+    return ToolCall(call.id, call.function.name, _arguments(call.function, f"{path}.function"))
+
+
+def _arguments(function: CalledFunction, path: str) -> str:
+    """JSON of an object, the client's own where it gave text."""
+    given = function.arguments
+    path += ".arguments"
+    if given is None or given == "":
+        return "{}"
+    if isinstance(given, Mapping):
+        return json.dumps(given, ensure_ascii=False)
+    if isinstance(given, str) and _is_object(given):
+        return given
+    raise BadRequest(f"{path} must be the JSON of an object.", param=path)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        _decode_arguments(text)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return True
+
+
+def _answered(body: MessageBody, path: str, earlier: Sequence[Message]) -> str:
+    """The id of the call that a tool's message answers; empty for a function's without a call."""
+    if body.role == "tool":
+        if not body.tool_call_id:
+            raise BadRequest(f"{path}.tool_call_id is missing.", param=f"{path}.tool_call_id")
+        return body.tool_call_id
+    if not body.name:
+        raise BadRequest(f"{path}.name is missing.", param=f"{path}.name")
+    calls = (call for message in reversed(earlier) for call in reversed(message.tool_calls))
+    return next((call.call_id for call in calls if call.name == body.name), "")
+
+
+# --- contents --------------------------------------------------------------------------------
+
+
+def _content(body: MessageBody, path: str) -> Content:
+    content = body.content
+    if isinstance(content, str):
+        return content
+    if (content is None or content == []) and body.role in _MAY_BE_EMPTY:
+        return ""
+    if not isinstance(content, list) or not content:
+        raise BadRequest(f"{path} must be a string or a list of parts.", param=path)
+    parts = tuple(
+        _text_part(part, f"{path}[{i}]", body.role == "assistant") for i, part in enumerate(content)
+    )
+    # One text is the same as a string, which every template takes.
+    return parts[0].text if len(parts) == 1 else parts
+
+
+def _text_part(part: Any, path: str, may_refuse: bool) -> TextPart:  # noqa: FBT001
+    if not isinstance(part, Mapping):
+        raise BadRequest(f"{path} must be an object.", param=path)
+    kind = part.get("type")
+    field = "refusal" if may_refuse and kind == "refusal" else "text"
+    if kind == field:
+        text = part.get(field)
+        if not isinstance(text, str):
+            raise BadRequest(f"{path}.{field} must be a string.", param=f"{path}.{field}")
+        return TextPart(text)
+    if kind in _MEDIA_PARTS:
+        raise unsupported(f"{kind} parts", f"{path}.type")
+    raise BadRequest(f"{path}.type must be text.", param=f"{path}.type")

@@ -1,0 +1,152 @@
+"""OpenAI's completions: text that goes on from a prompt, in and out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from node.dialects.base import AnswerHead, Collected
+from node.dialects.body import MAX_INT, FieldTable, Refusal, absent, falsy, only
+from node.dialects.openai_body import (
+    DONE,
+    IGNORED,
+    KEEP_ALIVE,
+    NOTES,
+    REFUSED,
+    OpenAIBody,
+    on,
+    usage_fields,
+    wants_usage,
+)
+from node.dialects.openai_errors import error_body
+from node.dialects.sampling import sampling_params, stop_strings, token_limit
+from node.errors import BadRequest, NodeError, Unsupported
+from node.protocol.messages import FinishReason
+from node.request import TextRequest
+from node.types import Accepted, Delta, Part
+
+_ONLY_CHATS = "Only /v1/chat/completions knows messages and tools."
+
+_encode = msgspec.json.Encoder().encode
+
+
+class CompletionBody(OpenAIBody):
+    prompt: object
+
+
+COMPLETIONS = FieldTable(
+    body=CompletionBody,
+    notes={**NOTES, "prompt": "A text or a list of token ids, or a list of one of these."},
+    refused={
+        **REFUSED,
+        "tools": Refusal(falsy, "null or empty", _ONLY_CHATS),
+        "tool_choice": Refusal(only("none", "auto"), "null, none or auto", _ONLY_CHATS),
+        "functions": Refusal(falsy, "null or empty", _ONLY_CHATS),
+        "function_call": Refusal(only("none", "auto"), "null, none or auto", _ONLY_CHATS),
+        "reasoning_effort": Refusal(absent, "null", "A prompt goes without a chat template."),
+        "enable_thinking": Refusal(absent, "null", "A prompt goes without a chat template."),
+        "chat_template_kwargs": Refusal(
+            falsy, "null or empty", "A prompt goes without a chat template."
+        ),
+        "add_special_tokens": Refusal(on, "null or true"),
+    },
+    ignored=IGNORED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedCompletion:
+    """A completion's body that has been read."""
+
+    request: TextRequest
+    include_usage: bool
+
+    def writer(self, head: AnswerHead) -> "CompletionAnswer":
+        return CompletionAnswer(head, include_usage=self.include_usage)
+
+
+def read_completion(body: bytes) -> AskedCompletion:
+    """Reads a body. Raises `BadRequest` or `Unsupported`."""
+    parsed = COMPLETIONS.read(body)
+    usage = wants_usage(parsed)
+    request = TextRequest(
+        model=parsed.model,
+        sampling=sampling_params(parsed),
+        stops=stop_strings(parsed.stop, "stop"),
+        max_tokens=token_limit(parsed.max_completion_tokens, parsed.max_tokens),
+        stream=bool(parsed.stream),
+        prompt=_prompt(parsed.prompt),
+        prompt_field="prompt",
+    )
+    return AskedCompletion(request, usage)
+
+
+def _prompt(value: object) -> str | tuple[int, ...]:
+    if isinstance(value, list) and value and isinstance(value[0], str | list):
+        if len(value) > 1:
+            raise Unsupported(
+                "This version of mlx-fleet takes one prompt a request.", param="prompt"
+            )
+        value = value[0]
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list) or not value or not all(_is_token(item) for item in value):
+        raise BadRequest("prompt must be a string or a list of token ids.", param="prompt")
+    return tuple(value)
+
+
+def _is_token(item: object) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= MAX_INT
+
+
+class CompletionAnswer:
+    """The writer of a completion's answer: all parts are text."""
+
+    silence = KEEP_ALIVE
+
+    def __init__(self, head: AnswerHead, *, include_usage: bool) -> None:
+        self._include_usage = include_usage
+        self._fields = {
+            "id": "cmpl-" + head.request_id,
+            "object": "text_completion",
+            "created": head.created_s,
+            "model": head.model,
+        }
+        # A JSON object without its closing brace, so that choices can follow.
+        self._chunk = b"data: " + _encode(self._fields)[:-1] + b',"choices":['
+        # The specification has no null for usage here, unlike for a chat.
+        self._end = b"]}\n\n"
+        self._head = self._chunk + b'{"index":0,"text":'
+        self._tail = b',"logprobs":null,"finish_reason":null}' + self._end
+
+    def accepted(self, accepted: Accepted) -> None:
+        """A completion's stream tells usage at its end only."""
+
+    def parts(self, parts: Sequence[Part]) -> bytes:
+        pieces: list[bytes] = []
+        for part in parts:
+            pieces += (self._head, _encode(part.text), self._tail)
+        return b"".join(pieces)
+
+    def ending(self, last: Delta) -> bytes:
+        reason = (last.finish or FinishReason.STOP).value.encode()
+        body = self._head + b'"","logprobs":null,"finish_reason":"' + reason + b'"}' + self._end
+        if self._include_usage and last.usage is not None:
+            usage = _encode(usage_fields(last.usage))
+            body += self._chunk + b'],"usage":' + usage + b"}\n\n"
+        return body + DONE
+
+    def error(self, error: NodeError) -> bytes:
+        return b"data: " + error_body(error) + b"\n\n"
+
+    def whole(self, collected: Collected) -> bytes:
+        """As `Writer.whole`. Raises `EngineFault` without usage."""
+        choice = {
+            "index": 0,
+            "text": "".join(segment.text for segment in collected.segments),
+            "logprobs": None,
+            "finish_reason": collected.finish.value,
+        }
+        return _encode(
+            {**self._fields, "choices": [choice], "usage": usage_fields(collected.usage)}
+        )

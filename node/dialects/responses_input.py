@@ -1,0 +1,297 @@
+"""The items of `/v1/responses`: from a client's input, or a stored turn, to messages.
+
+An answer is several items here (reasoning, text, calls) and one message to a chat template, so
+items that follow one another are put together as they would have been said.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from node.dialects.body import unsupported
+from node.dialects.responses_tools import model_name
+from node.errors import BadRequest, UnknownItem
+from node.protocol.volatile import without_volatile_lines
+from node.request import Content, Message, Role, TextPart, ToolCall
+
+Item: TypeAlias = dict[str, Any]
+
+SEAL = "mlx-fleet.1."
+"""What our `encrypted_content` begins with."""
+
+_ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+_MEDIA_PARTS = ("input_image", "input_file", "input_audio", "computer_screenshot")
+_OTHER_ITEMS = (
+    "additional_tools",
+    "apply_patch_call",
+    "apply_patch_call_output",
+    "code_interpreter_call",
+    "compaction",
+    "compaction_trigger",
+    "computer_call",
+    "computer_call_output",
+    "configuration_update",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "file_search_call",
+    "image_generation_call",
+    "local_shell_call",
+    "local_shell_call_output",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "program",
+    "program_output",
+    "shell_call",
+    "shell_call_output",
+    "tool_search_call",
+    "tool_search_output",
+    "web_search_call",
+)
+
+
+_KEPT: Mapping[str, tuple[str, ...]] = {
+    "message": ("role", "phase"),
+    "function_call": ("call_id", "namespace", "name", "arguments"),
+    "function_call_output": ("call_id", "namespace", "name", "output"),
+    "reasoning": ("encrypted_content",),
+}
+"""Of each kind of item, the fields that are texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a body refers to instead of repeating it."""
+
+    items: Sequence[Item] = ()
+    """Input and output of the responses before, the oldest first."""
+    found: Mapping[str, Item] = field(default_factory=dict)
+    """Items by id, of those that the input refers to."""
+
+
+def input_items(value: object) -> list[Item]:
+    """The items of the field `input`, a text being one message. Raises `BadRequest`."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise BadRequest("input must be a string or a list of items.", param="input")
+    for at, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise BadRequest(f"input[{at}] must be an object.", param=f"input[{at}]")
+    return value
+
+
+def references(items: Sequence[Item]) -> tuple[str, ...]:
+    """The ids of the items that the input refers to. Raises `BadRequest`."""
+    return tuple(
+        _string(item, "id", f"input[{at}]") for at, item in enumerate(items) if _is_reference(item)
+    )
+
+
+def resolved(items: Sequence[Item], history: History) -> list[Item]:
+    """The items with what they refer to in place of references. Raises `UnknownItem`."""
+    if not any(_is_reference(item) for item in items):
+        return list(items)
+    known = {str(item.get("id")): item for item in history.items} | dict(history.found)
+    whole = []
+    for at, item in enumerate(items):
+        if _is_reference(item):
+            wanted = _string(item, "id", f"input[{at}]")
+            if wanted not in known:
+                raise UnknownItem(
+                    f"There is no item {wanted!r} here: its response was not stored, was deleted, "
+                    "or gave way to newer ones.",
+                    param=f"input[{at}].id",
+                )
+            item = known[wanted]
+        whole.append(item)
+    return whole
+
+
+def messages_of(items: Sequence[Item], path: str = "input") -> tuple[Message, ...]:
+    """The messages that the items stand for; references stand for none. `path` names the items in
+    errors. Raises `BadRequest`, or `Unsupported` for what is no text."""
+    turns = _Turns()
+    for at, item in enumerate(items):
+        if not _is_reference(item):
+            turns.add(item, f"{path}[{at}]")
+    turns.end_answer()
+    return tuple(turns.messages)
+
+
+def sealed(text: str) -> str:
+    """Reasoning as `encrypted_content`: opaque to clients, which have the text beside it, and
+    understood when they give back nothing else."""
+    return SEAL + base64.b64encode(text.encode()).decode()
+
+
+def stored_item(item: Item, new_id: str) -> Item:
+    """An input item as it is kept and listed: what has a meaning here, an id, `new_id` if it has
+    none, and the fields that a client need not give but gets."""
+    kind = str(_kind(item))
+    given = item.get("id")
+    kept: Item = {"id": given if isinstance(given, str) and given else new_id, "type": kind}
+    kept |= {name: item[name] for name in _KEPT[kind] if isinstance(item.get(name), str)}
+    if kind == "reasoning":
+        kept["summary"] = _stored_parts(item.get("summary") or (), "summary_text")
+        kept["content"] = _stored_parts(item.get("content") or (), "reasoning_text")
+        return kept
+    kept["status"] = "completed"
+    if kind == "message":
+        is_answer = kept["role"] == "assistant"
+        kept["content"] = _stored_parts(
+            item["content"], "output_text" if is_answer else "input_text"
+        )
+    elif kind == "function_call_output" and "output" not in kept:
+        kept["output"] = _stored_parts(item["output"], "input_text")
+    return kept
+
+
+def _stored_parts(content: str | Sequence[Item], kind: str) -> list[Item]:
+    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content
+    more: Item = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+    return [
+        {"type": "refusal", "refusal": part["refusal"]}
+        if part["type"] == "refusal"
+        else {"type": kind, "text": part["text"], **more}
+        for part in parts
+    ]
+
+
+class _Turns:
+    """Messages, and the answer that is being put together."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._reasoning = ""
+        self._text = ""
+        self._calls: list[ToolCall] = []
+        self._names: dict[str, str] = {}
+        """Of functions, by the id of the call."""
+
+    def add(self, item: Item, path: str) -> None:
+        kind = _kind(item)
+        if kind == "message":
+            self._message(item, path)
+        elif kind == "function_call":
+            self._call(item, path)
+        elif kind == "function_call_output":
+            self._output(item, path)
+        elif kind == "reasoning":
+            self._add_reasoning(item, path)
+        elif kind in _OTHER_ITEMS:
+            raise unsupported(f"items of type {kind}", f"{path}.type")
+        else:
+            raise BadRequest(f"{path}.type is not the type of an item.", param=f"{path}.type")
+
+    def end_answer(self) -> None:
+        """What comes next is not part of the answer."""
+        if self._reasoning or self._text or self._calls:
+            answer = Message("assistant", self._text, self._reasoning, tuple(self._calls))
+            self.messages.append(answer)
+            self._reasoning, self._text, self._calls = "", "", []
+
+    def _message(self, item: Item, path: str) -> None:
+        role = next((role for role in _ROLES if role == item.get("role")), None)
+        if role is None:
+            raise BadRequest(
+                f"{path}.role must be one of {', '.join(_ROLES)}.", param=f"{path}.role"
+            )
+        texts = _texts(item.get("content"), f"{path}.content")
+        if role == "assistant":
+            if self._text or self._calls:
+                self.end_answer()
+            self._text = "".join(texts)
+            return
+        self.end_answer()
+        if role != "user":
+            texts = [without_volatile_lines(text) for text in texts]
+        self.messages.append(Message(role, _content(texts)))
+
+    def _add_reasoning(self, item: Item, path: str) -> None:
+        if self._text or self._calls:
+            self.end_answer()
+        texts = [self._reasoning, _reasoning_text(item, path)]
+        self._reasoning = "\n".join(text for text in texts if text)
+
+    def _call(self, item: Item, path: str) -> None:
+        call_id = _string(item, "call_id", path)
+        name = model_name(_string(item, "name", path), item.get("namespace"))
+        arguments = item.get("arguments")
+        if not isinstance(arguments, str):
+            raise BadRequest(
+                f"{path}.arguments must be a string of JSON.", param=f"{path}.arguments"
+            )
+        self._calls.append(ToolCall(call_id, name, arguments))
+        self._names[call_id] = name
+
+    def _output(self, item: Item, path: str) -> None:
+        self.end_answer()
+        call_id = _string(item, "call_id", path)
+        texts = _texts(item.get("output"), f"{path}.output")
+        name = self._names.get(call_id, "")
+        if not name and isinstance(item.get("name"), str):
+            name = model_name(item["name"], item.get("namespace"))
+        self.messages.append(Message("tool", _content(texts), tool_call_id=call_id, name=name))
+
+
+def _kind(item: Item) -> object:
+    """The item's type; messages may come without."""
+    return item.get("type") or ("message" if "role" in item else None)
+
+
+def _is_reference(item: Item) -> bool:
+    kind = _kind(item)
+    return kind == "item_reference" or (kind is None and "id" in item)
+
+
+def _reasoning_text(item: Item, path: str) -> str:
+    content, sealed_text = item.get("content"), item.get("encrypted_content")
+    if content:
+        return "".join(_texts(content, f"{path}.content"))
+    if isinstance(sealed_text, str) and sealed_text.startswith(SEAL):
+        try:
+            return base64.b64decode(sealed_text[len(SEAL) :], validate=True).decode()
+        except (binascii.Error, ValueError):
+            path = f"{path}.encrypted_content"
+            raise BadRequest(f"{path} is not as it was given out.", param=path) from None
+    # What another server has encrypted nobody else can read; its summary is what is left of it.
+    return "\n\n".join(_texts(item.get("summary") or [], f"{path}.summary"))
+
+
+def _texts(content: object, path: str) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise BadRequest(f"{path} must be a string or a list of parts.", param=path)
+    return [_part_text(part, f"{path}[{at}]") for at, part in enumerate(content)]
+
+
+def _part_text(part: object, path: str) -> str:
+    if not isinstance(part, dict):
+        raise BadRequest(f"{path} must be an object.", param=path)
+    kind = part.get("type")
+    if kind in _TEXT_PARTS:
+        return _string(part, "text", path, may_be_empty=True)
+    if kind == "refusal":
+        return _string(part, "refusal", path, may_be_empty=True)
+    if kind in _MEDIA_PARTS:
+        raise unsupported(f"{kind} parts", f"{path}.type")
+    raise BadRequest(f"{path}.type is not the type of a part.", param=f"{path}.type")
+
+
+def _content(texts: Sequence[str]) -> Content:
+    if len(texts) > 1:
+        return tuple(TextPart(text) for text in texts)
+    return texts[0] if texts else ""
+
+
+def _string(item: Mapping[str, Any], name: str, path: str, *, may_be_empty: bool = False) -> str:
+    value = item.get(name)
+    if not isinstance(value, str) or not (value or may_be_empty):
+        raise BadRequest(f"{path}.{name} must be a string.", param=f"{path}.{name}")
+    return value

@@ -1,0 +1,170 @@
+"""The tools of `/v1/responses`: functions, alone or in namespaces.
+
+A function of a namespace has a name of its own for the model, made of both. Calls are told with
+namespace and name apart again, as the client declared them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import Field, ValidationError
+
+from node.dialects.body import Lenient, refuse_invalid, unsupported
+from node.dialects.chat_tools import NAME_PATTERN, json_without_null
+from node.errors import BadRequest, Unsupported
+from node.request import Tool
+
+PLAIN_NAMESPACE = "functions"
+"""Its functions are known to the model by their own names, as those of no namespace are."""
+_JOINT = "__"
+
+_Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class _Function(Lenient):
+    name: _Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    output_schema: dict[str, Any] | None = None
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+
+
+class _Namespace(Lenient):
+    name: _Name
+    description: str = ""
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSet:
+    """What a body's `tools` declare."""
+
+    tools: tuple[Tool, ...] = ()
+    """As the model gets them."""
+    shown: Sequence[Mapping[str, Any]] = ()
+    """As the response repeats them: as they came, with the fields that clients look for."""
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """(namespace, name) by the name that the model knows; only for functions of namespaces."""
+
+
+def model_name(name: str, namespace: object = None) -> str:
+    """The name by which the model knows a function."""
+    if not isinstance(namespace, str) or namespace in ("", PLAIN_NAMESPACE):
+        return name
+    return namespace + name if namespace.endswith(_JOINT) else namespace + _JOINT + name
+
+
+def read_tool_set(value: object) -> ToolSet:
+    """The tools of the field `tools`. Raises `BadRequest`, or `Unsupported` for what is neither a
+    function nor a namespace of functions."""
+    if value is None:
+        return ToolSet()
+    if not isinstance(value, list):
+        raise BadRequest("tools must be a list.", param="tools")
+    reader = _Reader()
+    shown = [reader.read(tool, f"tools[{at}]") for at, tool in enumerate(value)]
+    return ToolSet(tuple(reader.tools.values()), shown, reader.namespaces)
+
+
+class _Reader:
+    """Goes through the tools once; `read` gives back what the response shows of each."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.namespaces: dict[str, tuple[str, str]] = {}
+
+    def read(self, tool: object, path: str) -> dict[str, Any]:
+        kind = _kind(tool, path)
+        if kind == "function":
+            return self._function(tool, path, None)
+        if kind == "namespace":
+            return self._namespace(tool, path)
+        raise _no_function(kind, path)
+
+    def _namespace(self, tool: object, path: str) -> dict[str, Any]:
+        body = _validated(_Namespace, tool, path)
+        shown = []
+        for at, inner in enumerate(body.tools):
+            inner_path = f"{path}.tools[{at}]"
+            if (kind := _kind(inner, inner_path)) != "function":
+                raise _no_function(kind, inner_path)
+            # The model knows no namespaces, so the first function tells what this one is about.
+            about = f"{body.name}: {body.description}" if body.description and not at else ""
+            shown.append(self._function(inner, inner_path, body.name, about))
+        return {
+            "type": "namespace",
+            "name": body.name,
+            "description": body.description,
+            "tools": shown,
+        }
+
+    def _function(
+        self, tool: object, path: str, namespace: str | None, about: str = ""
+    ) -> dict[str, Any]:
+        body = _validated(_Function, tool, path)
+        _refuse_options(body, path)
+        name = model_name(body.name, namespace)
+        if name in self.tools:
+            raise BadRequest(f"{path}.name is the name of two tools.", param=f"{path}.name")
+        self.tools[name] = Tool(_definition(body, name, about, path))
+        if namespace is not None:
+            self.namespaces[name] = (namespace, body.name)
+        shown: dict[str, Any] = {"type": "function", "name": body.name}
+        shown |= {"description": body.description, "parameters": body.parameters}
+        shown["strict"] = body.strict
+        if body.output_schema is not None:
+            shown["output_schema"] = body.output_schema
+        return shown
+
+
+def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, Any]:
+    texts = [about, body.description or ""]
+    if body.output_schema is not None:
+        schema = msgspec.json.encode(json_without_null(body.output_schema, path)).decode()
+        texts.append(f"It returns JSON of this schema: {schema}")
+    function: dict[str, Any] = {"name": name}
+    description = "\n\n".join(text for text in texts if text)
+    if description or body.description is not None:
+        function["description"] = description
+    if body.parameters is not None:
+        function["parameters"] = json_without_null(body.parameters, f"{path}.parameters")
+    if body.strict is not None:
+        function["strict"] = body.strict
+    return function
+
+
+def _refuse_options(body: _Function, path: str) -> None:
+    if body.defer_loading:
+        raise unsupported("tools that are loaded later", f"{path}.defer_loading")
+    if body.allowed_callers is not None and "direct" not in body.allowed_callers:
+        raise unsupported("functions that only programs call", f"{path}.allowed_callers")
+    if (body.model_extra or {}).get("async"):
+        raise unsupported("functions that run beside the answer", f"{path}.async")
+
+
+def _no_function(kind: str, path: str) -> Unsupported:
+    return Unsupported(
+        f"This version of mlx-fleet runs no tools itself and knows functions only; leave {kind} "
+        "out, or switch it off in the client.",
+        param=f"{path}.type",
+    )
+
+
+def _kind(tool: object, path: str) -> str:
+    if not isinstance(tool, dict):
+        raise BadRequest(f"{path} must be an object.", param=path)
+    kind = tool.get("type")
+    if not isinstance(kind, str):
+        raise BadRequest(f"{path}.type must be a string.", param=f"{path}.type")
+    return kind
+
+
+def _validated(kind: type[Any], value: object, path: str) -> Any:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as exc:
+        refuse_invalid(exc, path)

@@ -1,0 +1,38 @@
+"""What a body tells the chat template besides messages and tools."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from node.dialects.chat_tools import json_without_null
+from node.errors import BadRequest
+from node.request import TemplateOptions
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+_RESERVED_KWARGS = (
+    "messages",
+    "conversation",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+)
+"""What the template is told already, or is no variable of a template."""
+
+
+def template_options(
+    *, thinking: bool | None, effort: Effort | None, kwargs: Mapping[str, Any] | None
+) -> TemplateOptions:
+    """The options of `enable_thinking`, an effort, and `chat_template_kwargs`; an effort of none
+    turns thinking off. Raises `BadRequest`."""
+    for name in kwargs or {}:
+        if name in _RESERVED_KWARGS:
+            path = f"chat_template_kwargs.{name}"
+            raise BadRequest(f"{path} is not for the client to set.", param=path)
+    kept = json_without_null(dict(kwargs or {}), "chat_template_kwargs")
+    if effort != "none":
+        return TemplateOptions(thinking, effort, kept)
+    if thinking:
+        raise BadRequest("enable_thinking contradicts an effort of none.", param="enable_thinking")
+    return TemplateOptions(enable_thinking=False, kwargs=kept)

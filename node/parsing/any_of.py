@@ -1,0 +1,39 @@
+"""Several formats as one: a block is read by the format whose opener it begins with."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from node.parsing.format import ToolFormat
+from node.parsing.source import Source, Step
+
+
+class AnyOf(ToolFormat):
+    """Where formats share an opener, the first that can read the block does."""
+
+    def __init__(
+        self,
+        name: str,
+        formats: Sequence[ToolFormat],
+        wanted: Callable[[str], bool] = bool,
+    ) -> None:
+        """`wanted` tells of an opener, or a start, whether it is looked for."""
+        self.name = name
+        self._readers: dict[str, list[ToolFormat]] = {}
+        for form in formats:
+            for opener in filter(wanted, (*form.openers, *form.starts)):
+                self._readers.setdefault(opener, []).append(form)
+        self.starts = self._all(start for form in formats for start in form.starts)
+        self.openers = self._all(opener for form in formats for opener in form.openers)
+        self.orphans = tuple(dict.fromkeys(each for form in formats for each in form.orphans))
+        self.stop_tokens = tuple(
+            dict.fromkeys(each for form in formats for each in form.stop_tokens)
+        )
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        readers = self._readers[opener]
+        if len(readers) == 1:
+            yield from readers[0].read(source, opener)
+        else:
+            yield from source.either(*(each.read(source, opener) for each in readers))
+
+    def _all(self, texts: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each for each in texts if each in self._readers))

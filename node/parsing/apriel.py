@@ -1,0 +1,13 @@
+"""Calls as a JSON list in `<tool_calls>` … `</tool_calls>`: Apriel. Its answers stand behind a
+heading where it reasoned."""
+
+from node.parsing.format import ReasoningFormat
+from node.parsing.json_calls import JsonCalls
+
+APRIEL_REASONING = ReasoningFormat(
+    "apriel",
+    ("Here are my reasoning steps:",),
+    ("[BEGIN FINAL RESPONSE]",),
+    dropped=("[END FINAL RESPONSE]",),
+)
+APRIEL = JsonCalls("apriel", ("<tool_calls>",), ("</tool_calls>",))

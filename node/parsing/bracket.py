@@ -1,0 +1,134 @@
+"""Calls as models write them when they lose their own format: `[Calling tool: f({…})]`,
+`[Calling tool="f" a="v"]` and `[TOOL_CALL]…[/TOOL_CALL]`.
+
+Servers that keep history as text have taught them to. They are calls only of declared tools; any
+other such text is text.
+"""
+
+import re
+from typing import Any
+
+from node.parsing.any_of import AnyOf
+from node.parsing.coercion import property_schema, typed
+from node.parsing.format import ToolFormat
+from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object, read_string
+from node.parsing.pythonic import read_python, tell_calls
+from node.parsing.source import Malformed, Source, Step
+
+_BARE = re.compile(r"[^\s\[\]{}]*")
+_LINE = re.compile(r"[^\n{}]*")
+_TAG = "[TOOL_CALL]"
+_TAG_END = "[/TOOL_CALL]"
+
+
+class Bracket(ToolFormat):
+    name = "bracket"
+    openers = ("[Calling tool:", "[Calling tool=", _TAG)
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener == _TAG:
+            yield from source.space()
+            yield from source.either(self._json(source), self._arrows(source))
+            yield from close_block(source, _TAG_END)
+        elif opener.endswith("="):
+            yield from self._attributes(source)
+        else:
+            yield from self._called(source)
+
+    def _called(self, source: Source) -> Step[None]:
+        """`f({"a": "v"})]`, or with arguments in Python."""
+        yield from source.space()
+        name = yield from read_declared_name(source)
+        yield from source.space()
+        begun = name + (yield from source.expect("("))
+        yield from source.space()
+        if (yield from source.peek()) == "{":
+            arguments = yield from read_object(source)
+            yield from source.space()
+            yield from source.expect(")")
+            yield from self._end(source)
+            source.call(name, arguments)
+        else:
+            calls = yield from read_python(source, begun)
+            yield from self._end(source)
+            tell_calls(source, calls)
+
+    def _attributes(self, source: Source) -> Step[None]:
+        """`"f" a="v" n=1]`."""
+        quoted = (yield from source.peek()) == '"'
+        name = yield from (read_string(source) if quoted else read_declared_name(source))
+        if name not in source.schemas:
+            raise Malformed
+        arguments: dict[str, Any] = {}
+        while True:
+            yield from source.space()
+            if (yield from source.accept("]")):
+                break
+            key = yield from source.run(NAME)
+            yield from source.expect("=")
+            arguments[key] = yield from self._value(source, name, key, _BARE)
+        source.call(name, arguments)
+
+    def _json(self, source: Source) -> Step[None]:
+        call = yield from read_object(source)
+        name = call.get("name", call.get("tool"))
+        arguments = call.get("arguments", call.get("parameters", call.get("args")))
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            raise Malformed
+        source.call(name, arguments)
+
+    def _arrows(self, source: Source) -> Step[None]:
+        """`{tool => "f", args => {--a "v"}}`, an argument a line."""
+        yield from source.expect("{")
+        yield from self._arrow(source, "tool")
+        name = yield from read_string(source)
+        arguments: dict[str, Any] = {}
+        yield from source.space()
+        if (yield from source.accept(",")):
+            yield from self._arrow(source, "args")
+            yield from source.expect("{")
+            while True:
+                yield from source.space()
+                if (yield from source.expect("--", "}")) == "}":
+                    break
+                key = yield from source.run(NAME)
+                yield from source.space()
+                arguments[key] = yield from self._value(source, name, key, _LINE)
+        yield from source.space()
+        yield from source.expect("}")
+        source.call(name, arguments)
+
+    def _arrow(self, source: Source, key: str) -> Step[None]:
+        yield from source.space()
+        yield from source.expect(key)
+        yield from source.space()
+        yield from source.expect("=>")
+        yield from source.space()
+
+    def _value(self, source: Source, name: str, key: str, bare: "re.Pattern[str]") -> Step[Any]:
+        first = yield from source.peek()
+        if first in ("{", "["):
+            return (yield from source.json_value())
+        if first == '"':
+            text = yield from read_string(source)
+        elif (yield from source.accept("'")):
+            text, _ = yield from source.capture("'")
+        else:
+            text = (yield from source.run(bare)).strip()
+            if not text:
+                raise Malformed
+        schema = source.schemas.get(name, {})
+        return typed(text, property_schema(schema, key), schema)
+
+    def _end(self, source: Source) -> Step[None]:
+        yield from source.space()
+        if not (yield from source.accept("]")) and not source.at_end:
+            raise Malformed
+
+
+BRACKET = Bracket()
+
+
+def with_recovery(form: ToolFormat) -> ToolFormat:
+    """The format, and its calls where a model wrote them in brackets instead."""
+    return AnyOf(form.name, (form, BRACKET))

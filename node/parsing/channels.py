@@ -1,0 +1,119 @@
+"""Outputs that are a row of channels: each piece of reasoning, answer or calls has a header of its
+own, and mostly a marker that closes it.
+
+A header is no text, even where the output ends within it. A channel of calls that holds none is
+text, with its header.
+"""
+
+from dataclasses import dataclass
+
+from node.parsing.format import Grammar, Setup
+from node.parsing.markers import Markers
+from node.parsing.source import Malformed, Source, Step
+from node.types import PartKind
+
+
+@dataclass(slots=True)
+class Channel:
+    """What a header says of the text behind it."""
+
+    header: str = ""
+    """As it stands in the output; "" where the prompt has it."""
+    kind: PartKind = PartKind.CONTENT
+    target: str | None = None
+    """Whom its calls are for, "" where they say so themselves; None: it is no channel of calls."""
+
+
+class Channels(Grammar):
+    """Reads such outputs. A format says what its headers are, and how calls stand in a channel."""
+
+    begins: tuple[str, ...] = ()
+    """Markers that a header begins with, wherever they stand."""
+    ends: tuple[str, ...] = ()
+    """Markers that close a channel."""
+    marks: tuple[str, ...] = ()
+    """Markers within a channel, which `read_mark` reads."""
+
+    def __init__(self) -> None:
+        self.orphans = self.ends
+        self._markers = Markers((*self.begins, *self.ends, *self.marks))
+
+    def channel_of(self, prompt_tail: str) -> Channel | None:
+        """The channel that the prompt has opened; None if none is open."""
+        return None
+
+    def in_header(self, prompt_tail: str) -> bool:
+        """Whether the output goes on with a header that the prompt has begun."""
+        return False
+
+    def read_header(self, source: Source, channel: Channel) -> Step[None]:
+        """Reads the rest of a header and fills in the channel, whose header is the marker that was
+        read, or "" where the prompt may have begun it. Raises `Malformed` where there is none."""
+        raise NotImplementedError
+
+    def read_calls(self, source: Source, channel: Channel) -> Step[None]:
+        """Reads a channel of calls, and tells each. Raises `Malformed` where there is none."""
+        raise NotImplementedError
+
+    def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
+        """Reads on behind a marker within a channel."""
+        raise NotImplementedError
+
+    def read(self, source: Source, setup: Setup) -> Step[None]:
+        channel = self.channel_of(setup.prompt_tail)
+        if channel is None:
+            channel = yield from self._read_first(source, setup.prompt_tail)
+        while True:
+            kind, is_kept = yield from self._open(source, setup, channel)
+            marker = yield from self._read_body(source, kind)
+            if not marker:
+                return
+            channel = Channel()
+            if marker in self.begins:
+                source.edge()
+                channel = yield from self._read_header(source, marker)
+                continue
+            if is_kept:
+                source.say(kind, marker)
+            source.edge()
+
+    def _open(self, source: Source, setup: Setup, channel: Channel) -> Step[tuple[PartKind, bool]]:
+        """(the kind of the channel's text, whether its markers are text as well). Reads the calls
+        that it holds."""
+        kind = channel.kind if setup.splits_reasoning else PartKind.CONTENT
+        if channel.target is not None and setup.reads_calls:
+            block = self.read_calls(source, channel)
+            found = yield from source.attempt(channel.header, block, kind)
+            return kind, not found
+        is_kept = channel.target is not None or channel.kind is not kind
+        if is_kept:
+            source.say(kind, channel.header)
+        return kind, is_kept
+
+    def _read_body(self, source: Source, kind: PartKind) -> Step[str]:
+        """Tells the text of a channel; the marker that ends it."""
+        while True:
+            marker = yield from source.until(kind, self._markers)
+            if marker not in self.marks:
+                return marker
+            yield from self.read_mark(source, marker, kind)
+
+    def _read_first(self, source: Source, prompt_tail: str) -> Step[Channel]:
+        is_sure = self.in_header(prompt_tail)
+        if prompt_tail and not is_sure:
+            return Channel()
+        # Without a prompt to tell, the output itself shows whether it begins with a header.
+        return (yield from self._read_header(source, "", is_sure=is_sure))
+
+    def _read_header(self, source: Source, opener: str, *, is_sure: bool = True) -> Step[Channel]:
+        channel = Channel(opener)
+        block = self._header(source, channel, is_sure=is_sure)
+        found = yield from source.attempt(opener, block, PartKind.CONTENT)
+        return channel if found else Channel()
+
+    def _header(self, source: Source, channel: Channel, *, is_sure: bool) -> Step[None]:
+        try:
+            yield from self.read_header(source, channel)
+        except Malformed:
+            if not (is_sure and source.at_end):
+                raise

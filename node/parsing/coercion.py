@@ -1,0 +1,207 @@
+"""Arguments as a tool's JSON schema wants them: text becomes a number where no text may be.
+
+A JSON string stays one wherever the schema takes strings. Bare text, which has no quotes to tell,
+is a string where only strings may be, and where other types may be too, one of those if it spells
+one. Whatever does not fit stays as it is.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from node.parsing.json_text import read_json
+
+_ALL = frozenset({"string", "integer", "number", "boolean", "null", "object", "array"})
+_SPELLINGS = {
+    "str": "string",
+    "text": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+    "tuple": "array",
+}
+"""What clients write for a type that is none of JSON Schema's."""
+_DEPTH = 16
+
+Schema = Mapping[str, Any]
+
+
+def types_of(schema: object, root: Schema | None = None, depth: int = 0) -> frozenset[str]:
+    """The JSON types that a schema takes; empty where it does not say. `root` is where its
+    references point into."""
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return frozenset()
+    root = schema if root is None else root
+    if (target := _referred(schema, root)) is not None:
+        return types_of(target, root, depth + 1)
+    given = schema.get("type")
+    if given is not None:
+        names = given if isinstance(given, list) else [given]
+        lower = [each.lower() for each in names if isinstance(each, str)]
+        return frozenset(_SPELLINGS.get(each, each) for each in lower) & _ALL
+    for key in ("anyOf", "oneOf"):
+        if isinstance(branches := schema.get(key), list):
+            found = [types_of(each, root, depth + 1) for each in branches]
+            return frozenset().union(*found) if all(found) else frozenset()
+    if isinstance(parts := schema.get("allOf"), list):
+        said = [types for each in parts if (types := types_of(each, root, depth + 1))]
+        return frozenset.intersection(*said) if said else frozenset()
+    return _types_of_values(schema)
+
+
+def _types_of_values(schema: Schema) -> frozenset[str]:
+    """Of a schema that names no type but values."""
+    if isinstance(values := schema.get("enum"), list):
+        return frozenset(_type(value) for value in values)
+    if "const" in schema:
+        return frozenset({_type(schema["const"])})
+    return frozenset({"object"}) if "properties" in schema else frozenset()
+
+
+def declares(parameters: Schema, name: str) -> bool:
+    """Whether a tool's schema names the argument."""
+    target = _referred(parameters, parameters)
+    properties = (parameters if target is None else target).get("properties")
+    return isinstance(properties, Mapping) and name in properties
+
+
+def property_schema(parameters: Schema, name: str) -> object:
+    """The schema of one argument; None where the tool's schema says nothing of it."""
+    target = _referred(parameters, parameters)
+    properties = (parameters if target is None else target).get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        return properties[name]
+    more = parameters.get("additionalProperties")
+    return more if isinstance(more, Mapping) else None
+
+
+def branch_of(schema: object, kind: str, root: Schema, depth: int = 0) -> Schema:
+    """Of a schema, what it says of values of one JSON type; empty where it says nothing."""
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return {}
+    if (target := _referred(schema, root)) is not None:
+        return branch_of(target, kind, root, depth + 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(parts := schema.get(key), list):
+            for each in parts:
+                if kind in types_of(each, root, depth + 1):
+                    return branch_of(each, kind, root, depth + 1)
+    return schema
+
+
+def typed(text: str, schema: object, root: Schema | None = None) -> Any:
+    """The value of an argument that a model wrote as bare text."""
+    types = types_of(schema, root)
+    if "string" in types:
+        return _unless_string(text, types, schema)
+    found = _read(text.strip())
+    if found is _NONE:
+        return text
+    if not types or _fits(found, types):
+        return found
+    if types == {"integer"} and isinstance(found, float) and found.is_integer():
+        return int(found)
+    return text
+
+
+def _unless_string(text: str, types: frozenset[str], schema: object) -> Any:
+    """The value where a string is one of the types."""
+    if "null" in types and text.strip() == "None":
+        return None
+    values = schema.get("enum") if isinstance(schema, Mapping) else None
+    if types == {"string"} or (isinstance(values, list) and text in values):
+        return text
+    try:
+        found = read_json(text.strip())
+    except ValueError:
+        return text
+    return found if _fits(found, types - {"string"}) else text
+
+
+def fit(value: Any, schema: object, root: Schema | None = None, depth: int = 0) -> Any:
+    """The value with its strings read where the schema takes no string, in depth."""
+    if depth > _DEPTH or not isinstance(schema, Mapping):
+        return value
+    root = schema if root is None else root
+    if isinstance(value, str):
+        types = types_of(schema, root)
+        return value if not types or "string" in types else typed(value, schema, root)
+    if isinstance(value, dict):
+        inner = branch_of(schema, "object", root)
+        return {
+            key: fit(each, property_schema(inner, key), root, depth + 1)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        items = branch_of(schema, "array", root).get("items")
+        return [fit(each, items, root, depth + 1) for each in value]
+    return value
+
+
+def _referred(schema: Schema, root: Schema) -> Schema | None:
+    """What `$ref` points to, within the same schema."""
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    found: object = root
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+_NONE = object()
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
+
+
+def _read(text: str) -> Any:
+    """The value that a text spells in JSON or as a Python literal; `_NONE` if it does neither."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    readers: tuple[Callable[[str], Any], ...] = (read_json, _read_literal)
+    for reader in readers:
+        try:
+            return reader(text)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return _NONE
+
+
+def _read_literal(text: str) -> Any:
+    if not text.startswith(("{", "[", "(", "'")):
+        raise ValueError(text)
+    value = ast.literal_eval(text)
+    # Only what JSON can say: no sets, no bytes, no tuples as keys.
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(each) for key, each in value.items()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(type(value).__name__)
+
+
+def _type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    if value is None:
+        return "null"
+    return "array" if isinstance(value, list) else "object"
+
+
+def _fits(value: object, types: frozenset[str]) -> bool:
+    found = _type(value)
+    return found in types or (found == "integer" and "number" in types)

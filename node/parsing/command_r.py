@@ -1,0 +1,87 @@
+"""Outputs of Command A and Command R7B: `<|START_THINKING|>…<|END_THINKING|>`, then
+`<|START_RESPONSE|>` or `<|START_TEXT|>`, or calls as a JSON list behind `<|START_ACTION|>`.
+
+Marks of citations, `<co>span</co: 0:[1]>`, are no text: what they cite is.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from node.parsing.channels import Channel, Channels
+from node.parsing.json_calls import read_marked_calls
+from node.parsing.markers import Markers
+from node.parsing.source import Malformed, Source, Step
+from node.types import PartKind
+
+_THINKING = "<|START_THINKING|>"
+_ACTION = "<|START_ACTION|>"
+_ANSWERS = ("<|START_RESPONSE|>", "<|START_TEXT|>")
+_CITED = "<co>"
+_CITED_END = "</co:"
+_SOURCES = re.compile(r"[\d:,\[\] ]*")
+
+
+def tell_action(source: Source, call: Any) -> None:
+    """Tells the call that `{"tool_name": …, "parameters": {…}}` is. Raises `Malformed`."""
+    if not isinstance(call, Mapping) or not isinstance(name := call.get("tool_name"), str):
+        raise Malformed
+    parameters = call.get("parameters", {})
+    if not isinstance(parameters, Mapping):
+        raise Malformed
+    # The ids that models count up begin anew with every answer.
+    source.call(name, parameters)
+
+
+class CommandR(Channels):
+    name = "command_r"
+    opener = _THINKING
+    openers = (_ACTION,)
+    begins = (_THINKING, _ACTION, *_ANSWERS)
+    ends = (
+        "<|END_THINKING|>",
+        "<|END_ACTION|>",
+        "<|END_RESPONSE|>",
+        "<|END_TEXT|>",
+        "<|END_OF_TURN_TOKEN|>",
+    )
+    marks = (_CITED,)
+    strict = frozenset((*begins, *ends))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cited = Markers((_CITED_END, _CITED, *self.begins, *self.ends))
+
+    def channel_of(self, prompt_tail: str) -> Channel | None:
+        at, marker = max((prompt_tail.rfind(each), each) for each in (*self.begins, *self.ends))
+        if at < 0 or marker in (*self.ends, _ACTION):
+            return None
+        return Channel(kind=PartKind.REASONING if marker == _THINKING else PartKind.CONTENT)
+
+    def read_header(self, source: Source, channel: Channel) -> Step[None]:
+        yield from ()
+        if not channel.header:
+            raise Malformed
+        if channel.header == _THINKING:
+            channel.kind = PartKind.REASONING
+        elif channel.header == _ACTION:
+            channel.target = ""
+
+    def read_calls(self, source: Source, channel: Channel) -> Step[None]:
+        yield from source.space()
+        yield from read_marked_calls(source, tell=tell_action)
+        yield from source.space()
+
+    def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
+        yield from source.attempt(marker, self._citation(source, kind), kind)
+
+    def _citation(self, source: Source, kind: PartKind) -> Step[None]:
+        span, end = yield from source.capture_any(self._cited)
+        if end != _CITED_END:
+            raise Malformed
+        yield from source.run(_SOURCES)
+        yield from source.expect(">")
+        source.say(kind, span)
+
+
+COMMAND_R = CommandR()

@@ -1,0 +1,78 @@
+"""Calls of DeepSeek V3, R1 and V3.1.
+
+V3.1 writes `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. V3 and R1 write the word
+`function` where that has the name, then the name and the arguments in a JSON fence. Which of them
+it is shows behind the separator. Some checkpoints spell the markers in other characters.
+"""
+
+import re
+from itertools import product
+
+from node.parsing.format import ToolFormat
+from node.parsing.json_calls import close_block, read_arguments
+from node.parsing.source import Malformed, Source, Step
+
+
+def _spellings(words: str) -> tuple[str, ...]:
+    return tuple(
+        f"<{bar}{gap.join(words.split())}{bar}>"
+        for bar, gap in product("\uff5c|", ("\u2581", "_", " ", "\\_"))
+    )
+
+
+_SECTION = _spellings("tool calls begin") + _spellings("tool calls")
+_SECTION_END = _spellings("tool calls end")
+_CALL = _spellings("tool call begin")
+_CALL_END = _spellings("tool call end")
+_SEPARATOR = _spellings("tool sep")
+_FENCE = "```"
+_NAME = re.compile(r"[\w.:/\-]*")
+
+
+class DeepSeek(ToolFormat):
+    openers = (*_SECTION, *_CALL)
+    orphans = (*_SECTION_END, *_CALL_END)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener in _SECTION:
+            yield from source.space()
+            if (yield from source.expect(*_CALL, *_SECTION_END)) in _SECTION_END:
+                source.edge()
+                return
+        while True:
+            yield from self._call(source)
+            yield from source.space()
+            if not (yield from source.accept(*_CALL)):
+                break
+        yield from source.accept(*_SECTION_END)
+
+    def _call(self, source: Source) -> Step[None]:
+        yield from source.space()
+        name = yield from source.run(_NAME)
+        yield from source.space()
+        yield from source.expect(*_SEPARATOR)
+        yield from source.space()
+        fence_end = ""
+        if (yield from source.peek()) not in ("{", "<"):
+            if name != "function":
+                raise Malformed
+            name = yield from source.run(_NAME)
+            yield from source.space()
+            fence_end = _FENCE if (yield from source.accept("```json", _FENCE)) else ""
+        if name not in source.schemas:
+            raise Malformed
+        arguments = yield from read_arguments(source, *((fence_end,) if fence_end else _CALL_END))
+        if fence_end:
+            yield from close_block(source, *_CALL_END)
+        source.call(name, arguments)
+
+
+DEEPSEEK_V3 = DeepSeek("deepseek_v3")
+"""Calls of DeepSeek V3 and R1: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments
+in a JSON fence. Reads those of V3.1 too."""
+DEEPSEEK_V31 = DeepSeek("deepseek_v31")
+"""Calls of DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Reads those
+of V3 too."""

@@ -1,0 +1,14 @@
+"""Reasoning of ERNIE 4.5: it has begun with the output, and the answer may stand in
+`<response>` … `</response>`. Calls are those of the Hermes models."""
+
+from node.parsing.format import ReasoningFormat
+from node.parsing.json_calls import JsonCalls
+
+ERNIE45 = JsonCalls("ernie45", ("<tool_call>",), ("</tool_call>",))
+ERNIE45_REASONING = ReasoningFormat(
+    "ernie45",
+    ("<think>",),
+    ("</think>",),
+    implicit=True,
+    dropped=("<response>", "</response>"),
+)

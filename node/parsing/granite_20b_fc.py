@@ -1,0 +1,5 @@
+"""Calls as JSON objects, each behind `<function_call>`: Granite 20B for function calling."""
+
+from node.parsing.json_calls import JsonCalls
+
+GRANITE_20B_FC = JsonCalls("granite_20b_fc", ("<function_call>",), ("</function_call>",))

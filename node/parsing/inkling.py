@@ -1,0 +1,66 @@
+"""Outputs of Inkling: messages of typed blocks, `<|message_model|><|content_thinking|>…
+<|end_message|>`. A call is `{"name": …, "args": {…}}`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from node.parsing.channels import Channel, Channels
+from node.parsing.json_calls import read_marked_calls
+from node.parsing.source import Malformed, Source, Step
+from node.types import PartKind
+
+_MODEL = "<|message_model|>"
+_THINKING = "<|content_thinking|>"
+_TEXT = "<|content_text|>"
+_CALL = "<|content_invoke_tool_json|>"
+_KINDS = (_THINKING, _TEXT, _CALL, "<|content_invoke_tool_text|>", "<|content_tool_error|>")
+_NAME = re.compile(r"[\w.:/\-]*")
+
+
+def _tell(source: Source, call: Any) -> None:
+    if not isinstance(call, Mapping) or not isinstance(name := call.get("name"), str):
+        raise Malformed
+    given = (call[key] for key in ("args", "arguments", "parameters") if key in call)
+    arguments: Any = next(given, {})
+    if not isinstance(arguments, Mapping | str):
+        raise Malformed
+    source.call(name, arguments)
+
+
+class Inkling(Channels):
+    name = "inkling"
+    opener = _THINKING
+    openers = (_CALL,)
+    begins = (_MODEL, *_KINDS)
+    ends = ("<|end_message|>", "<|content_model_end_sampling|>")
+    strict = frozenset((*begins, *ends))
+
+    def channel_of(self, prompt_tail: str) -> Channel | None:
+        at, marker = max((prompt_tail.rfind(each), each) for each in (*self.begins, *self.ends))
+        if at < 0 or marker not in (_THINKING, _TEXT):
+            return None
+        return Channel(kind=PartKind.REASONING if marker == _THINKING else PartKind.CONTENT)
+
+    def in_header(self, prompt_tail: str) -> bool:
+        return _MODEL in prompt_tail[max(prompt_tail.rfind(each) for each in self.ends) + 1 :]
+
+    def read_header(self, source: Source, channel: Channel) -> Step[None]:
+        marker = channel.header
+        if marker not in _KINDS:
+            # The name of the function that is called may stand here.
+            channel.header += yield from source.run(_NAME)
+            marker = yield from source.expect(*_KINDS)
+            channel.header += marker
+        if marker == _THINKING:
+            channel.kind = PartKind.REASONING
+        elif marker == _CALL:
+            channel.target = ""
+
+    def read_calls(self, source: Source, channel: Channel) -> Step[None]:
+        yield from source.space()
+        yield from read_marked_calls(source, tell=_tell)
+        yield from source.space()
+
+
+INKLING = Inkling()

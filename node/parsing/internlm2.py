@@ -1,0 +1,9 @@
+"""Calls as JSON in `<|action_start|><|plugin|>` … `<|action_end|>`: InternLM 2 and 2.5."""
+
+from node.parsing.json_calls import JsonCalls
+
+INTERNLM2 = JsonCalls(
+    "internlm2",
+    ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+    ("<|action_end|>",),
+)

@@ -1,0 +1,103 @@
+"""Calls in tags such as `<invoke name="f"><parameter name="a">v</parameter></invoke>`, which
+several formats write under names of their own.
+
+Values are bare text that may hold anything, tags as well: a value ends with the closing tag that
+another parameter or the call's end follows.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from node.parsing.coercion import property_schema, typed
+from node.parsing.source import Malformed, Source, Step
+
+_REST_OF_TAG = re.compile(r"[^>\n]*")
+_ATTRIBUTE = re.compile(r'([\w-]+)\s*=\s*"([^"]*)"')
+
+Attributes = Mapping[str, str]
+Value = Callable[[str, Attributes, object, Mapping[str, Any]], Any]
+"""The value of a parameter: its text, its tag's attributes, its schema, the tool's schema."""
+
+
+class InvokeTags(NamedTuple):
+    """Spellings of each tag; those that open one come without their attributes."""
+
+    call: tuple[str, ...]
+    call_end: tuple[str, ...]
+    parameter: tuple[str, ...]
+    parameter_end: tuple[str, ...]
+
+
+def invoke_tags(prefix: str) -> InvokeTags:
+    """The tags of a prefix such as `ns:`."""
+    return InvokeTags(
+        (f"<{prefix}invoke",),
+        (f"</{prefix}invoke>",),
+        (f"<{prefix}parameter",),
+        (f"</{prefix}parameter>",),
+    )
+
+
+def attributes_of(text: str) -> dict[str, str]:
+    """The attributes in a tag."""
+    return dict(_ATTRIBUTE.findall(text))
+
+
+def read_attributes(source: Source) -> Step[dict[str, str]]:
+    """Reads the rest of a tag. Raises `Malformed`."""
+    text = yield from source.run(_REST_OF_TAG)
+    yield from source.expect(">")
+    return attributes_of(text)
+
+
+def read_value(
+    source: Source, closers: tuple[str, ...], followers: tuple[str, ...]
+) -> Step[tuple[str, str]]:
+    """Reads (a value, the follower that comes behind its closing tag). Raises `Malformed`."""
+    value = ""
+    while True:
+        text, closer = yield from source.capture(*closers)
+        value += text
+        space = yield from source.space()
+        follower = yield from source.accept(*followers)
+        if follower:
+            return value, follower
+        value += closer + space
+
+
+def as_schema_says(
+    text: str, _attributes: Attributes, schema: object, root: Mapping[str, Any]
+) -> Any:
+    """The value of bare text that tells nothing of its type."""
+    return typed(text, schema, root)
+
+
+def read_invoke(source: Source, tags: InvokeTags, value: Value = as_schema_says) -> Step[None]:
+    """Reads on behind the begin of a call's tag, and tells the call. Raises `Malformed`."""
+    name = (yield from read_attributes(source)).get("name", "")
+    if name not in source.schemas:
+        raise Malformed
+    schema = source.schemas[name]
+    arguments: dict[str, Any] = {}
+    yield from source.space()
+    tag = yield from source.expect(*tags.parameter, *tags.call_end)
+    while tag in tags.parameter:
+        attributes = yield from read_attributes(source)
+        if "name" not in attributes:
+            raise Malformed
+        key = attributes["name"]
+        text, tag = yield from read_value(
+            source, tags.parameter_end, (*tags.parameter, *tags.call_end)
+        )
+        arguments[key] = value(text, attributes, property_schema(schema, key), schema)
+    source.call(name, arguments)
+
+
+def read_invokes(source: Source, tags: InvokeTags, value: Value = as_schema_says) -> Step[None]:
+    """Reads calls in a row, from behind the begin of the first one's tag on."""
+    while True:
+        yield from read_invoke(source, tags, value)
+        yield from source.space()
+        if not (yield from source.accept(*tags.call)):
+            return

@@ -1,0 +1,19 @@
+"""Ling 3: the calls of `glm`, and a marker at the turn's end that is written out in full."""
+
+from node.parsing.format import ReasoningFormat
+from node.parsing.glm import PairCalls
+from node.parsing.json_calls import close_block
+from node.parsing.source import Source, Step
+
+_TURN_END = "<|role_end|>"
+
+LING3_REASONING = ReasoningFormat("ling3", ("<think>",), ("</think>",), dropped=(_TURN_END,))
+
+
+class Ling3Calls(PairCalls):
+    def read(self, source: Source, opener: str) -> Step[None]:
+        yield from super().read(source, opener)
+        yield from close_block(source, _TURN_END)
+
+
+LING3 = Ling3Calls("ling3")

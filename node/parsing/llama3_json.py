@@ -1,0 +1,63 @@
+"""Calls of Llama 3: `{"name": "f", "parameters": {…}}` bare, parted by `;`, or behind
+`<|python_tag|>`; and `<function=f>{…}</function>`.
+
+A bare object is a call only where it names a declared tool and has no key but a call's: an answer
+may well be JSON.
+"""
+
+from node.parsing.format import ToolFormat
+from node.parsing.json_calls import NAME, read_bare_calls, read_declared_name, read_object
+from node.parsing.pythonic import read_call_list, read_python, tell_calls
+from node.parsing.source import Malformed, Source, Step
+
+_BUILT_IN = ".call"
+"""Behind the name of a tool that the model was trained with."""
+
+
+class Llama3Json(ToolFormat):
+    name = "llama3_json"
+    openers = ("<|python_tag|>", "<function=")
+    starts = ("{",)
+    orphans = ("<|python_tag|>", "<|eom_id|>")
+    stop_tokens = ("<|eom_id|>",)
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener == "<function=":
+            yield from read_function(source)
+        elif opener == "{":
+            yield from read_bare_calls(source, opener)
+        else:
+            yield from source.space()
+            bracket = yield from source.accept("[", "{")
+            if bracket == "[":
+                python = self._python(source)
+                yield from source.either(read_bare_calls(source, bracket), python)
+            elif bracket:
+                yield from read_bare_calls(source, bracket)
+            else:
+                yield from self._built_in(source)
+
+    def _python(self, source: Source) -> Step[None]:
+        tell_calls(source, (yield from read_call_list(source)))
+
+    def _built_in(self, source: Source) -> Step[None]:
+        """`f.call(a="v")`."""
+        name = (yield from source.run(NAME)).removesuffix(_BUILT_IN)
+        if name not in source.schemas:
+            raise Malformed
+        begun = name + (yield from source.expect("("))
+        tell_calls(source, (yield from read_python(source, begun)))
+
+
+def read_function(source: Source) -> Step[None]:
+    """Reads on behind `<function=`. Raises `Malformed`."""
+    name = yield from read_declared_name(source)
+    yield from source.expect(">")
+    yield from source.space()
+    arguments = yield from read_object(source)
+    source.call(name, arguments)
+    yield from source.space()
+    yield from source.accept("</function>")
+
+
+LLAMA3_JSON = Llama3Json()

@@ -1,0 +1,55 @@
+"""Fixed texts that mean something in an output, found however it is cut into pieces."""
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+
+
+class Markers:
+    """A set of markers to look for together."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = tuple(sorted({text for text in texts if text}, key=lambda text: -len(text)))
+        self._pattern = re.compile("|".join(map(re.escape, self.texts)) or "(?!)")
+        self._begins = frozenset(
+            text[:length] for text in self.texts for length in range(1, len(text))
+        )
+        self._longest = max(map(len, self.texts), default=0)
+
+    def __or__(self, other: "Markers") -> "Markers":
+        return Markers((*self.texts, *other.texts))
+
+    def find(
+        self, text: str, begin: int, end: int, *, ended: bool, counts: Callable[[int, str], bool]
+    ) -> tuple[int, str]:
+        """(where the first marker within `begin` and `end` begins, the marker); of those that
+        begin together, the longest. `counts(position, marker)` tells whether a find is one.
+
+        Without a find (where the text ends that can be no part of one, ""): all of it where no
+        more text comes (`ended`).
+        """
+        at = begin
+        while (match := self._pattern.search(text, at, end)) is not None:
+            at = match.start()
+            if not ended:
+                # More text may make a marker that begins before it, or a longer one.
+                held = self._held_from(text, begin, end)
+                if held <= at:
+                    return held, ""
+            if counts(at, match[0]):
+                return at, match[0]
+            at += 1
+        return (end if ended else self._held_from(text, begin, end)), ""
+
+    def _held_from(self, text: str, begin: int, end: int) -> int:
+        """Where the longest end of the text begins that a marker may begin with."""
+        for at in range(max(begin, end - self._longest + 1), end):
+            if text[at:end] in self._begins:
+                return at
+        return end
+
+
+@lru_cache(maxsize=512)
+def markers_of(texts: tuple[str, ...]) -> Markers:
+    """The same markers for the same texts."""
+    return Markers(texts)

@@ -1,0 +1,8 @@
+"""Calls in Python's syntax, one a line, in `<function_calls>` … `</function_calls>`: Olmo 3. Its
+reasoning models begin within reasoning."""
+
+from node.parsing.format import ReasoningFormat
+from node.parsing.pythonic import PythonCalls
+
+OLMO3 = PythonCalls("olmo3", {"<function_calls>": "</function_calls>"}, starts=())
+OLMO3_REASONING = ReasoningFormat("olmo3", ("<think>",), ("</think>",), implicit=True)

@@ -1,0 +1,233 @@
+"""Calls in the syntax of Python: `f(a="v", n=1)`, alone or in a list. They are never evaluated.
+
+Models write it loosely: names of JSON for constants, newlines within strings, and quotes that
+should have been escaped. A string therefore ends at the first quote that something follows which
+may follow a string there; where that leads nowhere, at a later one.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+Value: TypeAlias = Any
+
+
+class Call(NamedTuple):
+    name: str
+    arguments: dict[str, Value]
+
+
+class NoCalls(Exception):
+    """The text is no list of calls."""
+
+
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"[\w.\-:/]+")
+_KEY = re.compile(r"[\w.\-]+")
+_WORD = re.compile(r"[A-Za-z]+")
+_NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_QUOTE = re.compile(r"'''|\"\"\"|'|\"")
+_QUOTED = re.compile(r"\\.|['\"]", re.DOTALL)
+_QUOTED_BY = {quote: re.compile(r"\\.|" + quote, re.DOTALL) for quote in ("'''", '"""', "'", '"')}
+_CONSTANTS: Mapping[str, Value] = {"true": True, "false": False, "null": None, "none": None}
+
+_AFTER_ARGUMENT = re.compile(r"\s*(?:\)|,\s*(?:[\w.\-]+\s*=|\)))")
+_AFTER_ITEM = re.compile(r"\s*[,\]})]")
+_AFTER_KEY = re.compile(r"\s*:")
+
+_ESCAPE = re.compile(
+    r"\\(?:([\\'\"abfnrtv\n])|x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))"
+)
+_ESCAPED: Mapping[str, str] = {
+    **dict(zip("abfnrtv", "\a\b\f\n\r\t\v", strict=True)),
+    "\\": "\\",
+    "'": "'",
+    '"': '"',
+    "\n": "",
+}
+_LONGEST_SEARCH = 1 << 18
+"""Characters looked at in all, for the ends of strings."""
+_DEPTH = 64
+
+
+def read_calls(text: str) -> list[Call]:
+    """The calls that the text is, at least one. Raises `NoCalls`."""
+    ends: dict[int, int] = {}
+    for _ in range(max(2, _LONGEST_SEARCH // (len(text) + 1))):
+        reader = _Reader(text, ends)
+        try:
+            return reader.calls()
+        except NoCalls:
+            if not reader.another_end():
+                break
+    raise NoCalls(text)
+
+
+def ends_in_string(text: str) -> bool:
+    """Whether a string is open at the text's end, if quotes are escaped as they should be."""
+    quote = ""
+    for match in _QUOTED.finditer(text):
+        if match[0] in (quote, "'", '"') and quote in ("", match[0]):
+            quote = "" if quote else match[0]
+    return bool(quote)
+
+
+class _String(NamedTuple):
+    begin: int
+    quote: str
+    after: "re.Pattern[str]"
+    """What may follow it."""
+
+
+class _Reader:
+    """Reads the text once, with the strings' ends as they were chosen."""
+
+    def __init__(self, text: str, ends: dict[int, int]) -> None:
+        """`ends`: where a string that begins there ends."""
+        self._text = text
+        self._at = 0
+        self._ends = ends
+        self._strings: list[_String] = []
+
+    def another_end(self) -> bool:
+        """Chooses the next end of the last string that has one; False where none has."""
+        while self._strings:
+            string = self._strings.pop()
+            end = self._find_end(string, self._ends.pop(string.begin) + 1)
+            if end is not None:
+                self._ends[string.begin] = end
+                return True
+        return False
+
+    def calls(self) -> list[Call]:
+        self._space()
+        if self._accept("["):
+            calls = self._items("]", self._call)
+        else:
+            calls = [self._call()]
+            while True:
+                self._space()
+                if self._accept(",") or self._accept(";"):
+                    self._space()
+                if self._at >= len(self._text):
+                    break
+                calls.append(self._call())
+        self._space()
+        if self._at < len(self._text) or not calls:
+            raise NoCalls
+        return calls
+
+    def _call(self) -> Call:
+        name = self._match(_NAME)
+        self._space()
+        self._expect("(")
+        return Call(name, dict(self._items(")", self._argument)))
+
+    def _argument(self) -> tuple[str, Value]:
+        name = self._match(_KEY)
+        self._space()
+        self._expect("=")
+        self._space()
+        return name, self._value(_AFTER_ARGUMENT, 0)
+
+    def _value(self, after: "re.Pattern[str]", depth: int) -> Value:
+        if depth > _DEPTH:
+            raise NoCalls
+        first = self._text[self._at : self._at + 1]
+        if first and first in "'\"":
+            return self._string(after)
+        if self._accept("["):
+            return self._items("]", lambda: self._value(_AFTER_ITEM, depth + 1))
+        if self._accept("("):
+            return self._items(")", lambda: self._value(_AFTER_ITEM, depth + 1))
+        if self._accept("{"):
+            return dict(self._items("}", lambda: self._pair(depth + 1)))
+        if (number := _NUMBER.match(self._text, self._at)) is not None:
+            self._at = number.end()
+            return _number(number[0])
+        word = self._match(_WORD).lower()
+        if word not in _CONSTANTS:
+            raise NoCalls
+        return _CONSTANTS[word]
+
+    def _pair(self, depth: int) -> tuple[str, Value]:
+        key = self._value(_AFTER_KEY, depth)
+        self._space()
+        self._expect(":")
+        self._space()
+        if isinstance(key, list | dict):
+            raise NoCalls
+        return str(key), self._value(_AFTER_ITEM, depth)
+
+    def _items(self, closer: str, read: Callable[[], Value]) -> list[Value]:
+        items: list[Value] = []
+        while True:
+            self._space()
+            if self._accept(closer):
+                return items
+            items.append(read())
+            self._space()
+            if not self._accept(","):
+                self._expect(closer)
+                return items
+
+    def _string(self, after: "re.Pattern[str]") -> str:
+        quote = self._match(_QUOTE)
+        string = _String(self._at, quote, after)
+        end = self._ends.get(string.begin)
+        if end is None:
+            end = self._find_end(string, string.begin)
+            if end is None:
+                raise NoCalls
+            self._ends[string.begin] = end
+        self._strings.append(string)
+        self._at = end + len(quote)
+        return _ESCAPE.sub(_unescape, self._text[string.begin : end])
+
+    def _find_end(self, string: _String, begin: int) -> int | None:
+        """Where a quote stands at or behind `begin` that may end the string."""
+        for match in _QUOTED_BY[string.quote].finditer(self._text, begin):
+            if match[0] == string.quote and string.after.match(self._text, match.end()):
+                return match.start()
+        return None
+
+    def _space(self) -> None:
+        match = _SPACE.match(self._text, self._at)
+        assert match is not None
+        self._at = match.end()
+
+    def _accept(self, literal: str) -> bool:
+        found = self._text.startswith(literal, self._at)
+        self._at += len(literal) * found
+        return found
+
+    def _expect(self, literal: str) -> None:
+        if not self._accept(literal):
+            raise NoCalls
+
+    def _match(self, pattern: "re.Pattern[str]") -> str:
+        match = pattern.match(self._text, self._at)
+        if match is None:
+            raise NoCalls
+        self._at = match.end()
+        return match[0]
+
+
+def _number(text: str) -> int | float:
+    digits = text.replace("_", "")
+    try:
+        # Dates are written with zeros in front.
+        value = float(digits) if any(each in digits for each in ".eE") else int(digits)
+    except ValueError:
+        raise NoCalls from None
+    if not math.isfinite(value):
+        raise NoCalls
+    return value
+
+
+def _unescape(match: "re.Match[str]") -> str:
+    if match[1]:
+        return _ESCAPED[match[1]]
+    code = int(match[2] or match[3] or match[4], 16)
+    return chr(code) if code < 0x110000 else match[0]

@@ -1,0 +1,342 @@
+"""All formats by name, and the names that other servers give them."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from node.parsing.any_of import AnyOf
+from node.parsing.apertus import APERTUS, APERTUS_REASONING
+from node.parsing.apriel import APRIEL, APRIEL_REASONING
+from node.parsing.bracket import BRACKET, with_recovery
+from node.parsing.command_r import COMMAND_R
+from node.parsing.command_r_plus import COMMAND_R_PLUS
+from node.parsing.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
+from node.parsing.dsml import DSML
+from node.parsing.ernie45 import ERNIE45, ERNIE45_REASONING
+from node.parsing.firefunction import FIREFUNCTION
+from node.parsing.format import NO_REASONING, Grammar, Marked, NoCalls, ReasoningFormat, ToolFormat
+from node.parsing.functionary_v31 import FUNCTIONARY_V31
+from node.parsing.functionary_v32 import FUNCTIONARY_V32
+from node.parsing.functiongemma import FUNCTIONGEMMA
+from node.parsing.gemma4 import GEMMA4, GEMMA4_REASONING
+from node.parsing.gigachat3 import GIGACHAT3
+from node.parsing.glm import GLM, GLM_REASONING
+from node.parsing.granite import GRANITE, GRANITE_REASONING
+from node.parsing.granite_20b_fc import GRANITE_20B_FC
+from node.parsing.harmony import HARMONY
+from node.parsing.hermes import HERMES, QWEN3_CODER
+from node.parsing.hunyuan_a13b import HUNYUAN_A13B, HUNYUAN_A13B_REASONING
+from node.parsing.hy_v3 import HY_V3, HY_V3_REASONING
+from node.parsing.inkling import INKLING
+from node.parsing.internlm2 import INTERNLM2
+from node.parsing.jamba import JAMBA
+from node.parsing.k2_horizon import K2_HORIZON, K2_HORIZON_REASONING
+from node.parsing.kimi_k2 import KIMI_K2
+from node.parsing.kimi_k3 import KIMI_K3
+from node.parsing.lfm2 import LFM2
+from node.parsing.ling3 import LING3, LING3_REASONING
+from node.parsing.llama3_json import LLAMA3_JSON
+from node.parsing.longcat import LONGCAT, LONGCAT_REASONING
+from node.parsing.minicpm5 import MINICPM5
+from node.parsing.minimax_m2 import MINIMAX_M2
+from node.parsing.minimax_m3 import MINIMAX_M3, MINIMAX_M3_REASONING
+from node.parsing.mistral import MISTRAL, MISTRAL_REASONING
+from node.parsing.muse import MUSE
+from node.parsing.nemotron_toolcall import NEMOTRON_TOOLCALL
+from node.parsing.olmo3 import OLMO3, OLMO3_REASONING
+from node.parsing.phi4_functools import PHI4_FUNCTOOLS
+from node.parsing.pythonic import PYTHONIC
+from node.parsing.reka_edge import REKA_EDGE
+from node.parsing.seed_oss import SEED_OSS, SEED_REASONING
+from node.parsing.solar import SOLAR
+from node.parsing.step3 import STEP3
+from node.parsing.think import ALWAYS_THINK, MIXED_THINK, THINK
+from node.parsing.ui_tars import UI_TARS
+from node.parsing.xlam import XLAM
+
+NONE = "none"
+
+_WHOLE: Mapping[str, Grammar] = {
+    each.name: each
+    for each in (
+        COMMAND_R,
+        FUNCTIONARY_V32,
+        HARMONY,
+        INKLING,
+        KIMI_K3,
+        MUSE,
+        SOLAR,
+        UI_TARS,
+    )
+}
+"""Formats of outputs as a whole: their name is one of reasoning and of tool calls alike."""
+
+_REASONING: Mapping[str, ReasoningFormat] = {
+    each.name: each
+    for each in (
+        NO_REASONING,
+        THINK,
+        ALWAYS_THINK,
+        MIXED_THINK,
+        GLM_REASONING,
+        LONGCAT_REASONING,
+        MINIMAX_M3_REASONING,
+        SEED_REASONING,
+        APRIEL_REASONING,
+        HUNYUAN_A13B_REASONING,
+        HY_V3_REASONING,
+        K2_HORIZON_REASONING,
+        LING3_REASONING,
+        APERTUS_REASONING,
+        ERNIE45_REASONING,
+        GEMMA4_REASONING,
+        GRANITE_REASONING,
+        MISTRAL_REASONING,
+        OLMO3_REASONING,
+    )
+}
+_TOOL_CALLS: Mapping[str, ToolFormat] = {
+    each.name: each
+    for each in (
+        NoCalls(),
+        with_recovery(HERMES),
+        with_recovery(QWEN3_CODER),
+        GLM,
+        LONGCAT,
+        MINICPM5,
+        with_recovery(MINIMAX_M2),
+        with_recovery(MINIMAX_M3),
+        SEED_OSS,
+        APRIEL,
+        COMMAND_R_PLUS,
+        DEEPSEEK_V3,
+        DEEPSEEK_V31,
+        DSML,
+        FUNCTIONARY_V31,
+        HUNYUAN_A13B,
+        HY_V3,
+        K2_HORIZON,
+        KIMI_K2,
+        LING3,
+        STEP3,
+        APERTUS,
+        BRACKET,
+        ERNIE45,
+        FIREFUNCTION,
+        FUNCTIONGEMMA,
+        with_recovery(GEMMA4),
+        GIGACHAT3,
+        GRANITE,
+        GRANITE_20B_FC,
+        INTERNLM2,
+        JAMBA,
+        with_recovery(LFM2),
+        LLAMA3_JSON,
+        MISTRAL,
+        NEMOTRON_TOOLCALL,
+        OLMO3,
+        PHI4_FUNCTOOLS,
+        PYTHONIC,
+        REKA_EDGE,
+        XLAM,
+    )
+}
+_WITHOUT_MARKUP = frozenset({"none", "command_r_plus", "xlam"})
+"""Formats that only what is known of the model can choose: their calls look like any text."""
+_AUTO = AnyOf("auto", [form for name, form in _TOOL_CALLS.items() if name not in _WITHOUT_MARKUP])
+"""Calls of any format that has markup of its own, as they come; for models of which nothing is
+known."""
+_ALL_TOOL_CALLS: Mapping[str, ToolFormat] = {**_TOOL_CALLS, _AUTO.name: _AUTO}
+
+REASONING_ALIASES: Mapping[str, str] = {
+    "cohere": "command_r",
+    "cohere_command3": "command_r",
+    "cohere_command4": "command_r",
+    "deepseek_r1": "think",
+    "deepseek_v3": "think",
+    "deepseek_v31": "think",
+    "deepseek_v4": "think",
+    "dsml": "think",
+    "gpt_oss": "harmony",
+    "gptoss": "harmony",
+    "hunyuan": "hunyuan_a13b",
+    "hy3": "hy_v3",
+    "k2_v3": "k2_horizon",
+    "kimi": "think",
+    "kimi_k2": "think",
+    "muse_glimmer": "muse",
+    "muse_spark": "muse",
+    "north": "command_r",
+    "openai": "harmony",
+    "openai_gptoss": "harmony",
+    "solar_open": "solar",
+    "spark2.5": "think",
+    "step3": "think",
+    "step5": "think",
+    "gemma_4": "gemma4",
+    "granite3": "granite",
+    "ernie_4_5": "ernie45",
+    "magistral": "mistral",
+    "deepseek_r1_distill": "always_think",
+    "vibethinker": "always_think",
+    "glm4": "glm",
+    "glm45": "glm",
+    "glm47": "glm",
+    "glm47_flash": "glm",
+    "glm4_moe": "glm",
+    "glm5": "glm",
+    "hermes": "think",
+    "holo2": "think",
+    "laguna": "think",
+    "longcat_flash_lite": "longcat",
+    "mimo": "think",
+    "minicpm": "think",
+    "minicpm5": "think",
+    "minimax": "think",
+    "minimax_m2": "think",
+    "mixed_think_tool_handoff": "mixed_think",
+    "nano_v3": "think",
+    "nemotron": "think",
+    "nemotron3": "think",
+    "nemotron3_nano": "think",
+    "nemotron_v3": "think",
+    "poolside_v1": "think",
+    "qwen3": "think",
+    "qwen3.5": "think",
+    "qwen3_5": "think",
+    "qwen3_thinking": "think",
+    "qwq": "think",
+    "seed_oss": "seed",
+    "step3p5": "think",
+    "step_35": "think",
+}
+"""What other servers call a reasoning format."""
+TOOL_CALL_ALIASES: Mapping[str, str] = {
+    "cohere": "command_r",
+    "cohere_command3": "command_r",
+    "cohere_command4": "command_r",
+    "deepseek": "deepseek_v3",
+    "deepseek_r1": "deepseek_v3",
+    "deepseek_r1_0528": "deepseek_v3",
+    "deepseek_v32": "dsml",
+    "deepseek_v4": "dsml",
+    "deepseek_v4_0731": "dsml",
+    "deepseekv3": "deepseek_v3",
+    "deepseekv31": "deepseek_v31",
+    "deepseekv32": "dsml",
+    "deepseekv4": "dsml",
+    "functionary": "functionary_v32",
+    "gpt_oss": "harmony",
+    "gptoss": "harmony",
+    "hunyuan": "hunyuan_a13b",
+    "hy3": "hy_v3",
+    "k2_v3": "k2_horizon",
+    "kimi": "kimi_k2",
+    "meetkai": "functionary_v32",
+    "moonshot": "kimi_k2",
+    "muse_glimmer": "muse",
+    "muse_spark": "muse",
+    "north": "command_r",
+    "openai": "harmony",
+    "solar_open": "solar",
+    "spark2.5": "glm",
+    "step5": "qwen3_coder",
+    "function_gemma": "functiongemma",
+    "gemma_4": "gemma4",
+    "generic": "auto",
+    "granite3": "granite",
+    "granite4": "hermes",
+    "internlm": "internlm2",
+    "lfm": "lfm2",
+    "lfm2.5": "lfm2",
+    "liquid": "lfm2",
+    "liquidai": "lfm2",
+    "llama": "llama3_json",
+    "llama3": "llama3_json",
+    "llama4": "llama3_json",
+    "llama4_json": "llama3_json",
+    "llama4_pythonic": "pythonic",
+    "magistral": "mistral",
+    "phi4_mini_json": "phi4_functools",
+    "phi4_mini": "phi4_functools",
+    "glm4": "glm",
+    "glm45": "glm",
+    "glm47": "glm",
+    "glm4_moe": "glm",
+    "glm5": "glm",
+    "iquest_coder_v1": "hermes",
+    "json_tools": "hermes",
+    "laguna": "glm",
+    "longcat_flash_lite": "longcat",
+    "mimo": "qwen3_coder",
+    "minicpm": "minicpm5",
+    "minimax": "minimax_m2",
+    "nemotron": "qwen3_coder",
+    "nemotron3": "qwen3_coder",
+    "nemotron3_nano": "qwen3_coder",
+    "nemotron_v3": "qwen3_coder",
+    "nous": "hermes",
+    "poolside_v1": "glm",
+    "qwen": "hermes",
+    "qwen25": "hermes",
+    "qwen2.5": "hermes",
+    "qwen3": "hermes",
+    "qwen3.5": "qwen3_coder",
+    "qwen3_5": "qwen3_coder",
+    "qwen3_coder_xml": "qwen3_coder",
+    "qwen3_moe": "hermes",
+    "qwen3_vl": "hermes",
+    "qwen3_xml": "qwen3_coder",
+    "seed": "seed_oss",
+    "step": "qwen3_coder",
+    "step3p5": "qwen3_coder",
+    "step_35": "qwen3_coder",
+}
+"""What other servers call a tool-call format."""
+
+
+def reasoning_name(name: str) -> str:
+    """The name of a reasoning format, aliases resolved, whatever its case. Raises `KeyError`."""
+    known = name.lower().replace("-", "_")
+    known = REASONING_ALIASES.get(known, known)
+    if known not in _REASONING and known not in _WHOLE:
+        raise KeyError(name)
+    return known
+
+
+def tool_call_name(name: str) -> str:
+    """The name of a tool-call format, aliases resolved, whatever its case. Raises `KeyError`."""
+    known = name.lower().replace("-", "_")
+    known = TOOL_CALL_ALIASES.get(known, known)
+    if known not in _ALL_TOOL_CALLS and known not in _WHOLE:
+        raise KeyError(name)
+    return known
+
+
+def reasoning_names() -> list[str]:
+    return sorted({*_REASONING, *_WHOLE})
+
+
+def tool_call_names() -> list[str]:
+    return sorted({*_ALL_TOOL_CALLS, *_WHOLE})
+
+
+def opener_of(reasoning: str) -> str:
+    """What a prompt ends with where the reasoning has begun; "" where nothing does. Raises
+    `KeyError`."""
+    if reasoning in _WHOLE:
+        return _WHOLE[reasoning].opener
+    found = _REASONING[reasoning]
+    return found.opener if found.openers else ""
+
+
+@lru_cache(maxsize=256)
+def grammar_for(reasoning: str, tool_calls: str, *, reads_calls: bool = True) -> Grammar:
+    """What reads an output of the two formats, as text where it would be calls if not
+    `reads_calls`. Raises `KeyError`."""
+    reasoning, tool_calls = reasoning_name(reasoning), tool_call_name(tool_calls)
+    for name in (tool_calls, reasoning):
+        if name in _WHOLE:
+            return _WHOLE[name]
+    if not reads_calls:
+        tool_calls = NONE
+    return Marked(_REASONING[reasoning], _ALL_TOOL_CALLS[tool_calls])

@@ -1,0 +1,32 @@
+"""Who is told what a grammar finds."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+from node.types import PartKind
+
+
+class Call(NamedTuple):
+    name: str
+    arguments: str | Mapping[str, Any]
+    """The object, or its JSON text."""
+    call_id: str
+    """As the model wrote it; empty where it did not."""
+
+
+class Sink(Protocol):
+    """Takes what a grammar finds."""
+
+    def say(self, kind: PartKind, text: str) -> None:
+        """A piece of content or reasoning; not empty."""
+
+    def edge(self) -> None:
+        """Markup stands here, between what was said and what will be."""
+
+    def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
+        """A whole call; `arguments` is an object, or its JSON text. Raises `source.Malformed` where
+        it is not one of the request's tools, or the arguments are no object, and
+        `source.Finished`."""
+
+    def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
+        """Raises `source.Malformed` where `call` would."""

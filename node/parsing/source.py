@@ -1,0 +1,396 @@
+"""The text of one output as its grammar reads it, although it comes in pieces.
+
+A grammar is a generator: it reads with the methods below by `yield from`, from left to right, and
+is suspended where more text must come. What it reads depends on the text alone and never on how
+that was cut. Text that a grammar lets through is told at once; a block that is being read is
+held, and becomes text again if it turns out to be none.
+"""
+
+import re
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from node.parsing.json_text import JsonScan, read_json
+from node.parsing.markers import Markers, markers_of
+from node.parsing.sink import Call, Sink
+from node.types import PartKind
+
+HELD_LENGTH = 64 * 1024
+"""Characters of a block that is not complete; a longer one is text."""
+
+T = TypeVar("T")
+Step = Generator[None, None, T]
+"""What a method reads that may have to wait for text."""
+
+_SPACE = re.compile(r"\s*")
+
+
+class Malformed(Exception):
+    """What was read is no block after all."""
+
+
+class TooLong(Malformed):
+    """The block is longer than any may be."""
+
+
+class Finished(Exception):
+    """Nothing that follows is to be read."""
+
+
+class _Mark(NamedTuple):
+    """An added token of the vocabulary, in the text."""
+
+    end: int
+    special: bool
+
+
+class Source:
+    """Positions are absolute: characters since the output's begin."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        schemas: Mapping[str, Mapping[str, Any]],
+        token_markers: frozenset[str] = frozenset(),
+    ) -> None:
+        """Of `token_markers` only what came as an added token counts."""
+        self.schemas = schemas
+        """The tools that may be called, by name: JSON schema of the arguments."""
+        self.in_reasoning = False
+        """Whether what comes now is reasoning."""
+        self.has_spoken = False
+        """Whether there was content, other than white space, since the last edge."""
+        self.keeps_tokens: frozenset[str] = frozenset()
+        """Added tokens that are content where they stand in it."""
+        self.orphans: frozenset[str] = frozenset()
+        """Added tokens that are no content, although they are not special."""
+        self._sink = sink
+        self._token_markers = token_markers
+        self._text = ""
+        self._base = 0
+        self._at = 0
+        self._ended = False
+        self._block: int | None = None
+        self._kept: list[Call] | None = None
+        """The calls of the block, while it is not sure that they are any."""
+        self._unpaired = 0
+        self._marks: dict[int, _Mark] = {}
+
+    # --- what comes ---------------------------------------------------------------------------
+
+    def append(self, text: str) -> None:
+        self._text += text
+
+    def append_token(self, text: str, *, special: bool) -> None:
+        """An added token of the vocabulary."""
+        begin = self._base + len(self._text)
+        self._marks[begin] = _Mark(begin + len(text), special)
+        self._text += text
+
+    def end(self) -> None:
+        """No more text comes."""
+        self._ended = True
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def until(self, kind: PartKind, markers: Markers) -> Step[str]:
+        """Tells the text up to a marker, and reads the marker, which it returns; "" at the end."""
+        self.in_reasoning = kind is PartKind.REASONING
+        while True:
+            ended = self._ended
+            at, marker = markers.find(
+                self._text,
+                self._at - self._base,
+                len(self._text),
+                ended=ended,
+                counts=self._counts,
+            )
+            self._tell(kind, at + self._base)
+            if marker:
+                self._at += len(marker)
+                return marker
+            if ended:
+                return ""
+            yield
+
+    def rest(self, kind: PartKind) -> Step[None]:
+        """Tells all text that comes."""
+        yield from self.until(kind, _NOTHING)
+
+    def peek(self, count: int = 1) -> Step[str]:
+        """The next characters, without reading them; fewer at the end."""
+        while (have := self._have()) < count and not self._is_last():
+            yield
+        return self._slice(self._at, self._at + min(count, have))
+
+    def accept(self, *literals: str) -> Step[str]:
+        """Reads the longest of the literals that comes next; "" if none does."""
+        longest = max(map(len, literals))
+        while True:
+            ahead = self._slice(self._at, self._at + longest)
+            open_ends = any(len(each) > len(ahead) and each.startswith(ahead) for each in literals)
+            if not open_ends or self._is_last():
+                break
+            yield
+        found = max((each for each in literals if ahead.startswith(each)), key=len, default="")
+        self._at += len(found)
+        return found
+
+    def expect(self, *literals: str) -> Step[str]:
+        """As `accept`. Raises `Malformed` if none comes."""
+        found = yield from self.accept(*literals)
+        if not found:
+            raise Malformed
+        return found
+
+    def space(self) -> Step[str]:
+        """Reads white space; what it was."""
+        return (yield from self.run(_SPACE))
+
+    def run(self, pattern: "re.Pattern[str]") -> Step[str]:
+        """Reads as many characters as the pattern matches, which is one of single characters that
+        repeat; what they were, also none."""
+        begin = self._at
+        while True:
+            match = pattern.match(self._text, self._at - self._base, self._limit())
+            if match is not None:
+                self._at = match.end() + self._base
+            if self._have() or self._is_last():
+                return self._slice(begin, self._at)
+            yield
+
+    def capture(self, *markers: str, at_end: bool = False) -> Step[tuple[str, str]]:
+        """(the text up to the first of the markers, the marker), both read and not told. At the
+        end of all text ("the rest", "") where `at_end` allows it; else raises `Malformed`."""
+        found = yield from self.capture_any(markers_of(markers), at_end=at_end)
+        return found
+
+    def capture_any(self, markers: Markers, *, at_end: bool = False) -> Step[tuple[str, str]]:
+        """As `capture`, of markers that were made before."""
+        begin = search = self._at
+        while True:
+            ended = self._ended and self._limit() == len(self._text)
+            at, marker = markers.find(
+                self._text, search - self._base, self._limit(), ended=ended, counts=_any
+            )
+            search = at + self._base
+            if marker:
+                self._at = search + len(marker)
+                return self._slice(begin, search), marker
+            if self._is_last():
+                if not at_end:
+                    raise Malformed
+                self._at = search
+                return self._slice(begin, search), ""
+            yield
+
+    def json(self) -> Step[str]:
+        """Reads a JSON object, list or string; its text. Raises `Malformed` for anything else."""
+        if (yield from self.peek()) not in ("{", "[", '"'):
+            raise Malformed
+        begin = at = self._at
+        scan = JsonScan()
+        while not scan.is_whole:
+            try:
+                at = scan.read(self._text, at - self._base, self._limit()) + self._base
+            except ValueError:
+                raise Malformed from None
+            if not scan.is_whole:
+                yield from self._more()
+        self._at = at
+        return self._slice(begin, at)
+
+    def json_value(self) -> Step[Any]:
+        """The value of what `json` reads. Raises `Malformed`."""
+        text = yield from self.json()
+        try:
+            return read_json(text)
+        except ValueError:
+            raise Malformed from None
+
+    def either(self, *readings: Step[None]) -> Step[None]:
+        """Reads the first that can be read, each from here on. Raises `Malformed` where none can,
+        or one could not after it told a call."""
+        start, block = self._at, self._block
+        kept = None if self._kept is None else list(self._kept)
+        for each in readings:
+            try:
+                yield from each
+                return
+            except TooLong:
+                raise
+            except Malformed:
+                if self._block != block:
+                    raise
+                self._at, self._kept = start, kept
+        raise Malformed
+
+    def maybe(self, reading: Step[T]) -> Step[T | None]:
+        """What can be read within a block; None, and nothing is read, where it cannot be."""
+        start = self._at
+        try:
+            return (yield from reading)
+        except TooLong:
+            raise
+        except Malformed:
+            self._at = start
+            return None
+
+    def skip(self, markers: Markers) -> Step[str]:
+        """Reads the text up to a marker, which it returns, or to the end; nobody is told. Only
+        for text behind a call of the same block: while calls are kept, reads nothing."""
+        while self._kept is None:
+            ended = self._ended
+            at, marker = markers.find(
+                self._text, self._at - self._base, len(self._text), ended=ended, counts=_any
+            )
+            self._at = at + self._base
+            self._forget()
+            self._at += len(marker)
+            if self._block is not None:
+                self._block = self._at
+            if marker or ended:
+                return marker
+            yield
+        return ""
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all text has been read, and no more comes."""
+        return self._ended and not self._have()
+
+    # --- what was found -----------------------------------------------------------------------
+
+    def edge(self) -> None:
+        """The markup that was just read parts what was said from what will be."""
+        self._sink.edge()
+        self.has_spoken = False
+        self.in_reasoning = False
+
+    def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str = "") -> None:
+        """A whole call; what was read so far is settled. Raises `Malformed`, `Finished`."""
+        if self._kept is not None:
+            self._sink.check(name, arguments)
+            self._kept.append(Call(name, arguments, call_id))
+            return
+        self._sink.call(name, arguments, call_id)
+        self.has_spoken = False
+        if self._block is not None:
+            self._block = self._at
+
+    def keep_calls(self) -> None:
+        """From here on calls of the block are not told until `tell_kept`."""
+        self._kept = []
+
+    def tell_kept(self) -> None:
+        """Tells the calls that were kept. Raises `Finished`."""
+        kept, self._kept = self._kept or (), None
+        for call in kept:
+            self.call(*call)
+
+    def say(self, kind: PartKind, text: str) -> None:
+        """Text that is not as it stands in the output."""
+        if text:
+            self._sink.say(kind, text)
+            self.has_spoken = self.has_spoken or not text.isspace()
+
+    def attempt(self, opener: str, block: Step[None], kind: PartKind) -> Step[bool]:
+        """Reads a block whose opener was just read; whether it was one. If not, what no call was
+        told of becomes text of `kind`: the opener, and all that follows is read anew."""
+        start = self._block = self._at - len(opener)
+        try:
+            yield from block
+        except Malformed as exc:
+            settled = self._block
+            self._block = self._kept = None
+            if settled != start:
+                # What follows the last call may be anything.
+                self._at = settled
+                return True
+            self._at = start
+            self._unpaired += bool(opener)
+            length = HELD_LENGTH if isinstance(exc, TooLong) else len(opener)
+            self._tell(kind, start + length, verbatim=True)
+            return False
+        self._block = None
+        return True
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _limit(self) -> int:
+        """Up to where the text may be read, within it."""
+        if self._block is None:
+            return len(self._text)
+        return min(len(self._text), self._block + HELD_LENGTH - self._base)
+
+    def _have(self) -> int:
+        return self._limit() - (self._at - self._base)
+
+    def _is_last(self) -> bool:
+        """Whether there will never be more. Raises `TooLong` where a block may hold no more."""
+        if self._block is not None and self._limit() < len(self._text):
+            raise TooLong
+        return self._ended
+
+    def _more(self) -> Step[None]:
+        if self._is_last():
+            raise Malformed
+        yield
+
+    def _slice(self, begin: int, end: int) -> str:
+        return self._text[begin - self._base : end - self._base]
+
+    def _counts(self, at: int, marker: str) -> bool:
+        # A vocabulary that has the marker as a token means the token; the same characters
+        # spelled by others are talk about it.
+        if marker not in self._token_markers:
+            return True
+        mark = self._marks.get(at + self._base)
+        return mark is not None and mark.end == at + self._base + len(marker)
+
+    def _tell(self, kind: PartKind, end: int, *, verbatim: bool = False) -> None:
+        """Tells the text from here up to `end`, without tokens that are none, and forgets it."""
+        begin, self._at = self._at, end
+        if begin < end:
+            text = self._slice(begin, end)
+            if self._marks and not verbatim:
+                text = self._without_tokens(begin, end)
+            self.say(kind, text)
+        if self._block is None:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drops the text that was read."""
+        end = self._at
+        if end > self._base:
+            self._text = self._text[end - self._base :]
+            self._base = end
+            if self._marks:
+                self._marks = {at: mark for at, mark in self._marks.items() if at >= end}
+
+    def _without_tokens(self, begin: int, end: int) -> str:
+        pieces, at = [], begin
+        for start, mark in self._marks.items():
+            if begin <= start and mark.end <= end and self._drops(start, mark):
+                pieces.append(self._slice(at, start))
+                at = mark.end
+        return "".join(pieces) + self._slice(at, end)
+
+    def _drops(self, start: int, mark: _Mark) -> bool:
+        token = self._slice(start, mark.end)
+        if token in self.keeps_tokens:
+            return False
+        if token in self.orphans:
+            # The end of a block that was none stays with its begin.
+            self._unpaired -= 1
+            dropped = self._unpaired < 0
+            self._unpaired = max(self._unpaired, 0)
+            return dropped
+        return mark.special
+
+
+def _any(at: int, marker: str) -> bool:
+    return True
+
+
+_NOTHING = Markers(())

@@ -1,0 +1,46 @@
+"""Ids that clients see: they name the node that holds what they stand for, and whose it is.
+
+`resp_NODE-REQUEST`: `NODE` is the node's id, `REQUEST` the id of the request as the node's records
+have it. A request that came through a router begins with the owner's mark: `OWNER-…`.
+"""
+
+import hashlib
+import re
+from typing import NamedTuple
+
+PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_", "rs_", "fc_", "req_")
+OWNER_LENGTH = 10
+
+_ID = re.compile(
+    r"(?:chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|req_)(?P<node>[0-9a-f]{16})-(?P<request>[A-Za-z0-9._-]{1,64})"
+)
+_OWNED = re.compile(r"(?P<owner>[0-9a-f]{10})-")
+
+
+class NodeId(NamedTuple):
+    """An id, taken apart."""
+
+    node_id: str
+    request_id: str
+
+    @property
+    def owner(self) -> str:
+        """The mark of the key; empty where no router gave one."""
+        found = _OWNED.match(self.request_id)
+        return found["owner"] if found else ""
+
+
+def client_id(prefix: str, node_id: str, request_id: str) -> str:
+    """The id as clients see it; `prefix` is one of `PREFIXES`."""
+    return f"{prefix}{node_id}-{request_id}"
+
+
+def parse_id(text: str) -> NodeId | None:
+    """What such an id says; None for another text."""
+    found = _ID.fullmatch(text)
+    return NodeId(found["node"], found["request"]) if found else None
+
+
+def owner_mark(key_id: str) -> str:
+    """What the ids of a key's requests begin with: not secret, and not the key's id."""
+    return hashlib.blake2b(key_id.encode(), digest_size=OWNER_LENGTH // 2).hexdigest()

@@ -1,0 +1,17 @@
+"""Lines of a prompt that change with every request and mean nothing to a model.
+
+Some clients put them in front of a system prompt, where they would part each prompt from the ones
+before it.
+"""
+
+_PREFIXES = ("x-anthropic-billing-header:",)
+
+
+def without_volatile_lines(text: str) -> str:
+    """The text without such lines. Only a system prompt's text is to be given."""
+    lowered = text.lower()
+    if not any(prefix in lowered for prefix in _PREFIXES):
+        return text
+    lines = text.splitlines(keepends=True)
+    kept = [line for line in lines if not line.lstrip().lower().startswith(_PREFIXES)]
+    return "".join(kept)

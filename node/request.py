@@ -1,0 +1,104 @@
+"""What a client asks for, in words of no dialect: messages, tools, how to sample, when to end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from node.types import SamplingParams
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MediaPart:
+    """An image, a sound or a video between the texts of a message."""
+
+    kind: Literal["image", "audio", "video"]
+    source: str
+    """A data URL, or an address."""
+
+
+Content = str | tuple[TextPart | MediaPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an earlier answer made."""
+
+    call_id: str
+    name: str
+    arguments: str
+    """JSON text of an object, as the client gave it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: Content = ""
+    reasoning: str = ""
+    """Of an assistant's message; empty where the client gave none back."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of an assistant's message."""
+    tool_call_id: str = ""
+    """Of a tool's message: the call that it answers."""
+    name: str = ""
+    """Of a tool's message: the tool's name where the client says it. Else the speaker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call."""
+
+    function: Mapping[str, Any]
+    """OpenAI's definition as the template gets it: `name`, and `description`, `parameters` and
+    `strict` where the client gave them; JSON types without None."""
+
+    @property
+    def name(self) -> str:
+        return str(self.function["name"])
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """JSON schema of the arguments; empty where the client gave none."""
+        given = self.function.get("parameters")
+        return given if isinstance(given, Mapping) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateOptions:
+    """What the chat template is told besides messages and tools."""
+
+    enable_thinking: bool | None = None
+    """None: as the template does by itself."""
+    reasoning_effort: str | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """The client's own; the named ones above go before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """What a body asks for, validated. Exactly one of `messages` and `prompt` is there."""
+
+    model: str
+    sampling: SamplingParams
+    stops: tuple[str, ...]
+    max_tokens: int | None
+    stream: bool
+    messages: tuple[Message, ...] | None = None
+    prompt: str | tuple[int, ...] | None = None
+    """Text, or token ids as the client gave them."""
+    prompt_field: str = "messages"
+    """The body's field that holds the prompt, for errors about it."""
+    tools: tuple[Tool, ...] = ()
+    """Empty too where the client wants no calls: the template then shows none, and none are read
+    out of the answer."""
+    parallel_tool_calls: bool = True
+    """False: the answer ends with its first call."""
+    template: TemplateOptions = TemplateOptions()
+    continue_final: bool = False
+    """The answer goes on from the last message, which is an assistant's, in place of a new one."""

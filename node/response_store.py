@@ -1,0 +1,308 @@
+"""The responses that clients may come back to: a bounded file on the node's disk.
+
+Each response keeps its own turn only and names the one before it. The least recently used give way
+to new ones; who goes on from a response uses all that came before it too.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from node.dialects.responses_answer import StoredResponse, response_of
+from node.dialects.responses_input import History, Item
+from node.errors import PreviousResponseNotFound, ResponseStoreFault
+
+FILE_NAME = "responses.sqlite3"
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+VERSION = 1
+
+logger = logging.getLogger(__name__)
+
+_ROW_BYTES = 512
+"""What a row takes besides the two texts, about."""
+_SUFFIXES = ("", "-wal", "-shm")
+_WAL_BYTES = 4 << 20
+_SCHEMA = f"""
+PRAGMA auto_vacuum = INCREMENTAL;
+CREATE TABLE responses (
+    id TEXT PRIMARY KEY,
+    origin TEXT NOT NULL,
+    model TEXT NOT NULL,
+    created_s INTEGER NOT NULL,
+    previous_id TEXT,
+    bytes INTEGER NOT NULL,
+    used INTEGER NOT NULL
+);
+CREATE INDEX responses_used ON responses (used, bytes);
+-- Apart from the rest, which is written anew at each use.
+CREATE TABLE texts (
+    id TEXT PRIMARY KEY,
+    body BLOB NOT NULL,
+    items BLOB NOT NULL
+);
+CREATE TRIGGER texts_go AFTER DELETE ON responses BEGIN
+    DELETE FROM texts WHERE id = old.id;
+END;
+PRAGMA user_version = {VERSION};
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    max_bytes: int = 512 << 20
+    """Of responses, compressed; the file is a little larger."""
+    max_responses: int = 20_000
+
+
+class ResponseFile:
+    """The store itself; its calls block, and one thread makes them all. `origin` says whose a
+    response is: for others there is none. A damaged file is moved aside with a warning, and the
+    store begins anew."""
+
+    def __init__(self, folder: Path, limits: StoreLimits) -> None:
+        self.path = folder / FILE_NAME
+        self._limits = limits
+        self._db: sqlite3.Connection | None = None
+
+    def put(self, response: StoredResponse, origin: str) -> None:
+        """Keeps a response, in place of one of the same id, and lets go of others as the limits
+        want it. Raises `ResponseStoreFault`."""
+        body = zlib.compress(response.body, 1)
+        items = zlib.compress(msgspec.json.encode(response.items), 1)
+        nbytes = len(body) + len(items) + _ROW_BYTES
+        if nbytes > self._limits.max_bytes:
+            logger.warning("Response %s is too large to be kept.", response.response_id)
+            return
+        facts = (response.response_id, origin, response.model, response.created_s)
+        row = (*facts, response.previous_id, nbytes)
+        texts = (response.response_id, body, items)
+
+        def put(db: sqlite3.Connection) -> None:
+            use = _next_use(db)
+            db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, use))
+            db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", texts)
+            self._evict(db)
+
+        self._run(put)
+
+    def get(self, response_id: str, origin: str) -> StoredResponse | None:
+        """The response, which counts as a use. Raises `ResponseStoreFault`."""
+        return self._run(lambda db: self._get(db, response_id, origin, _next_use(db)))
+
+    def delete(self, response_id: str, origin: str) -> bool:
+        """Forgets a response; whether there was one. Raises `ResponseStoreFault`."""
+
+        def delete(db: sqlite3.Connection) -> bool:
+            found = db.execute(
+                "DELETE FROM responses WHERE id = ? AND origin = ?", (response_id, origin)
+            )
+            return found.rowcount > 0
+
+        return self._run(delete)
+
+    def history(self, previous_id: str | None, references: Sequence[str], origin: str) -> History:
+        """What a body refers to: the chain that ends with `previous_id`, and those of the items
+        that are here. Raises `PreviousResponseNotFound` if a part of the chain is not, and
+        `ResponseStoreFault`."""
+        return self._run(lambda db: self._history(db, previous_id, references, origin))
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+
+    def _evict(self, db: sqlite3.Connection) -> None:
+        count, nbytes = db.execute("SELECT count(*), total(bytes) FROM responses").fetchone()
+        # Of a chain all are used at once; what came first is of no use without the rest, nor the
+        # rest without it.
+        oldest = db.execute("SELECT id, bytes FROM responses ORDER BY used, rowid")
+        gone: list[tuple[str]] = []
+        while count > self._limits.max_responses or nbytes > self._limits.max_bytes:
+            response_id, size = oldest.fetchone()
+            gone.append((response_id,))
+            count, nbytes = count - 1, nbytes - size
+        oldest.close()
+        if gone:
+            db.executemany("DELETE FROM responses WHERE id = ?", gone)
+
+    def _get(
+        self, db: sqlite3.Connection, response_id: str, origin: str, use: int
+    ) -> StoredResponse | None:
+        row = db.execute(
+            "SELECT model, created_s, previous_id, body, items "
+            "FROM responses JOIN texts USING (id) WHERE id = ? AND origin = ?",
+            (response_id, origin),
+        ).fetchone()
+        if row is None:
+            return None
+        db.execute("UPDATE responses SET used = ? WHERE id = ?", (use, response_id))
+        model, created_s, before, body, packed = row
+        items = msgspec.json.decode(zlib.decompress(packed))
+        return StoredResponse(response_id, model, created_s, before, zlib.decompress(body), items)
+
+    def _history(
+        self,
+        db: sqlite3.Connection,
+        previous_id: str | None,
+        references: Sequence[str],
+        origin: str,
+    ) -> History:
+        use = _next_use(db)
+        turns: list[list[Item]] = []
+        wanted = previous_id
+        while wanted is not None:
+            response = self._get(db, wanted, origin, use)
+            if response is None:
+                raise _not_found(previous_id, wanted)
+            turns.append(_items_of(response))
+            wanted = response.previous_id
+        found: dict[str, Item] = {}
+        for response_id in dict.fromkeys(response_of(each) for each in references):
+            response = self._get(db, response_id, origin, use) if response_id else None
+            if response is not None:
+                found |= {str(item.get("id")): item for item in _items_of(response)}
+        items = [item for turn in reversed(turns) for item in turn]
+        return History(items, {each: found[each] for each in references if each in found})
+
+    def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Does the work in one transaction, anew if the file turns out to be damaged."""
+        try:
+            try:
+                return self._transact(work)
+            except (sqlite3.DatabaseError, zlib.error, msgspec.DecodeError) as exc:
+                # Its subclasses are about the disk, or the call; it itself is about the content.
+                if isinstance(exc, sqlite3.Error) and type(exc) is not sqlite3.DatabaseError:
+                    raise
+                self._move_aside(exc)
+                return self._transact(work)
+        except (sqlite3.Error, OSError) as exc:
+            raise ResponseStoreFault(f"The node cannot use its stored responses: {exc}.") from exc
+
+    def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._db is None:
+            self._db = self._connect()
+        db = self._db
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            result = work(db)
+        except BaseException:
+            db.rollback()
+            raise
+        db.commit()
+        return result
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+        # The files beside it get the same mode.
+        self.path.touch(mode=FILE_MODE)
+        db = sqlite3.connect(self.path, isolation_level=None)
+        try:
+            is_new = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if is_new:
+                db.executescript(_SCHEMA)
+            if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+                raise sqlite3.DatabaseError("it is of another version")
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = NORMAL")
+            db.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+            # What a client deletes is to be gone.
+            db.execute("PRAGMA secure_delete = ON")
+            # The limits may be lower now. Later on new responses take the room of those that go.
+            self._evict(db)
+            db.execute("PRAGMA incremental_vacuum").fetchall()
+        except sqlite3.Error:
+            db.close()
+            raise
+        return db
+
+    def _move_aside(self, reason: Exception) -> None:
+        self.close()
+        for number in range(1, 1000):
+            aside = self.path.with_name(f"{FILE_NAME}.damaged-{number}")
+            if not aside.exists():
+                break
+        logger.warning(
+            "The stored responses in %s cannot be read (%s); the file is now %s.",
+            self.path,
+            reason,
+            aside.name,
+        )
+        for suffix in _SUFFIXES:
+            file = self.path.with_name(FILE_NAME + suffix)
+            if file.exists():
+                file.rename(aside.with_name(aside.name + suffix))
+
+
+class ResponseStore:
+    """The store for the event loop: one thread of its own does the work, in the order of the
+    calls, so that who asks after a `put` finds what was put."""
+
+    def __init__(self, folder: Path, limits: StoreLimits | None = None) -> None:
+        self._file = ResponseFile(folder, limits or StoreLimits())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
+
+    def put(self, response: StoredResponse, origin: str = "") -> asyncio.Future[None]:
+        """As `ResponseFile.put`, but a failure is only logged: the answer is good without. Begun
+        at once, also if nobody awaits it."""
+        return self._begin(lambda: self._try_put(response, origin))
+
+    async def get(self, response_id: str, origin: str = "") -> StoredResponse | None:
+        """As `ResponseFile.get`."""
+        return await self._begin(lambda: self._file.get(response_id, origin))
+
+    async def delete(self, response_id: str, origin: str = "") -> bool:
+        """As `ResponseFile.delete`."""
+        return await self._begin(lambda: self._file.delete(response_id, origin))
+
+    async def history(
+        self, previous_id: str | None, references: Sequence[str] = (), origin: str = ""
+    ) -> History:
+        """As `ResponseFile.history`."""
+        return await self._begin(lambda: self._file.history(previous_id, references, origin))
+
+    async def close(self) -> None:
+        """Ends what was begun, and closes the file."""
+        await self._begin(self._file.close)
+        self._thread.shutdown()
+
+    def _try_put(self, response: StoredResponse, origin: str) -> None:
+        try:
+            self._file.put(response, origin)
+        except ResponseStoreFault as exc:
+            logger.warning("Response %s is not kept. %s", response.response_id, exc.message)
+
+    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _items_of(response: StoredResponse) -> list[Item]:
+    output: list[Item] = msgspec.json.decode(response.body)["output"]
+    return [*response.items, *output]
+
+
+def _next_use(db: sqlite3.Connection) -> int:
+    """A number above those of all uses so far."""
+    return int(db.execute("SELECT coalesce(max(used), 0) + 1 FROM responses").fetchone()[0])
+
+
+def _not_found(previous_id: str | None, missing: str) -> PreviousResponseNotFound:
+    reason = "it was not stored, was deleted, or gave way to newer ones"
+    if missing == previous_id:
+        return PreviousResponseNotFound(
+            f"Previous response with id {missing!r} not found: {reason}."
+        )
+    return PreviousResponseNotFound(
+        f"Previous response with id {previous_id!r} goes on from {missing!r}, which is not found: "
+        f"{reason}."
+    )

@@ -1,0 +1,223 @@
+"""From a chat to the text of its prompt, and to what the next turn's prompt begins with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import msgspec
+
+from node.encoder import common_length
+from node.errors import BadRequest
+from node.request import Content, Message, TextPart, TextRequest, Tool, ToolCall
+from node.template.abilities import find_abilities
+from node.template.chat_template import ChatTemplate
+from node.template.options import template_variables
+from node.template.turns import build_turns, list_tools
+
+ANSWER = "x"
+"""Stands for the answer in the next turn."""
+TAIL_LENGTH = 512
+"""Most characters of a prompt's tail."""
+MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
+"""For private use; no text is likely to have them all."""
+
+_USER = Message("user", "y")
+_CALL_ID = "nextcall1"
+
+
+class NextTurn(NamedTuple):
+    """What the next turn's prompt will look like."""
+
+    text: str
+    ends: tuple[int, ...]
+    """Ascending: the positions in the text at which messages of this turn end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A rendered chat."""
+
+    text: str
+    following: NextTurn | None
+    """None where the template does not take a next turn, or there is no marker for it."""
+    shared: int
+    """How many characters both begin with."""
+    tail: str
+    """The end of the text, from the end of the last message on; where the answer goes on from that
+    message, all of its text. Else at most `TAIL_LENGTH` characters."""
+
+
+class ChatRenderer:
+    """One template's prompts. Safe to use from several threads."""
+
+    def __init__(self, template: ChatTemplate, tool_format: str) -> None:
+        """`tool_format`: how the model spells calls, a name of `node.parsing`. Slow: to be called
+        in a thread."""
+        self.template = template
+        self.abilities = find_abilities(template)
+        self._tool_format = tool_format
+
+    def render(self, request: TextRequest) -> Chat:
+        """Raises `BadRequest` naming the field that cannot be rendered."""
+        messages = request.messages or ()
+        if request.continue_final:
+            text = self._open_ended(request)
+            *before, last = messages
+            # The answer is a part of the last message.
+            following = self._next_turn(request, [*before, _extended(last, ANSWER)], (_USER,))
+            own_ends = 1 if last.content else 0
+            # What opens and closes its reasoning may be far from its end.
+            most = len(text)
+        else:
+            text = self.apply(request, messages, generation=True)
+            following = self._next_turn(request, messages, self._rest(request))
+            own_ends, most = 0, TAIL_LENGTH
+        ends = following.ends[: len(following.ends) - own_ends] if following else ()
+        shared = common_length(text, following.text) if following else 0
+        begin = ends[-1] if ends and ends[-1] <= shared else self._last_end(request, text)
+        return Chat(text, following, shared, text[begin:][-most:])
+
+    def render_shared(self, request: TextRequest) -> NextTurn | None:
+        """The request's messages as a part of a longer chat. None as in `Chat`."""
+        messages = request.messages or ()
+        rest: tuple[Message, ...] = (_USER,)
+        # After a system message alone, many templates want a user.
+        if messages[-1].role in ("user", "tool"):
+            rest = (Message("assistant", ANSWER), _USER)
+        return self._next_turn(request, messages, rest)
+
+    def apply(self, request: TextRequest, messages: Sequence[Message], *, generation: bool) -> str:
+        """The text of other messages under the request's tools and options. Raises
+        `BadRequest`."""
+        abilities = self.abilities
+        turns = build_turns(messages, request.tools, abilities, self._tool_format)
+        tools = list_tools(request.tools, abilities)
+        variables = template_variables(request.template, abilities)
+        return self.template.render(turns, tools, variables, generation=generation)
+
+    def _rest(self, request: TextRequest) -> tuple[Message, ...]:
+        """An answer and what may follow it: with tools a call and its result, since a loop of
+        calls is longer than what is between two users."""
+        messages = request.messages or ()
+        if messages[-1].role == "assistant":
+            return (_USER,)
+        reasoning = ANSWER if gives_reasoning(messages) else ""
+        if not request.tools or not self.abilities.calls:
+            return (Message("assistant", ANSWER, reasoning), _USER)
+        call = ToolCall(_CALL_ID, request.tools[0].name, "{}")
+        result = Message("tool", "y", tool_call_id=_CALL_ID, name=call.name)
+        return (Message("assistant", "", reasoning, (call,)), result)
+
+    def _next_turn(
+        self, request: TextRequest, messages: Sequence[Message], rest: Sequence[Message]
+    ) -> NextTurn | None:
+        marker = _free_marker(messages, request.tools)
+        if marker is None:
+            return None
+        try:
+            text = self.apply(request, [*_marked(messages, marker), *rest], generation=False)
+        except BadRequest:
+            return None
+        pieces = text.split(marker)
+        ends, length = [], 0
+        for piece in pieces[:-1]:
+            length += len(piece)
+            ends.append(length)
+        return NextTurn("".join(pieces), tuple(ends))
+
+    def _open_ended(self, request: TextRequest) -> str:
+        """The text up to the end of the last message's content, or of its reasoning if it has
+        nothing else."""
+        *before, last = request.messages or ()
+        marker = _free_marker([*before, last], request.tools)
+        if marker is None:
+            raise BadRequest("The messages use all characters for private use.", param="messages")
+        whole = self.apply(request, [*before, _extended(last, marker)], generation=False)
+        text, _, _ = whole.rpartition(marker)
+        said = "".join(_texts(last.content)) or last.reasoning
+        if not said or not text.endswith(said.lstrip()):
+            raise BadRequest(
+                "The model's chat template does not spell the last message so that an answer "
+                "could go on from it.",
+                param="messages",
+            )
+        return text
+
+    def _last_end(self, request: TextRequest, text: str) -> int:
+        """Where the last message ends in the prompt's text, if the next turn does not tell."""
+        messages = request.messages or ()
+        if request.continue_final:
+            messages = messages[:-1]
+        try:
+            before = self.apply(request, messages, generation=False) if messages else ""
+        except BadRequest:
+            return 0
+        return len(before) if text.startswith(before) else 0
+
+
+def gives_reasoning(messages: Sequence[Message]) -> bool:
+    """Whether the client gives the reasoning of answers back, as far as the chat shows."""
+    answers = [message for message in messages if message.role == "assistant"]
+    return not answers or any(message.reasoning for message in answers)
+
+
+def _texts(content: Content) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [part.text for part in content if isinstance(part, TextPart)]
+
+
+def _extended(message: Message, text: str) -> Message:
+    """With the text behind its content, or behind its reasoning if it has nothing else."""
+    content = message.content
+    if not content:
+        return replace(message, reasoning=message.reasoning + text)
+    longer = content + text if isinstance(content, str) else (*content, TextPart(text))
+    return replace(message, content=longer)
+
+
+def _free_marker(messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
+    """A character that no text of the request has."""
+    texts = [text for message in messages for text in (*_texts(message.content), message.reasoning)]
+    texts += [call.arguments for message in messages for call in message.tool_calls]
+    if tools:
+        texts.append(msgspec.json.encode([tool.function for tool in tools]).decode())
+    return next((mark for mark in MARKERS if not any(mark in text for text in texts)), None)
+
+
+def _marked(messages: Sequence[Message], marker: str) -> list[Message]:
+    """The messages with the marker behind each content. Of one with calls and without a content,
+    the end is where the first result begins."""
+    marked = []
+    begins_result = False
+    for message in messages:
+        content = message.content
+        if begins_result and message.role == "tool":
+            content = _mark_begin(content, marker)
+        begins_result = bool(message.tool_calls) and not any(_texts(content))
+        marked.append(replace(message, content=_mark_end(content, marker)))
+    return marked
+
+
+def _mark_end(content: Content, marker: str) -> Content:
+    """Before the space at the end, which a template may strip. A content without text stays as it
+    is, for templates that ask whether it has."""
+    if isinstance(content, str):
+        body = content.rstrip()
+        return body + marker + content[len(body) :] if body else content
+    for at in range(len(content) - 1, -1, -1):
+        part = content[at]
+        if isinstance(part, TextPart) and part.text.strip():
+            return (
+                *content[:at],
+                TextPart(str(_mark_end(part.text, marker))),
+                *content[at + 1 :],
+            )
+    return content
+
+
+def _mark_begin(content: Content, marker: str) -> Content:
+    if not isinstance(content, str) or not content.strip():
+        return content
+    body = content.lstrip()
+    return content[: len(content) - len(body)] + marker + body

@@ -1,0 +1,98 @@
+"""A chat template: a program of the model's author that spells messages as one text.
+
+It is rendered as the transformers library does it, in a sandbox, and without a tokeniser.
+"""
+
+import importlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from node.errors import BadRequest
+
+RESERVED = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversations",
+        "messages",
+        "return_assistant_tokens_mask",
+        "tools",
+    }
+)
+"""Variables that a client cannot set."""
+
+Turn = dict[str, Any]
+"""A message as a template gets it."""
+
+
+class ChatTemplate:
+    """The text of one template, and what it needs besides messages. Safe to use from several
+    threads."""
+
+    def __init__(self, text: str, specials: Mapping[str, str]) -> None:
+        """`specials`: texts of special tokens by their role, such as `bos_token`."""
+        self.text = text
+        self._specials = dict(specials)
+        import_transformers()
+        self._library: Any = importlib.import_module("transformers.utils.chat_template_utils")
+        # Variables of templates that are older than the agreed ones.
+        self._wants_functions = self.mentions("functions")
+        self._wants_datetime = self.mentions("datetime")
+
+    def mentions(self, name: str) -> bool:
+        """Whether the word is anywhere in the text."""
+        return re.search(rf"\b{re.escape(name)}\b", self.text) is not None
+
+    def render(
+        self,
+        turns: Sequence[Turn],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+        *,
+        generation: bool,
+    ) -> str:
+        """The turns' text; with `generation`, what opens an answer is behind it. Raises
+        `BadRequest` where the template does not take that."""
+        known: dict[str, Any] = dict(self._specials)
+        if self._wants_functions:
+            known["functions"] = json.dumps([each["function"] for each in tools or ()], indent=2)
+        if self._wants_datetime:
+            # The day only: the time would part each prompt from the ones before it.
+            known["datetime"] = datetime.now().astimezone().strftime("%B %d, %Y")
+        known.update(variables)
+        try:
+            texts, _ = self._library.render_jinja_template(
+                conversations=[list(turns)],
+                tools=None if tools is None else list(tools),
+                chat_template=self.text,
+                add_generation_prompt=generation,
+                **known,
+            )
+        # A template may raise whatever a program can.
+        except Exception as exc:
+            raise BadRequest(
+                f"The model's chat template does not take these messages: {exc}", param="messages"
+            ) from exc
+        text: str = texts[0]
+        return text
+
+
+def import_transformers() -> Any:
+    """The library, without what it says meanwhile."""
+    # It takes a second to import, and the scripted engine does without it. Its import sets the
+    # level of its logger and tells that there is no PyTorch, which is as it should be.
+    logger = logging.getLogger("transformers")
+    logger.addFilter(_is_error)
+    transformers = importlib.import_module("transformers")
+    logger.removeFilter(_is_error)
+    logger.setLevel(logging.ERROR)
+    return transformers
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

@@ -1,0 +1,76 @@
+"""Tools, calls and results as text, for templates that have no place of their own for them."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from node.request import Tool, ToolCall
+
+EXAMPLE = '<tool_call>\n{"name": "wordtool", "arguments": {"wordkey": "wordvalue"}}\n</tool_call>'
+"""A call of the function `wordtool` with the value `wordvalue` for `wordkey`."""
+
+
+def describe(tools: Sequence[Tool], example: str) -> str:
+    """What a system message says about the tools. `example`: how a call is to be spelled; the
+    words as in `EXAMPLE`."""
+    lines = "\n".join(_json(tool.function) for tool in tools)
+    shown = (example or EXAMPLE).replace("wordtool", "name_of_the_function")
+    shown = shown.replace("wordkey", "name_of_a_parameter").replace("wordvalue", "its value")
+    return (
+        "You have functions that you can call. Each line here defines one of them as JSON, its "
+        f"parameters as JSON Schema:\n<tools>\n{lines}\n</tools>\n\n"
+        "Call a function whenever it helps you to answer. A call is spelled exactly like this, "
+        f"with nothing behind it:\n{shown}\n\n"
+        "For several calls at once write one after the other. What a function gave back comes in "
+        "the next message. Never make a result up, and call only functions of the list. Without "
+        "need of a function, answer as usual."
+    )
+
+
+def spell_calls(calls: Sequence[ToolCall], tool_format: str) -> str:
+    """The calls as the model spells them; `tool_format` is a name of `node.parsing`."""
+    return _SPELLINGS.get(tool_format, _tagged)(calls)
+
+
+def spell_result(text: str) -> str:
+    """What a user's message says about the result of a call."""
+    return f"<tool_response>\n{text}\n</tool_response>"
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """The arguments as an object. What is none, though a client sent it, is an argument."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        found = text
+    return found if isinstance(found, dict) else {"arguments": found}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _object(call: ToolCall) -> dict[str, Any]:
+    return {"name": call.name, "arguments": read_arguments(call.arguments)}
+
+
+def _tagged(calls: Sequence[ToolCall]) -> str:
+    return "\n".join(f"<tool_call>\n{_json(_object(call))}\n</tool_call>" for call in calls)
+
+
+def _granite(calls: Sequence[ToolCall]) -> str:
+    return f"<|tool_call|>{_json([_object(call) for call in calls])}"
+
+
+def _lfm2(calls: Sequence[ToolCall]) -> str:
+    spelled = []
+    for call in calls:
+        named = read_arguments(call.arguments).items()
+        spelled.append(f"{call.name}({', '.join(f'{name}={value!r}' for name, value in named)})")
+    return f"<|tool_call_start|>[{', '.join(spelled)}]<|tool_call_end|>"
+
+
+_SPELLINGS: dict[str, Callable[[Sequence[ToolCall]], str]] = {
+    "granite": _granite,
+    "lfm2": _lfm2,
+}

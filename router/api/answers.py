@@ -1,0 +1,34 @@
+"""Whole answers of `/v1/*` that the router makes itself."""
+
+import msgspec
+
+from router.dialects import Dialect, error_body
+from router.errors import RouterError
+from router.relay import HEADER_SHOULD_RETRY, Send
+
+
+async def send_json(send: Send, value: object) -> None:
+    """A JSON answer."""
+    headers = [(b"content-type", b"application/json")]
+    await send_bytes(send, 200, msgspec.json.encode(value), headers)
+
+
+async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.OPENAI) -> None:
+    """An error as an HTTP status with the dialect's envelope."""
+    headers = [(b"content-type", b"application/json")]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(error.retry_after_s).encode()))
+    if not error.worth_retry:
+        headers.append((HEADER_SHOULD_RETRY, b"false"))
+    if error.request_id is not None:
+        headers.append((b"x-request-id", error.request_id.encode()))
+    await send_bytes(send, error.status, error_body(error, dialect), headers)
+
+
+async def send_bytes(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    """A whole answer; its length is added to the headers."""
+    head = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,114 @@
+"""`/v1/requests`: what runs for a caller, and an end to it."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from node.protocol.ids import parse_id
+from node.protocol.messages import ModelState
+from router.api.ownership import holder, own_id
+from router.auth import SCOPE_ADMIN
+from router.core import Core
+from router.errors import UnknownRequest
+from router.fleet import Fleet
+from router.relay import Relay
+from router.types import Caller, NodeView
+
+PATH = "/v1/requests"
+
+STATE_QUEUED = "queued"
+STATE_RUNNING = "running"
+
+
+@dataclass(slots=True)
+class Running:
+    """A request that is being served, by the task that serves it."""
+
+    relay: Relay
+    task: asyncio.Task[None]
+    cancelled: bool = False
+
+    def is_for(self, caller: Caller) -> bool:
+        """Whether the caller may see and end it."""
+        return SCOPE_ADMIN in caller.scopes or self.relay.ticket.caller.owner == caller.owner
+
+    def cancel(self) -> None:
+        """Ends it as if its caller had left."""
+        if not self.cancelled:
+            self.cancelled = True
+            self.task.cancel()
+
+
+class RunningRequests:
+    """Owner of the list of what runs."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._running: dict[str, Running] = {}
+        """By the tickets' ids."""
+
+    def begin(self, relay: Relay) -> Running:
+        """The current task serves the relay's ticket from now on."""
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        running = self._running[relay.ticket.request_id] = Running(relay, task)
+        return running
+
+    def end(self, running: Running) -> None:
+        del self._running[running.relay.ticket.request_id]
+
+    def shown_to(self, caller: Caller) -> dict[str, object]:
+        """The running requests that the caller may see, the oldest first."""
+        visible = [each for each in self._running.values() if each.is_for(caller)]
+        return {"object": "list", "data": [_shown(each, self._core.fleet) for each in visible]}
+
+    def cancel(self, request_id: str, caller: Caller) -> bool:
+        """Ends a request that runs here; False where there is none of the caller's with that id,
+        which may be any of those that its answer and its headers carry."""
+        parsed = parse_id(request_id)
+        running = self._running.get(parsed.request_id if parsed else request_id)
+        if running is None or not running.is_for(caller):
+            return False
+        running.cancel()
+        return True
+
+    def holder(self, request_id: str, caller: Caller) -> NodeView:
+        """The node that may know a request of the caller's that does not run here.
+
+        Raises `UnknownRequest`.
+        """
+        found = own_id(request_id, caller)
+        if found is None:
+            raise UnknownRequest
+        view = holder(self._core.fleet, found)
+        if view is None:
+            raise UnknownRequest(
+                "The node that had this request is not part of the fleet any more."
+            )
+        return view
+
+
+def _shown(running: Running, fleet: Fleet) -> dict[str, object]:
+    relay = running.relay
+    ticket, lease = relay.ticket, relay.lease
+    view = fleet.node(lease.node_id) if lease else None
+    return {
+        "id": relay.request_id,
+        "object": "request",
+        "model": ticket.model,
+        "node": view.name if view else None,
+        "path": ticket.path,
+        "state": STATE_RUNNING if _runs(relay, view) else STATE_QUEUED,
+        "stream": ticket.stream,
+        "key": ticket.caller.name,
+        "arrived_unix_s": time.time() - (time.monotonic() - ticket.arrived_s),
+    }
+
+
+def _runs(relay: Relay, view: NodeView | None) -> bool:
+    """Whether its answer has begun; of one that comes as a whole, whether its model is there."""
+    if relay.content_sent or relay.ticket.stream:
+        return relay.content_sent
+    models = view.status.models if view and view.status else ()
+    state = next((each.state for each in models if each.name == relay.ticket.model), None)
+    return state is ModelState.READY

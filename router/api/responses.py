@@ -1,0 +1,66 @@
+"""What may be asked of a stored response: its node is asked, and its answer passed on."""
+
+import asyncio
+import re
+
+from router.api.answers import send_bytes
+from router.api.bodies import Scope
+from router.api.ownership import RESPONSE_PREFIX, holder, own_id
+from router.core import Core
+from router.errors import MethodNotAllowed, ShuttingDown, UnknownPath, UnknownResponse
+from router.node_client import WholeAnswer
+from router.relay import PASSED_HEADERS, Send
+from router.types import Caller, NodeView
+
+PATH = "/v1/responses"
+
+_TARGET = re.compile(PATH + r"/(?P<id>[^/]+)(?P<verb>/cancel|/input_items)?")
+_METHODS = {None: ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
+_QUERY = re.compile(rb"[!-~]{0,2000}")
+
+
+class StoredResponses:
+    """`/v1/responses/{id}` and what is below."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def serve(self, caller: Caller, scope: Scope, send: Send) -> None:
+        """Answers a request below `PATH`.
+
+        Raises `UnknownPath`, `MethodNotAllowed`, `UnknownResponse`, and what
+        `Dispatcher.follow_up` raises.
+        """
+        path, method = scope["path"], scope["method"]
+        target = _TARGET.fullmatch(path)
+        if target is None:
+            raise UnknownPath(f"There is nothing at {path}.")
+        methods = _METHODS[target["verb"]]
+        if method not in methods:
+            raise MethodNotAllowed(f"{path} takes {' and '.join(methods)}.")
+        view = self._holder(target["id"], caller)
+        query: bytes = scope["query_string"]
+        rest = f"?{query.decode('ascii')}" if query and _QUERY.fullmatch(query) else ""
+        try:
+            answer = await self._core.dispatcher.follow_up(view, caller, method, path + rest)
+        except asyncio.CancelledError:
+            raise ShuttingDown from None
+        await pass_answer(send, view, answer)
+
+    def _holder(self, response_id: str, caller: Caller) -> NodeView:
+        found = own_id(response_id, caller)
+        if found is None or not response_id.startswith(RESPONSE_PREFIX):
+            raise UnknownResponse
+        view = holder(self._core.fleet, found)
+        if view is None:
+            raise UnknownResponse(
+                "The node that held this response is not part of the fleet any more."
+            )
+        return view
+
+
+async def pass_answer(send: Send, view: NodeView, answer: WholeAnswer) -> None:
+    """A node's whole answer, as it is."""
+    headers = [(name, answer.headers[name]) for name in PASSED_HEADERS if name in answer.headers]
+    headers.append((b"x-fleet-node", view.name.encode()))
+    await send_bytes(send, answer.status, answer.body, headers)

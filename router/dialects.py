@@ -1,0 +1,80 @@
+"""How the router's own errors are said in the dialect of the path that was asked. Whole answers and
+events as JSON; `router.sse` makes them events."""
+
+from enum import StrEnum
+
+import msgspec
+
+from router.errors import RouterError
+
+
+class Dialect(StrEnum):
+    OPENAI = "openai"
+    RESPONSES = "responses"
+    """OpenAI's, with other events."""
+    ANTHROPIC = "anthropic"
+
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_encode = msgspec.json.encode
+
+
+def dialect_of(path: str) -> Dialect:
+    """What the callers of a path speak."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return Dialect.ANTHROPIC
+    if path == "/v1/responses" or path.startswith("/v1/responses/"):
+        return Dialect.RESPONSES
+    return Dialect.OPENAI
+
+
+def error_body(error: RouterError, dialect: Dialect) -> bytes:
+    """The body of an HTTP error."""
+    return _anthropic_body(error) if dialect is Dialect.ANTHROPIC else error.body()
+
+
+def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -> bytes:
+    """What an error within a stream says. `sequence_number` is the event's own, where the dialect
+    counts events."""
+    if dialect is Dialect.RESPONSES:
+        return response_event(error.message, error.code, error.param, sequence_number)
+    return error_body(error, dialect)
+
+
+def response_event(
+    message: str, code: str | None, param: str | None, sequence_number: int
+) -> bytes:
+    """What the error event of a response stream says."""
+    return _encode(
+        {
+            "type": "error",
+            "code": code,
+            "message": message,
+            "param": param,
+            "sequence_number": sequence_number,
+        }
+    )
+
+
+def _anthropic_body(error: RouterError) -> bytes:
+    message = error.message
+    if error.param and error.param not in message:
+        message = f"{error.param}: {message}"
+    kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
+    return _encode(
+        {
+            "type": "error",
+            "error": {"type": kind, "message": message},
+            "request_id": error.request_id,
+        }
+    )

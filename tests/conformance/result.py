@@ -1,0 +1,17 @@
+"""What a part of the conformance run found."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Result:
+    """Of one part. Where `skipped` says why it did not run, the rest is empty."""
+
+    passed: int = 0
+    total: int = 0
+    failing: list[str] = field(default_factory=list)
+    """One line for each case that failed: its id and what differs."""
+    skipped: str | None = None
+    """A sentence."""
+    notes: list[str] = field(default_factory=list)
+    """Lines to print that are no failures."""

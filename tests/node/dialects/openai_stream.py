@@ -1,0 +1,87 @@
+"""Reads what the writers of OpenAI's dialects send."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import openai
+
+from node.dialects.base import AnswerHead, Collected, Writer
+from node.protocol.messages import FinishReason
+from node.types import Delta, Part, PartKind, RowUsage
+
+HEAD = AnswerHead("0123456789abcdef-r1", "alias", 99)
+USAGE = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=2)
+
+
+def content(text: str) -> Part:
+    return Part(PartKind.CONTENT, text)
+
+
+def reasoning(text: str) -> Part:
+    return Part(PartKind.REASONING, text)
+
+
+def call(index: int, name: str, *pieces: str) -> list[Part]:
+    start = Part(PartKind.TOOL_START, "", index, name, f"call_{index}")
+    return [start, *(Part(PartKind.TOOL_ARGS, piece, index) for piece in pieces)]
+
+
+def last(finish: FinishReason = FinishReason.STOP, usage: RowUsage | None = USAGE) -> Delta:
+    return Delta("r1", (), 5, finish, usage)
+
+
+def streamed(writer: Writer, parts: list[Part], ending: Delta | None = None) -> bytes:
+    """Each part by itself, then the end."""
+    body = b"".join(writer.parts([part]) for part in parts)
+    return body + writer.ending(ending or last())
+
+
+def whole(writer: Writer, parts: list[Part], finish: FinishReason = FinishReason.STOP) -> Any:
+    collected = Collected(finish=finish, usage=USAGE)
+    collected.add(parts)
+    return json.loads(writer.whole(collected))
+
+
+def chunks(body: bytes) -> list[Any]:
+    """The JSON of a stream that has ended well."""
+    events = body.decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
+
+@contextmanager
+def serving(body: bytes, content_type: str = "text/event-stream") -> Iterator[str]:
+    """The address of a server that answers everything with `body`."""
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(200)
+            self.send_header("content-type", content_type)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def with_client(body: bytes, use: Callable[[openai.OpenAI], Any]) -> Any:
+    """What `use` makes of OpenAI's own client, to which every answer is `body` as a stream."""
+    with serving(body) as url, openai.OpenAI(api_key="k", base_url=url, max_retries=0) as client:
+        return use(client)

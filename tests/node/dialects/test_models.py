@@ -1,0 +1,67 @@
+"""The list of models is read by OpenAI's and by Anthropic's clients."""
+
+import json
+from datetime import UTC, datetime
+
+import anthropic
+import openai
+
+from node.dialects.models import ModelCard, model_body, models_body
+from tests.node.dialects.openai_stream import serving
+
+CARD = ModelCard("org/m", 4096, ("completion", "tools"), "hermes", "think", "ready")
+JSON = "application/json"
+CREATED_S = 1_750_000_000
+
+
+def test_a_model_tells_all_that_is_known() -> None:
+    assert json.loads(model_body(CARD, CREATED_S)) == {
+        "id": "org/m",
+        "object": "model",
+        "created": CREATED_S,
+        "owned_by": "mlx-fleet",
+        "type": "model",
+        "display_name": "org/m",
+        "created_at": "2025-06-15T15:06:40Z",
+        "lifecycle": "active",
+        "capabilities": ["completion", "tools"],
+        "context_window": 4096,
+        "max_model_len": 4096,
+        "max_input_tokens": 4096,
+        "tool_call_parser": "hermes",
+        "reasoning_parser": "think",
+        "state": "ready",
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    model = json.loads(model_body(ModelCard("m"), 5))
+    assert None not in model.values()
+    assert not {"context_window", "max_model_len", "tool_call_parser", "state"} & set(model)
+
+
+def test_openais_client_lists_models() -> None:
+    body = models_body([CARD], CREATED_S)
+    with serving(body, JSON) as url, openai.OpenAI(api_key="k", base_url=url) as client:
+        (model,) = list(client.models.list())
+    assert (model.id, model.created, model.owned_by) == ("org/m", CREATED_S, "mlx-fleet")
+
+
+def test_anthropics_client_lists_models_on_one_page() -> None:
+    body = models_body([CARD, ModelCard("b")], CREATED_S)
+    with serving(body, JSON) as url, anthropic.Anthropic(api_key="k", base_url=url) as client:
+        models = list(client.models.list())
+    assert [(model.id, model.type, model.display_name) for model in models] == [
+        ("org/m", "model", "org/m"),
+        ("b", "model", "b"),
+    ]
+    assert models[0].created_at == datetime.fromtimestamp(CREATED_S, UTC)
+    assert models[0].max_input_tokens == 4096
+
+
+def test_a_page_tells_its_ends() -> None:
+    page = json.loads(models_body([CARD, ModelCard("b")], 5))
+    assert (page["object"], page["has_more"]) == ("list", False)
+    assert (page["first_id"], page["last_id"]) == ("org/m", "b")
+    empty = json.loads(models_body([], 5))
+    assert (empty["data"], empty["first_id"], empty["last_id"]) == ([], None, None)

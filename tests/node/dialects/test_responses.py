@@ -1,0 +1,275 @@
+"""What a body of `/v1/responses` may ask for."""
+
+import json
+from typing import Any
+
+import pytest
+from openai.types.responses import response_create_params
+
+from node.dialects.base import AnswerHead, Asked, Writer
+from node.dialects.responses import RESPONSES, AskedResponse, ResponsesBody, read_responses
+from node.dialects.responses_input import History
+from node.errors import BadRequest, UnknownItem, Unsupported
+from node.request import Message, TemplateOptions, TextPart, TextRequest
+
+HI = {"model": "m", "input": "hi"}
+
+
+def read(**fields: Any) -> AskedResponse:
+    return read_responses(json.dumps({**HI, **fields}).encode())
+
+
+def request(**fields: Any) -> TextRequest:
+    return read(**fields).request
+
+
+def refused(**fields: Any) -> str:
+    """The field that the refusal names."""
+    with pytest.raises(BadRequest) as caught:
+        read(**fields)
+    assert caught.value.param is not None
+    return caught.value.param
+
+
+def test_a_plain_body_gets_the_defaults() -> None:
+    asked = read()
+    assert asked.request.messages == (Message("user", "hi"),)
+    assert (asked.request.stream, asked.request.max_tokens) == (False, None)
+    assert asked.request.prompt_field == "input"
+    assert asked.request.parallel_tool_calls
+    assert asked.request.template == TemplateOptions()
+    assert (asked.store, asked.previous_id, asked.needs_history) == (True, None, False)
+
+
+def test_a_read_body_is_what_every_dialect_gives() -> None:
+    asked: Asked = read()
+    writer: Writer = asked.writer(AnswerHead("0123456789abcdef-r1", "m", 1))
+    assert writer.silence.startswith(b":")
+
+
+def test_sampling_and_ends_are_applied() -> None:
+    asked = request(
+        temperature=0, top_p=0.5, top_k=3, seed=4, max_output_tokens=9, stop=["a"], stream=True
+    )
+    sampling = asked.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.seed) == (0, 0.5, 3, 4)
+    assert (asked.max_tokens, asked.stops, asked.stream) == (9, ("a",), True)
+
+
+def test_instructions_come_before_all_else_without_lines_that_always_change() -> None:
+    text = "x-anthropic-billing-header: cc=1\nBe brief."
+    messages = request(instructions=text).messages
+    assert messages == (Message("system", "Be brief."), Message("user", "hi"))
+
+
+def test_the_effort_goes_to_the_template_and_none_turns_thinking_off() -> None:
+    assert request(reasoning={"effort": "low"}).template == TemplateOptions(None, "low")
+    assert request(reasoning={"effort": "none"}).template == TemplateOptions(enable_thinking=False)
+    assert request(enable_thinking=True).template == TemplateOptions(enable_thinking=True)
+    assert request(chat_template_kwargs={"x": 1}).template.kwargs == {"x": 1}
+
+
+def test_what_codex_sends_is_taken() -> None:
+    asked = read(
+        instructions="You are a coding agent.",
+        input=[
+            {"type": "message", "role": "developer", "content": [part("a"), part("b")]},
+            {"type": "message", "role": "user", "content": [part("go")]},
+        ],
+        tools=[{"type": "function", "name": "shell", "strict": False, "parameters": {}}],
+        tool_choice="auto",
+        parallel_tool_calls=False,
+        reasoning={"effort": "medium", "summary": "auto"},
+        store=False,
+        stream=True,
+        include=["reasoning.encrypted_content"],
+        prompt_cache_key="0199",
+        client_metadata={"x": "y"},
+        text={"verbosity": "medium"},
+    )
+    assert asked.request.messages == (
+        Message("system", "You are a coding agent."),
+        Message("developer", (TextPart("a"), TextPart("b"))),
+        Message("user", "go"),
+    )
+    assert [tool.name for tool in asked.request.tools] == ["shell"]
+    assert not asked.request.parallel_tool_calls
+    assert not asked.store
+    assert asked.facts.seals_reasoning
+
+
+def part(text: str) -> dict[str, str]:
+    return {"type": "input_text", "text": text}
+
+
+def test_tool_choice_none_shows_the_model_no_tools() -> None:
+    tools = [{"type": "function", "name": "f"}]
+    asked = read(tools=tools, tool_choice="none")
+    assert asked.request.tools == ()
+    assert asked.facts.tool_choice == "none"
+    assert [shown["name"] for shown in asked.facts.tool_set.shown] == ["f"]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "function", "name": "f"}, {"type": "allowed_tools", "mode": "auto"}],
+)
+def test_choices_that_force_or_narrow_are_refused(choice: object) -> None:
+    with pytest.raises(Unsupported) as caught:
+        read(tools=[{"type": "function", "name": "f"}], tool_choice=choice)
+    assert caught.value.param == "tool_choice"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("background", True),
+        ("conversation", "conv_1"),
+        ("prompt", {"id": "p"}),
+        ("truncation", "auto"),
+        ("max_tool_calls", 1),
+        ("top_logprobs", 2),
+        ("service_tier", "flex"),
+        ("n", 2),
+        ("max_thinking_tokens", 10),
+        ("prompt_cache_options", {"mode": "explicit"}),
+        ("max_tokens", 10),
+        ("response_format", {"type": "json_object"}),
+        ("context_management", [{"type": "compaction"}]),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: object) -> None:
+    assert refused(**{field: value}) == field
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
+        ({"include": ["everything"]}, "include[0]"),
+        ({"stream_options": {}}, "stream_options"),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": True}},
+            "stream_options.include_obfuscation",
+        ),
+        ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+        ({"enable_thinking": True, "reasoning": {"effort": "none"}}, "enable_thinking"),
+        ({"metadata": {"k": 1}}, "metadata.k"),
+        ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"input": None}, "input"),
+        ({"input": []}, "input"),
+        ({"input": 3}, "input"),
+        ({"input": ["hi"]}, "input[0]"),
+    ],
+)
+def test_a_refusal_names_the_path(fields: dict[str, Any], param: str) -> None:
+    assert refused(**fields) == param
+
+
+def test_what_asks_for_nothing_is_taken() -> None:
+    read(
+        background=False,
+        conversation=None,
+        truncation="disabled",
+        top_logprobs=0,
+        service_tier="auto",
+        text={"format": {"type": "text"}},
+        include=["web_search_call.results"],
+        prompt_cache_options={"mode": "implicit", "ttl": "30m"},
+        user="u",
+        no_such_field=1,
+    )
+
+
+def test_each_field_of_the_sdk_is_in_one_class_and_each_applied_one_is_explained() -> None:
+    known = set(response_create_params.ResponseCreateParamsBase.__annotations__) | {"stream"}
+    classes = (set(ResponsesBody.model_fields), set(RESPONSES.refused), set(RESPONSES.ignored))
+    for field in known:
+        assert sum(field in each for each in classes) == 1, field
+    assert not classes[0] & classes[1] | classes[1] & classes[2] | classes[0] & classes[2]
+    assert set(RESPONSES.notes) == classes[0]
+
+
+def test_a_follow_up_goes_on_from_the_history_with_its_own_instructions() -> None:
+    asked = read(previous_response_id="resp_1", instructions="New.")
+    assert asked.needs_history
+    history = History(
+        [
+            {"type": "message", "role": "user", "content": "one", "id": "msg_a-i0"},
+            {"type": "message", "role": "assistant", "content": [text_out("two")], "id": "msg_a-0"},
+        ]
+    )
+    whole = asked.with_history(history)
+    assert whole.request.messages == (
+        Message("system", "New."),
+        Message("user", "one"),
+        Message("assistant", "two"),
+        Message("user", "hi"),
+    )
+    assert list(whole.items) == [{"type": "message", "role": "user", "content": "hi"}]
+
+
+def text_out(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+def test_a_follow_up_may_bring_no_input() -> None:
+    asked = read(previous_response_id="resp_1", input=None)
+    history = History([{"role": "user", "content": "one"}])
+    assert asked.with_history(history).request.messages == (Message("user", "one"),)
+    with pytest.raises(BadRequest):
+        asked.with_history(History())
+
+
+def test_a_call_of_the_history_and_its_result_of_the_input_find_each_other() -> None:
+    asked = read(
+        previous_response_id="resp_1",
+        input=[{"type": "function_call_output", "call_id": "c1", "output": "5"}],
+    )
+    call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
+    messages = asked.with_history(
+        History([{"role": "user", "content": "?"}, call])
+    ).request.messages
+    assert messages is not None
+    assert messages[-1] == Message("tool", "5", tool_call_id="c1", name="add")
+
+
+def test_references_are_resolved_from_what_was_found_and_from_the_history() -> None:
+    items = [
+        {"type": "item_reference", "id": "msg_a-0"},
+        {"id": "msg_b-0"},
+        {"role": "user", "content": "go on"},
+    ]
+    asked = read(input=items)
+    assert asked.references == ("msg_a-0", "msg_b-0")
+    found = {
+        "msg_a-0": {"role": "user", "content": "one", "id": "msg_a-0"},
+        "msg_b-0": {"role": "assistant", "content": "two", "id": "msg_b-0"},
+    }
+    whole = asked.with_history(History(found=found))
+    assert whole.request.messages == (
+        Message("user", "one"),
+        Message("assistant", "two"),
+        Message("user", "go on"),
+    )
+    assert [item["id"] for item in whole.items[:2]] == ["msg_a-0", "msg_b-0"]
+
+
+def test_a_reference_to_nothing_is_a_404_that_names_it() -> None:
+    asked = read(input=[{"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_x"}])
+    with pytest.raises(UnknownItem) as caught:
+        asked.with_history(History())
+    assert (caught.value.status, caught.value.param) == (404, "input[1].id")
+    assert "rs_x" in caught.value.message
+
+
+def test_a_bad_item_is_refused_before_any_history_is_asked_for() -> None:
+    path = refused(previous_response_id="resp_1", input=[{"role": "user", "content": 1}])
+    assert path == "input[0].content"

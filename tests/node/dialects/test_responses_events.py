@@ -1,0 +1,306 @@
+"""Answers of `/v1/responses`, as events and whole, as OpenAI's client reads them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from node.dialects.base import Collected
+from node.dialects.responses import read_responses
+from node.dialects.responses_events import ResponseWriter
+from node.dialects.responses_input import messages_of
+from node.errors import EngineDied, EngineFault, ModelBusy, NodeError
+from node.protocol.messages import FinishReason
+from node.request import Message, ToolCall
+from node.types import Accepted, Part
+from tests.node.dialects.openai_stream import (
+    HEAD,
+    call,
+    content,
+    last,
+    reasoning,
+    streamed,
+    whole,
+    with_client,
+)
+
+EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+RESPONSE = TypeAdapter(Response)
+
+TURN = [
+    reasoning("Let me "),
+    reasoning("see."),
+    content("I call.\n"),
+    content('\n"é"'),
+    *call(0, "find", '{"q": "', 'é \\"x\\"', '"}'),
+    *call(1, "mail__send", "{}"),
+]
+TOOLS = [
+    {"type": "function", "name": "find", "parameters": {"type": "object"}, "strict": False},
+    {
+        "type": "namespace",
+        "name": "mail",
+        "description": "Letters.",
+        "tools": [{"type": "function", "name": "send"}],
+    },
+]
+
+
+def writer(**fields: Any) -> ResponseWriter:
+    body = {"model": "m", "input": "hi", "tools": TOOLS, **fields}
+    return read_responses(json.dumps(body).encode()).writer(HEAD)
+
+
+def events(body: bytes) -> list[Any]:
+    """The events of a stream, each valid for the SDK and under its own number."""
+    found = []
+    for number, block in enumerate(body.decode().split("\n\n")[:-1]):
+        name, data = block.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == number
+        EVENT.validate_python(event)
+        found.append(event)
+    return found
+
+
+def kinds(found: Sequence[Any]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in found]
+
+
+def without_time(response: Any) -> Any:
+    return {**response, "completed_at": None}
+
+
+def test_a_stream_opens_each_item_adds_to_it_and_ends_it_in_order() -> None:
+    found = events(streamed(writer(), TURN))
+    opening = ["created", "in_progress"]
+    thought = ["output_item.added", "content_part.added", *["reasoning_text.delta"] * 2]
+    thought += ["reasoning_text.done", "content_part.done", "output_item.done"]
+    text = ["output_item.added", "content_part.added", *["output_text.delta"] * 2]
+    text += ["output_text.done", "content_part.done", "output_item.done"]
+    first = ["output_item.added", *["function_call_arguments.delta"] * 3]
+    second = ["output_item.added", "function_call_arguments.delta"]
+    ends = ["function_call_arguments.done", "output_item.done"]
+    assert kinds(found) == [*opening, *thought, *text, *first, *ends, *second, *ends, "completed"]
+    indexes = [event["output_index"] for event in found if "output_index" in event]
+    assert indexes == sorted(indexes)
+    assert indexes[-1] == 3
+
+
+def test_the_deltas_of_an_item_are_its_text() -> None:
+    found = events(streamed(writer(), TURN))
+    for index, item in enumerate(found[-1]["response"]["output"]):
+        mine = [event for event in found if event.get("output_index") == index]
+        said = "".join(event["delta"] for event in mine if "delta" in event)
+        ids = {event["item_id"] for event in mine if "item_id" in event}
+        assert ids == {item["id"]}
+        assert mine[-1]["item"] == item
+        if item["type"] == "function_call":
+            assert said == item["arguments"]
+            json.loads(said)
+        else:
+            assert [part["text"] for part in item["content"]] == [said]
+
+
+def test_a_stream_and_the_whole_end_in_the_same_response() -> None:
+    for finish in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED):
+        for parts in (TURN, TURN[:3], TURN[:1], []):
+            found = events(streamed(writer(), parts, last(finish)))
+            response = whole(writer(), parts, finish)
+            RESPONSE.validate_python(response)
+            assert without_time(found[-1]["response"]) == without_time(response)
+
+
+def test_the_clients_own_reader_puts_the_stream_together() -> None:
+    def use(client: openai.OpenAI) -> Any:
+        with client.responses.stream(model="m", input="hi") as stream:
+            for _ in stream:
+                pass
+            return stream.get_final_response()
+
+    response = with_client(streamed(writer(), TURN), use)
+    assert response.output_text == 'I call.\n\n"é"'
+    assert [item.type for item in response.output] == [
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call",
+    ]
+    assert response.output[2].arguments == '{"q": "é \\"x\\""}'
+    assert response.output[2].call_id == "call_0"
+    assert response.usage.total_tokens == 12
+
+
+def test_the_response_repeats_the_request_and_tells_the_usage() -> None:
+    response = whole(writer(instructions="Be.", metadata={"a": "b"}, temperature=0.5), [])
+    assert response["id"] == "resp_0123456789abcdef-r1"
+    assert (response["model"], response["created_at"]) == ("alias", 99)
+    assert (response["status"], response["output"]) == ("completed", [])
+    assert response["completed_at"] > 99
+    assert (response["instructions"], response["metadata"]) == ("Be.", {"a": "b"})
+    assert (response["temperature"], response["top_p"]) == (0.5, 1.0)
+    assert [tool["type"] for tool in response["tools"]] == ["function", "namespace"]
+    assert response["usage"] == {
+        "input_tokens": 7,
+        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 0},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": 12,
+    }
+
+
+def test_a_call_of_a_namespace_is_told_with_both_names_apart() -> None:
+    found = events(streamed(writer(), TURN))
+    told = [event["item"] for event in found if event["type"] == "response.output_item.added"][-1]
+    done = found[-2]["item"]
+    for item in (told, done):
+        assert (item["namespace"], item["name"]) == ("mail", "send")
+    assert found[-3]["name"] == "send"
+    assert "namespace" not in found[-1]["response"]["output"][2]
+
+
+def test_a_limit_leaves_the_last_item_and_the_response_incomplete() -> None:
+    found = events(streamed(writer(), TURN[:3], last(FinishReason.LENGTH)))
+    response = found[-1]["response"]
+    assert found[-1]["type"] == "response.incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
+    assert response["completed_at"] is None
+
+
+def test_a_call_is_whole_whatever_ended_the_answer() -> None:
+    for finish in (FinishReason.LENGTH, FinishReason.CANCELLED):
+        (item,) = whole(writer(), call(0, "find", "{}"), finish)["output"]
+        assert item["status"] == "completed"
+
+
+def test_a_cancelled_answer_says_so_and_needs_no_accounts() -> None:
+    found = events(streamed(writer(), TURN[:1], last(FinishReason.CANCELLED, None)))
+    assert found[-1]["response"]["status"] == "cancelled"
+    assert "usage" not in found[-1]["response"]
+    with pytest.raises(EngineFault):
+        writer().ending(last(usage=None))
+
+
+def test_nothing_is_written_before_the_first_part() -> None:
+    own = writer()
+    own.accepted(Accepted("r1", 7, 3))
+    assert own.parts([]) == b""
+    assert kinds(events(own.parts([content("x")])))[:2] == ["created", "in_progress"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(EngineDied(), "server_error"), (ModelBusy(), "invalid_prompt")]
+)
+def test_a_failure_after_the_first_part_fails_the_response(error: NodeError, code: str) -> None:
+    own = writer()
+    found = events(own.parts(TURN[:3]) + own.error(error))
+    assert found[-1]["type"] == "response.failed"
+    response = found[-1]["response"]
+    assert response["status"] == "failed"
+    assert response["error"] == {"code": code, "message": error.message}
+    assert kinds(found)[-2] == "output_item.done"
+
+
+def test_a_failure_before_any_part_is_an_event_of_its_own() -> None:
+    own = writer()
+    (event,) = events(own.error(EngineDied()))
+    assert (event["type"], event["code"], event["param"]) == ("error", "engine_died", None)
+    assert own.record() is None
+
+    def use(client: openai.OpenAI) -> Any:
+        with pytest.raises(openai.APIError, match="engine process ended"):
+            list(client.responses.create(model="m", input="hi", stream=True))
+
+    with_client(writer().error(EngineDied()), use)
+
+
+def test_an_answer_given_back_as_input_is_the_same_message() -> None:
+    answer = Message(
+        "assistant",
+        'I call.\n\n"é"',
+        "Let me see.",
+        (
+            ToolCall("call_0", "find", '{"q": "é \\"x\\""}'),
+            ToolCall("call_1", "mail__send", "{}"),
+        ),
+    )
+    for include in (None, ["reasoning.encrypted_content"]):
+        output = whole(writer(include=include), TURN)["output"]
+        assert messages_of(output) == (answer,)
+        del output[0]["content"]
+        assert (messages_of(output) == (answer,)) == (include is not None)
+
+
+def test_a_snapshot_tells_what_there_is_so_far() -> None:
+    own = writer()
+    assert json.loads(own.snapshot())["output"] == []
+    own.parts(TURN[:3])
+    response = json.loads(own.snapshot())
+    RESPONSE.validate_python(response)
+    assert response["status"] == "in_progress"
+    assert [item["status"] for item in response["output"]] == ["completed", "in_progress"]
+    assert response["output"][1]["content"][0]["text"] == "I call.\n"
+    assert own.record() is None
+    own.parts(TURN[3:])
+    final = events(streamed(writer(), TURN))[-1]["response"]
+    own.ending(last())
+    assert without_time(json.loads(own.snapshot())) == without_time(final)
+
+
+def test_what_is_kept_is_the_response_and_the_input_of_this_turn() -> None:
+    own = writer(instructions="Be.", previous_response_id=None)
+    response = whole(own, TURN)
+    record = own.record()
+    assert record is not None
+    assert record.response_id == response["id"]
+    assert (record.model, record.created_s, record.previous_id) == ("alias", 99, None)
+    assert json.loads(record.body) == response
+    assert [item["id"] for item in record.items] == ["msg_0123456789abcdef-r1-i0"]
+    assert record.items[0]["content"] == [{"type": "input_text", "text": "hi"}]
+
+
+def test_nothing_is_kept_for_a_client_that_wants_nothing_kept() -> None:
+    own = writer(store=False)
+    response = whole(own, [])
+    assert response["store"] is False
+    assert own.record() is None
+
+
+def test_nothing_is_kept_of_what_was_forgotten() -> None:
+    own = writer()
+    own.forget()
+    whole(own, [])
+    assert own.record() is None
+
+
+def test_who_cancels_is_told_what_there_is_and_that_it_is_cancelled() -> None:
+    own = writer()
+    own.parts(TURN[:3])
+    told = json.loads(own.cancelled())
+    RESPONSE.validate_python(told)
+    found = events(streamed(writer(), TURN[:3], last(FinishReason.CANCELLED, None)))
+    assert told == found[-1]["response"]
+    assert [item["status"] for item in told["output"]] == ["completed", "incomplete"]
+    own.ending(last())
+    assert json.loads(own.cancelled())["status"] == "completed"
+
+
+def test_parts_of_one_step_are_told_as_if_each_came_by_itself() -> None:
+    def at_once(parts: list[Part]) -> bytes:
+        own = writer()
+        return own.parts(parts) + own.ending(last())
+
+    one_by_one = events(streamed(writer(), TURN))
+    together = events(at_once(TURN))
+    assert together[:-1] == one_by_one[:-1]
+
+
+def test_a_collected_answer_without_accounts_is_a_fault() -> None:
+    with pytest.raises(EngineFault):
+        writer().whole(Collected())

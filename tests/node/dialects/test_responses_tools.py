@@ -1,0 +1,107 @@
+"""Tools of `/v1/responses`, namespaces among them."""
+
+from typing import Any
+
+import pytest
+
+from node.dialects.responses_tools import model_name, read_tool_set
+from node.errors import BadRequest, Unsupported
+
+
+def function(name: str = "f", **more: Any) -> dict[str, Any]:
+    return {"type": "function", "name": name, **more}
+
+
+def namespace(name: str, *tools: dict[str, Any], about: str = "") -> dict[str, Any]:
+    return {"type": "namespace", "name": name, "description": about, "tools": list(tools)}
+
+
+def test_a_function_reaches_the_template_in_chat_form_without_null() -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "string", "title": None}}}
+    given = function(description=None, parameters=schema, strict=True)
+    tool_set = read_tool_set([given])
+    assert tool_set.tools[0].function == {
+        "name": "f",
+        "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+        "strict": True,
+    }
+    assert tool_set.shown == [{**given, "parameters": schema}]
+
+
+def test_no_tools_are_no_tools() -> None:
+    assert read_tool_set(None).tools == read_tool_set([]).tools == ()
+
+
+def test_functions_of_a_namespace_are_known_by_both_names() -> None:
+    given = namespace("mcp__files", function("read"), function("write"), about="Files.")
+    tool_set = read_tool_set([function("shell"), given])
+    names = [tool.name for tool in tool_set.tools]
+    assert names == ["shell", "mcp__files__read", "mcp__files__write"]
+    assert tool_set.namespaces == {
+        "mcp__files__read": ("mcp__files", "read"),
+        "mcp__files__write": ("mcp__files", "write"),
+    }
+    assert tool_set.shown[1]["name"] == "mcp__files"
+    assert [tool["name"] for tool in tool_set.shown[1]["tools"]] == ["read", "write"]
+
+
+def test_the_first_function_of_a_namespace_tells_what_it_is_about() -> None:
+    given = namespace("mail", function("a", description="A."), function("b"), about="Letters.")
+    first, second = read_tool_set([given]).tools
+    assert first.function["description"] == "mail: Letters.\n\nA."
+    assert "description" not in second.function
+
+
+def test_the_namespace_of_plain_functions_adds_nothing_to_names() -> None:
+    tool_set = read_tool_set([namespace("functions", function("f"))])
+    assert tool_set.tools[0].name == "f"
+    assert tool_set.namespaces == {"f": ("functions", "f")}
+
+
+def test_names_are_joined_once() -> None:
+    assert model_name("f") == model_name("f", "") == model_name("f", "functions") == "f"
+    assert model_name("f", "n") == model_name("f", "n__") == "n__f"
+
+
+def test_the_schema_of_a_result_is_told_in_the_description() -> None:
+    (tool,) = read_tool_set([function(description="D.", output_schema={"type": "null"})]).tools
+    text = 'D.\n\nIt returns JSON of this schema: {"type":"null"}'
+    assert tool.function["description"] == text
+
+
+@pytest.mark.parametrize(
+    ("tool", "path"),
+    [
+        ({"type": "web_search"}, "type"),
+        ({"type": "custom", "name": "x"}, "type"),
+        ({"type": "mcp"}, "type"),
+        (namespace("n", {"type": "custom", "name": "x"}), "tools[0].type"),
+        (function(defer_loading=True), "defer_loading"),
+        (function(allowed_callers=["programmatic"]), "allowed_callers"),
+        (namespace("n", {**function(), "async": True}), "tools[0].async"),
+    ],
+)
+def test_other_tools_are_unsupported_by_path(tool: dict[str, Any], path: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        read_tool_set([function("g"), tool])
+    assert caught.value.param == f"tools[1].{path}"
+
+
+@pytest.mark.parametrize(
+    ("tools", "path"),
+    [
+        ({}, "tools"),
+        (["f"], "tools[0]"),
+        ([{"name": "f"}], "tools[0].type"),
+        ([{"type": "function", "function": {"name": "f"}}], "tools[0].name"),
+        ([function("a b")], "tools[0].name"),
+        ([function(), function()], "tools[1].name"),
+        ([function("n__f"), namespace("n", function())], "tools[1].tools[0].name"),
+        ([function(parameters=[])], "tools[0].parameters"),
+        ([namespace("n")], "tools[0].tools"),
+    ],
+)
+def test_bad_tools_are_refused_by_path(tools: object, path: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_tool_set(tools)
+    assert caught.value.param == path

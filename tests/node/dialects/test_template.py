@@ -1,0 +1,29 @@
+"""What the template is told besides messages and tools."""
+
+import pytest
+
+from node.dialects.template import template_options
+from node.errors import BadRequest
+from node.request import TemplateOptions
+
+
+def test_nothing_given_is_nothing_told() -> None:
+    assert template_options(thinking=None, effort=None, kwargs=None) == TemplateOptions()
+
+
+def test_an_effort_of_none_turns_thinking_off_and_is_no_effort() -> None:
+    options = template_options(thinking=None, effort="none", kwargs={"a": None, "b": 1})
+    assert options == TemplateOptions(enable_thinking=False, kwargs={"b": 1})
+    assert template_options(thinking=True, effort="high", kwargs=None).reasoning_effort == "high"
+
+
+def test_thinking_without_effort_is_a_contradiction() -> None:
+    with pytest.raises(BadRequest) as caught:
+        template_options(thinking=True, effort="none", kwargs=None)
+    assert caught.value.param == "enable_thinking"
+
+
+def test_what_the_template_is_told_already_is_not_for_the_client() -> None:
+    with pytest.raises(BadRequest) as caught:
+        template_options(thinking=None, effort=None, kwargs={"messages": []})
+    assert caught.value.param == "chat_template_kwargs.messages"

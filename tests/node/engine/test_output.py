@@ -1,0 +1,113 @@
+"""Tokens in, parts out: what added tokens of a vocabulary mean."""
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from node.engine.detokenizer import Vocabulary
+from node.engine.output import OutputReader
+from node.types import GenerateRequest, OutputFormat, Part, PartKind, ToolSchema
+
+THINK = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
+TOOLS = (ToolSchema("f", {"type": "object", "properties": {"a": {"type": "string"}}}),)
+FORMAT = OutputFormat("think", "hermes", tools=TOOLS)
+
+
+def byte_level() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({text: at for at, text in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<|im_end|>", special=True)])
+    tokenizer.add_tokens([AddedToken(text, special=False) for text in THINK])
+    return tokenizer
+
+
+TOKENIZER = byte_level()
+
+
+def spelled(text: str) -> list[int]:
+    """The text without any added token, byte by byte."""
+    ids: list[int] = []
+    for character in text:
+        ids += TOKENIZER.encode(character).ids
+    return ids
+
+
+def token(text: str) -> list[int]:
+    return TOKENIZER.encode(text).ids
+
+
+def reader(output: OutputFormat | None = FORMAT, *stops: str) -> OutputReader:
+    return OutputReader(
+        Vocabulary(TOKENIZER), GenerateRequest("u", (), 99, stops=stops, output=output)
+    )
+
+
+def said(read: OutputReader, *runs: list[int]) -> list[Part]:
+    """The parts, those of a kind that follow each other joined."""
+    parts: list[Part] = []
+    for run in runs:
+        for number in run:
+            parts += read.read(number)
+    joined: list[Part] = []
+    for part in [*parts, *read.end()]:
+        if joined and joined[-1].kind is part.kind and part.text:
+            part = Part(part.kind, joined.pop().text + part.text, part.index)
+        joined.append(part)
+    return joined
+
+
+def test_markers_are_tokens_where_the_vocabulary_has_them() -> None:
+    told = said(
+        reader(), token("<think>"), spelled("a </think> b"), token("</think>"), spelled("c <think>")
+    )
+    assert told == [
+        Part(PartKind.REASONING, "a </think> b"),
+        Part(PartKind.CONTENT, "c <think>"),
+    ]
+
+
+def test_reasoning_tokens_are_counted_with_their_markers() -> None:
+    read = reader()
+    said(read, token("<think>"), spelled("abc"), token("</think>"), spelled("defg"))
+    assert read.reasoning_tokens == 5
+
+
+def test_a_call_is_read_from_tokens_and_from_text_alike() -> None:
+    body = '{"name": "f", "arguments": {"a": "x"}}'
+    by_token = said(reader(), token("<tool_call>"), spelled(body), token("</tool_call>"))
+    by_text = said(reader(), spelled(f"<tool_call>{body}</tool_call>"))
+    assert by_token == by_text
+    assert [part.kind for part in by_token] == [PartKind.TOOL_START, PartKind.TOOL_ARGS]
+
+
+def test_special_tokens_are_no_text() -> None:
+    assert said(reader(), spelled("a"), token("<|im_end|>"), spelled("b")) == [
+        Part(PartKind.CONTENT, "ab")
+    ]
+    assert said(reader(None), spelled("a"), token("<|im_end|>"), spelled("b")) == [
+        Part(PartKind.CONTENT, "ab")
+    ]
+
+
+def test_an_end_marker_without_its_begin_is_dropped_as_a_token_and_kept_as_text() -> None:
+    assert said(reader(), spelled("a"), token("</tool_call>")) == [Part(PartKind.CONTENT, "a")]
+    assert said(reader(), spelled("a</tool_call>")) == [Part(PartKind.CONTENT, "a</tool_call>")]
+
+
+def test_markup_is_content_where_nothing_is_to_be_read() -> None:
+    told = said(reader(None), token("<tool_call>"), spelled("x"), token("</tool_call>"))
+    assert told == [Part(PartKind.CONTENT, "<tool_call>x</tool_call>")]
+
+
+def test_a_stop_string_in_the_reasoning_ends_nothing() -> None:
+    read = reader(FORMAT, ".")
+    told = said(read, token("<think>"), spelled("a. b."), token("</think>"), spelled("c. d"))
+    assert told == [Part(PartKind.REASONING, "a. b."), Part(PartKind.CONTENT, "c")]
+    assert read.ended
+    assert read.stop == "."
+
+
+def test_an_unknown_format_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        reader(OutputFormat("nothing", "hermes", tools=TOOLS))

@@ -1,0 +1,103 @@
+"""Calls as JSON between the markers of many families."""
+
+from typing import Any
+
+import pytest
+
+from tests.node.parsing.reading import Said, read
+
+LISTS = [
+    ("apertus", "<|tools_prefix|>", "<|tools_suffix|>"),
+    ("firefunction", "functools", ""),
+    ("granite", "<|tool_call|>", ""),
+    ("granite", "<tool_call>", "</tool_call>"),
+    ("jamba", "<tool_calls>", "</tool_calls>"),
+    ("nemotron_toolcall", "<TOOLCALL>", "</TOOLCALL>"),
+    ("phi4_functools", "functools", ""),
+    ("phi4_functools", "<|tool_call|>", "<|/tool_call|>"),
+]
+OBJECTS = [
+    ("ernie45", "<tool_call>\n", "\n</tool_call>"),
+    ("gigachat3", "<|function_call|>", ""),
+    ("gigachat3", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "<|message_sep|>\n\n"),
+    ("granite_20b_fc", "<function_call> ", ""),
+    ("internlm2", "<|action_start|><|plugin|>\n", "<|action_end|>"),
+    ("reka_edge", "<tool_call>\n", "</tool_call>"),
+]
+FOUND = ("find", {"where": '"]}</x>\n', "depth": 2, "names": ["ü", "🙂"]})
+ARGUMENTS = r'{"where": "\"]}</x>\n", "depth": "2", "names": ["ü", "🙂"]}'
+PINGED: tuple[str, Any] = ("ping", {})
+
+
+def written(name: str, function: str, arguments: str) -> str:
+    if name == "apertus":
+        return f'{{"{function}": {arguments}}}'
+    key = "parameters" if name == "internlm2" else "arguments"
+    return f'{{"name": "{function}", "{key}": {arguments}}}'
+
+
+@pytest.mark.parametrize(("name", "begin", "end"), LISTS)
+def test_reads_a_list(name: str, begin: str, end: str) -> None:
+    calls = (written(name, "find", ARGUMENTS), written(name, "ping", "{}"))
+    text = f"So. {begin}[\n {calls[0]},\n {calls[1]}\n]"
+    assert read(text + end, tool_calls=name) == Said("So.", "", (FOUND, PINGED))
+    assert read(text, tool_calls=name) == Said("So.", "", (FOUND, PINGED))
+
+
+@pytest.mark.parametrize(("name", "begin", "end"), OBJECTS)
+def test_reads_objects(name: str, begin: str, end: str) -> None:
+    call, other = written(name, "find", ARGUMENTS), written(name, "ping", "{}")
+    said = Said("So.", "", (FOUND, PINGED))
+    assert read(f"So.{begin}{call}{end}\n{begin}{other}{end}", tool_calls=name) == said
+    assert read(f"So.{begin}{call}", tool_calls=name) == Said("So.", "", (FOUND,))
+
+
+@pytest.mark.parametrize(("name", "begin", "end"), LISTS)
+def test_what_is_no_list_of_calls_stays_text(name: str, begin: str, end: str) -> None:
+    undeclared = written(name, "open", "{}")
+    cut = written(name, "find", ARGUMENTS)[:-3]
+    for body in (f"[{undeclared}]", f"[{cut}", "[1, 2]", "[{}]", " and so on"):
+        text = f"{begin}{body}{end}"
+        assert read(text, tool_calls=name) == Said(text)
+
+
+@pytest.mark.parametrize(("name", "begin", "end"), OBJECTS)
+def test_what_is_no_call_stays_text(name: str, begin: str, end: str) -> None:
+    cut = written(name, "find", ARGUMENTS)[:-3]
+    for body in (written(name, "open", "{}"), cut, '{"a": 1}', "and so on"):
+        text = f"{begin}{body}".strip()
+        assert read(text, tool_calls=name) == Said(text)
+
+
+def test_an_empty_list_is_nothing() -> None:
+    assert read("<tool_calls>[]</tool_calls>So.", tool_calls="jamba") == Said("So.")
+    assert read("<|tools_prefix|>[]<|tools_suffix|>So.", tool_calls="apertus") == Said("So.")
+
+
+def test_what_follows_a_call_in_a_list_may_be_no_call() -> None:
+    text = '<tool_calls>[{"name": "ping", "arguments": {}}, {"name": "open"'
+    said = Said(', {"name": "open"', "", (PINGED,))
+    assert read(text, tool_calls="jamba") == said
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '[{"name": "open", "arguments": {}}]', "[x]", "[]"])
+def test_a_bare_list_of_granite_is_calls_or_the_answer(text: str) -> None:
+    assert read(text, tool_calls="granite") == Said(text)
+    bare = '[{"name": "ping", "arguments": {}}, {"name": "find", "arguments": {"depth": 1}}]'
+    assert read(bare, tool_calls="granite").calls == (PINGED, ("find", {"depth": 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("granite", "<think>r</think>a"),
+        ("granite", "<think>r</think><response>a</response>"),
+        ("granite", "Here is my thought process: r Here is my response: a"),
+        ("granite", "Here's my thought process: r\nHere's my response:\na"),
+        ("ernie45", "r</think>a"),
+        ("ernie45", "<think>\nr\n</think>\n\n<response>\na\n</response>\n"),
+        ("apertus", "<|inner_prefix|>r<|inner_suffix|>a"),
+    ],
+)
+def test_reads_reasoning(name: str, text: str) -> None:
+    assert read(text, reasoning=name) == Said("a", "r")

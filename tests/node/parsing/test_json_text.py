@@ -1,0 +1,51 @@
+"""JSON as models write it."""
+
+import pytest
+
+from node.parsing.json_text import JsonScan, is_strict_json, read_json, write_json
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": "}\\"", "b": [1, -2.5e+3, true, null]}',
+        '["]", {"a": {}}]',
+        '"a \\\\ \\u00e9 b"',
+        "{}",
+    ],
+)
+def test_a_value_ends_where_it_does_however_it_is_cut(text: str) -> None:
+    behind = text + " } ]"
+    for at in range(len(behind) + 1):
+        scan = JsonScan()
+        end = scan.read(behind, 0, at)
+        assert scan.is_whole == (at >= len(text))
+        assert end == min(at, len(text))
+        if not scan.is_whole:
+            assert scan.read(behind, end, len(behind)) == len(text)
+            assert scan.is_whole
+
+
+@pytest.mark.parametrize("text", ["{'a': 1}", '{"a": <|end|>', '["a" | "b"]'])
+def test_what_no_json_has_is_seen_at_once(text: str) -> None:
+    with pytest.raises(ValueError, match="not JSON"):
+        JsonScan().read(text, 0, len(text))
+
+
+def test_strings_may_span_lines_but_are_not_strict_then() -> None:
+    assert read_json('{"a": "b\nc"}') == {"a": "b\nc"}
+    assert not is_strict_json('{"a": "b\nc"}')
+    assert is_strict_json('{"a": "b\\nc"}')
+
+
+@pytest.mark.parametrize("text", ["NaN", "[Infinity]", "{", "[" * 100_000])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_json(text)
+    assert not is_strict_json(text)
+
+
+def test_a_lone_surrogate_is_written_as_an_escape() -> None:
+    assert write_json({"a": "é"}) == '{"a": "é"}'
+    assert write_json(["\ud83d"]) == '["\\ud83d"]'
+    assert not is_strict_json('"\ud83d"')

@@ -1,0 +1,298 @@
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from node.dialects.base import Collected
+from node.parsing.machine import TextMachine
+from node.parsing.source import HELD_LENGTH
+from node.types import OutputFormat, Part, PartKind, ToolSchema
+
+CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
+TOOLS = (
+    ToolSchema("f", {"type": "object", "properties": {"n": {"type": "integer"}, "s": {}}}),
+    ToolSchema("g"),
+)
+
+
+def form(**changes: Any) -> OutputFormat:
+    return OutputFormat(**{"reasoning": "think", "tool_calls": "hermes", "tools": TOOLS} | changes)
+
+
+def call(name: str = "f", **arguments: Any) -> str:
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+def parts_of(machine: TextMachine, pieces: Iterable[str]) -> list[Part]:
+    """What comes piece by piece; parts of a kind as one."""
+    collected = Collected()
+    for piece in pieces:
+        collected.add(machine.feed(piece))
+        if machine.ended:
+            break
+    collected.add(machine.finish())
+    return [Part(each.kind, each.text, 0, each.name) for each in collected.segments]
+
+
+def read(output: OutputFormat | None, text: str, stops: tuple[str, ...] = ()) -> list[Part]:
+    """What a machine makes of the text, which is the same however it is cut."""
+    machine = TextMachine(output, stops)
+    whole = parts_of(machine, [text])
+    for pieces in cuts(text):
+        again = TextMachine(output, stops)
+        assert parts_of(again, pieces) == whole
+        assert (again.ended, again.stop) == (machine.ended, machine.stop)
+    return whole
+
+
+def cuts(text: str) -> Iterator[Iterable[str]]:
+    yield text
+    for at in range(1, len(text)):
+        yield text[:at], text[at:]
+
+
+def content(text: str) -> Part:
+    return Part(CONTENT, text)
+
+
+def reasoning(text: str) -> Part:
+    return Part(REASONING, text)
+
+
+def told(name: str, arguments: str) -> Part:
+    return Part(PartKind.TOOL_START, arguments, 0, name)
+
+
+class TestCalls:
+    def test_a_call_is_a_start_and_its_arguments(self) -> None:
+        machine = TextMachine(form(), uid="row")
+        parts = machine.feed(call("g") + call(n=1))
+        assert [(each.kind, each.name, each.index, each.text) for each in parts] == [
+            (PartKind.TOOL_START, "g", 0, ""),
+            (PartKind.TOOL_ARGS, "", 0, "{}"),
+            (PartKind.TOOL_START, "f", 1, ""),
+            (PartKind.TOOL_ARGS, "", 1, '{"n": 1}'),
+        ]
+        assert machine.finish() == []
+        ids = [each.call_id for each in parts if each.call_id]
+        assert len(set(ids)) == 2
+        assert all(each.startswith("call_") for each in ids)
+
+    def test_ids_are_those_of_the_row(self) -> None:
+        ids = {
+            part.call_id
+            for uid in ("a", "a", "b")
+            for part in TextMachine(form(), uid=uid).feed(call("g"))
+            if part.kind is PartKind.TOOL_START
+        }
+        assert len(ids) == 2
+
+    def test_parts_come_in_the_order_in_which_they_were_said(self) -> None:
+        text = f"<think>a</think>b{call('g')}c{call(n=1)}"
+        assert read(form(), text) == [
+            reasoning("a"),
+            content("b"),
+            told("g", "{}"),
+            content("c"),
+            told("f", '{"n": 1}'),
+        ]
+
+    def test_the_arguments_are_the_json_that_the_model_wrote(self) -> None:
+        written = '{"s":  "\\u00e9 \\"q\\" é", "n": 1 }'
+        text = f'<tool_call>{{"name": "f", "arguments": {json.dumps(written)}}}</tool_call>'
+        assert read(form(), text) == [told("f", written)]
+
+    def test_arguments_that_are_not_strictly_json_become_it(self) -> None:
+        text = '<tool_call>{"name": "f", "arguments": {"s": "a\nb"}}</tool_call>'
+        (part,) = read(form(), text)
+        assert json.loads(part.text) == {"s": "a\nb"}
+
+    def test_a_call_that_was_made_before_is_told_once(self) -> None:
+        text = call(n=1, s="a") + call(s="a", n=1) + call(n=2) + call(n=1, s="a")
+        names = [part.text for part in read(form(), text)]
+        assert [json.loads(each) for each in names] == [{"n": 1, "s": "a"}, {"n": 2}]
+
+    def test_a_call_that_was_made_before_is_told_again_on_demand(self) -> None:
+        assert len(read(form(repeated_calls=True), call(n=1) * 13)) == 13
+
+    def test_the_first_call_ends_the_row_where_one_is_wanted(self) -> None:
+        output = form(parallel_calls=False)
+        text = f"a{call(n=1)}b{call(n=2)}"
+        assert read(output, text) == [content("a"), told("f", '{"n": 1}')]
+        machine = TextMachine(output)
+        machine.feed(text)
+        assert (machine.ended, machine.stop) == (True, None)
+        assert machine.finish() == []
+
+    def test_without_tools_their_markup_is_content(self) -> None:
+        text = f"<think>a</think>b {call(n=1)} c"
+        assert read(form(tools=()), text) == [reasoning("a"), content(f"b {call(n=1)} c")]
+        assert read(form(tool_calls="none"), text)[1] == content(f"b {call(n=1)} c")
+
+    def test_a_truncated_call_is_content(self) -> None:
+        text = f"a\n{call(n=1)[:-20]}"
+        assert read(form(), text) == [content(text)]
+
+
+class TestWhiteSpace:
+    def test_that_of_an_answer_is_kept(self) -> None:
+        assert read(form(), " a\n\n\n b \n") == [content(" a\n\n\n b \n")]
+        assert read(None, "\n a \n") == [content("\n a \n")]
+
+    def test_that_next_to_reasoning_is_markup(self) -> None:
+        text = "\n<think>\n a\n\n b \n</think>\n\n c\n"
+        assert read(form(), text) == [reasoning("a\n\n b"), content("c\n")]
+
+    def test_that_between_an_answer_and_calls_is_markup(self) -> None:
+        assert read(form(), f"a\n\n{call(n=1)}\n{call(n=2)}\n") == [
+            content("a"),
+            told("f", '{"n": 1}'),
+            told("f", '{"n": 2}'),
+        ]
+
+    def test_paragraphs_are_not_merged_where_an_answer_goes_on(self) -> None:
+        said = [part.text for part in read(form(), f"a\n\n{call(n=1)}\n\nb") if not part.name]
+        assert "".join(said).split() == ["a", "b"]
+        assert "\n\n" in "".join(said)
+
+    def test_a_piece_of_white_space_is_told(self) -> None:
+        machine = TextMachine(form())
+        pieces = ("a", "\n\n", "b", " ", "c")
+        found = [part.text for piece in pieces for part in machine.feed(piece)]
+        assert "".join(found) == "a\n\nb c"
+
+
+class TestStops:
+    @pytest.mark.parametrize("output", [None, form(), form(tools=())])
+    def test_the_answer_ends_before_a_stop_string(self, output: OutputFormat | None) -> None:
+        assert read(output, "some halt more", ("halt",)) == [content("some ")]
+        machine = TextMachine(output, ("halt",))
+        assert [part.text for piece in ("ha", "l") for part in machine.feed(piece)] == []
+        machine.feed("t")
+        assert (machine.ended, machine.stop) == (True, "halt")
+
+    @pytest.mark.parametrize("output", [None, form()])
+    def test_what_only_begins_as_a_stop_string_is_told(self, output: OutputFormat | None) -> None:
+        assert read(output, "a hal", ("halt",)) == [content("a hal")]
+
+    def test_stop_strings_are_looked_for_in_the_answer_only(self) -> None:
+        text = f"<think>a. halt.</think>b{call(s='halt.')}c halt d"
+        assert read(form(), text, ("halt",)) == [
+            reasoning("a. halt."),
+            content("b"),
+            told("f", '{"s": "halt."}'),
+            content("c "),
+        ]
+
+    def test_markup_parts_what_would_be_a_stop_string(self) -> None:
+        text = f"ha{call('g')}lt"
+        assert [part.text for part in read(form(), text, ("halt",))] == ["ha", "{}", "lt"]
+
+    def test_a_stop_string_may_be_markup(self) -> None:
+        assert read(form(tools=()), "a <tool_call> b", ("<tool_call>",)) == [content("a ")]
+
+
+class TestReasoning:
+    def test_it_is_told_where_the_row_stands(self) -> None:
+        machine = TextMachine(form(prompt_tail="<think>\n"))
+        machine.feed("a")
+        assert machine.in_reasoning
+        machine.feed("</think>b")
+        assert not machine.in_reasoning
+        assert not TextMachine(None).in_reasoning
+
+    def test_its_markers_count_as_tokens_only_where_they_are_such(self) -> None:
+        machine = TextMachine(form(), token_markers=frozenset({"<think>", "</think>"}))
+        collected = Collected()
+        collected.add(machine.feed_token("<think>", special=False))
+        collected.add(machine.feed("the text </think> "))
+        collected.add(machine.feed_token("</think>", special=False))
+        collected.add(machine.feed("an answer </think>"))
+        collected.add(machine.feed_token("</think>", special=False))
+        collected.add(machine.finish())
+        assert collected.text(REASONING) == "the text </think>"
+        assert collected.text(CONTENT) == "an answer </think>"
+
+    @pytest.mark.parametrize("tools", [TOOLS, ()])
+    def test_a_stray_end_token_is_no_content(self, tools: tuple[ToolSchema, ...]) -> None:
+        for end in ("</think>", "</tool_call>"):
+            machine = TextMachine(form(tools=tools))
+            parts = [*machine.feed("a"), *machine.feed_token(end, special=False)]
+            parts += [*machine.feed("b"), *machine.finish()]
+            text = "".join(part.text for part in parts)
+            # Without tools the ends of calls are text, as all of their markup.
+            kept = end == "</tool_call>" and not tools
+            assert text == (f"a{end}b" if kept else "ab")
+
+    def test_a_stray_end_as_text_is_content(self) -> None:
+        text = "One ends with </think>, the other with </tool_call>."
+        assert read(form(), text) == [content(text)]
+
+
+class TestTokens:
+    def test_markup_is_read_from_tokens_as_from_text(self) -> None:
+        machine = TextMachine(form(), token_markers=frozenset({"<tool_call>", "</tool_call>"}))
+        collected = Collected()
+        collected.add(machine.feed_token("<tool_call>", special=True))
+        collected.add(machine.feed('\n{"name": "g", "arguments": {}}\n'))
+        collected.add(machine.feed_token("</tool_call>", special=True))
+        collected.add(machine.finish())
+        assert [(each.kind, each.name, each.text) for each in collected.segments] == [
+            (PartKind.TOOL_START, "g", "{}")
+        ]
+
+    @pytest.mark.parametrize("output", [None, form(), OutputFormat()])
+    def test_special_tokens_are_no_text(self, output: OutputFormat | None) -> None:
+        machine = TextMachine(output)
+        parts = [*machine.feed("a"), *machine.feed_token("<|end|>", special=True)]
+        parts += [*machine.feed_token("<|added|>", special=False), *machine.finish()]
+        assert "".join(part.text for part in parts) == "a<|added|>"
+
+
+class TestHolding:
+    @pytest.mark.parametrize("filler", ["x", "{", "<", " ", "\n", '"', "</think>"])
+    def test_an_endless_block_becomes_text_at_the_same_place(self, filler: str) -> None:
+        opened = '<tool_call>{"name": "f", "arguments": {"s": "'
+        text = "a" + opened + filler * (3 * HELD_LENGTH // len(filler))
+        expected = parts_of(TextMachine(form()), [text])
+        assert "".join(part.text for part in expected).strip() == text.strip()
+        for size in (997, HELD_LENGTH):
+            pieces = [text[at : at + size] for at in range(0, len(text), size)]
+            assert parts_of(TextMachine(form()), pieces) == expected
+
+    def test_no_more_is_held_than_a_block_may_have(self) -> None:
+        machine = TextMachine(form())
+        shown = fed = 0
+        for piece in ['<tool_call>{"name": "f", "arguments": {"s": "', *["x" * 1000] * 200]:
+            fed += len(piece)
+            shown += sum(len(part.text) for part in machine.feed(piece))
+            assert fed - shown <= HELD_LENGTH + len("<tool_call>")
+
+    def test_a_call_behind_an_endless_one_is_read(self) -> None:
+        text = "<tool_call>{" + "x" * HELD_LENGTH + call("g")
+        assert read_once(form(), text)[-1] == told("g", "{}")
+
+    def test_text_that_is_no_markup_is_told_at_once(self) -> None:
+        machine = TextMachine(form())
+        assert machine.feed("a < b") == [content("a < b")]
+        assert machine.feed(" <tool") == []
+        assert machine.feed("s>") == [content(" <tools>")]
+
+
+def read_once(output: OutputFormat, text: str) -> list[Part]:
+    return parts_of(TextMachine(output), [text])
+
+
+def test_nothing_comes_of_nothing() -> None:
+    for output in (None, form()):
+        machine = TextMachine(output)
+        assert machine.feed("") == []
+        assert machine.finish() == []
+
+
+def test_a_format_that_is_not_known_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        TextMachine(form(reasoning="no such"))
+    with pytest.raises(KeyError):
+        TextMachine(form(tool_calls="no such"))

@@ -1,0 +1,59 @@
+"""Outputs of Muse."""
+
+import pytest
+
+from tests.node.parsing.reading import Said, read
+
+START = "<|start|>assistant"
+
+
+def muse(text: str, tail: str = START) -> Said:
+    return read(text, reasoning="muse", tool_calls="muse", tail=tail)
+
+
+def block(name: str, *parameters: tuple[str, str]) -> str:
+    inner = "".join(
+        f'<atem:parameter name="{key}">{text}</atem:parameter>\n' for key, text in parameters
+    )
+    invoke = f'<atem:invoke name="{name}">\n{inner}</atem:invoke>\n'
+    return f"<atem:function_calls>\n{invoke}</atem:function_calls>"
+
+
+def test_messages_to_self_to_the_user_and_to_a_tool_are_told_apart() -> None:
+    text = (
+        f" to=self<|message|>Hm.<|eom|>{START} to=user<|message|>I look.<|eom|>"
+        f"{START} to=find<|message|>{block('find', ('where', ' x '), ('depth', '2'))}<|eom|>"
+        f"{START} to=ping<|message|>{block('ping')}<|eot|>"
+    )
+    expected = Said("I look.", "Hm.", (("find", {"where": " x ", "depth": 2}), ("ping", {})))
+    assert muse(text) == muse(text, tail="") == expected
+
+
+def test_a_block_that_is_said_to_the_user_is_no_call() -> None:
+    text = "Write it so:\n" + block("find", ("where", "x"))
+    assert muse(f" to=user<|message|>{text}<|eot|>") == Said(text)
+
+
+def test_a_message_to_nobody_is_the_answer() -> None:
+    assert muse("<|message|>So.<|eot|>") == muse("So.") == Said("So.")
+
+
+def test_the_prompt_may_have_opened_the_message() -> None:
+    assert muse("Hm.<|eom|>", START + " to=self<|message|>") == Said("", "Hm.")
+    assert muse("so.<|eot|>", START + " to=user<|message|>It is ") == Said("so.")
+
+
+@pytest.mark.parametrize("value", ["<b>a</b>\n</atem:parameter> b", '["a"', "</atem:invoke>"])
+def test_values_are_bare_text(value: str) -> None:
+    text = f" to=find<|message|>{block('find', ('where', value), ('mode', 'm'))}<|eot|>"
+    assert muse(text) == Said(calls=(("find", {"where": value, "mode": "m"}),))
+
+
+def test_a_header_that_the_output_ends_within_is_no_text() -> None:
+    assert muse(" to=us") == Said()
+
+
+def test_what_is_no_call_stays_text() -> None:
+    for body in (block("unknown"), block("find", ("where", "x"))[:-50]):
+        text = "to=find<|message|>" + body
+        assert muse(text) == Said(text)

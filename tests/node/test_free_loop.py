@@ -1,0 +1,102 @@
+"""A very long prompt holds up nobody: neither a stream that runs, nor /health."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node import prompt
+from node.engine.script import Script, ScriptedModel
+from tests.node import tokenisers
+from tests.node.serving import WAIT_S, RunningAgent, running
+
+MOST_S = 0.1
+"""Longest delay of anybody else."""
+TOKENS = 150_000
+ATTEMPTS = 4
+"""The machine may be busy with something else in one of them."""
+TEMPLATE = (
+    "{%- if tools %}<|begin|>system\n{{ tools | tojson }}<|end|>{% endif -%}"
+    "{%- for message in messages %}<|begin|>{{ message.role }}\n{{ message.content }}<|end|>"
+    "{% endfor -%}{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
+)
+FUNCTION = {
+    "description": "Looks for something. " * 200,
+    "parameters": {"type": "object", "properties": {"what": {"type": "string"}}},
+}
+
+
+@pytest.fixture
+def real_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripted models get a real tokeniser and a real template."""
+    folder = tokenisers.made_folder(tmp_path / "model", tokenisers.byte_level(), TEMPLATE)
+    renderer = prompt.PromptRenderer(folder)
+    monkeypatch.setattr(prompt, "ScriptedRenderer", lambda formats: renderer)
+
+
+def long_body(number: int) -> bytes:
+    """A session of that many tokens, like none before it."""
+    said = f"{number} the weather in Paris is fine today and the tool says so. " * 30
+    messages = [
+        {"role": "assistant" if at % 2 else "user", "content": f"{at}: {said}"} for at in range(401)
+    ]
+    tools = [
+        {"type": "function", "function": {"name": f"look_{at}", **FUNCTION}} for at in range(40)
+    ]
+    body = {"model": "scripted", "max_tokens": 1, "messages": messages, "tools": tools}
+    return json.dumps(body).encode()
+
+
+async def health_waits(agent: RunningAgent, until: asyncio.Task[Any]) -> AsyncIterator[float]:
+    """Over one connection, how long each answer of /health took."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", agent.port)
+    while not until.done():
+        began_s = time.monotonic()
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        await reader.readexactly(length)
+        yield time.monotonic() - began_s
+        await asyncio.sleep(0.002)
+    writer.close()
+    await writer.wait_closed()
+
+
+async def chunk_gaps(reader: asyncio.StreamReader, until: asyncio.Task[Any]) -> float:
+    """The longest wait for a chunk of a stream."""
+    worst_s, last_s = 0.0, time.monotonic()
+    while not until.done():
+        await reader.readuntil(b"\n\n")
+        now_s = time.monotonic()
+        worst_s, last_s = max(worst_s, now_s - last_s), now_s
+    return worst_s
+
+
+@pytest.mark.usefixtures("real_prompts")
+async def test_a_prompt_of_150_000_tokens_delays_no_other_stream_and_no_health_check(
+    tmp_path: Path,
+) -> None:
+    script = Script(models=(ScriptedModel(context_tokens=2_000_000),), token_interval_s=0.005)
+    best_s = WAIT_S
+    async with running(tmp_path / "home", script) as agent, asyncio.timeout(60):
+        stream = {"model": "scripted", "stream": True, "max_tokens": 100_000}
+        stream["messages"] = [{"role": "user", "content": "hello"}]
+        reader, writer = await agent.send_raw(json.dumps(stream).encode())
+        await reader.readuntil(b"data: ")
+        for number in range(ATTEMPTS):
+            body = long_body(number)
+            post = asyncio.create_task(agent.client.post("/v1/chat/completions", content=body))
+            gaps = asyncio.create_task(chunk_gaps(reader, post))
+            worst_s = max([wait_s async for wait_s in health_waits(agent, post)])
+            usage = (await post).json()["usage"]
+            assert usage["prompt_tokens"] >= TOKENS
+            best_s = min(best_s, max(worst_s, await gaps))
+            if best_s < MOST_S:
+                break
+        writer.close()
+        await writer.wait_closed()
+    assert best_s < MOST_S

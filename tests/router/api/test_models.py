@@ -1,0 +1,125 @@
+"""`/v1/models`: one shape for OpenAI's and Anthropic's clients, with what the nodes tell."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from node.protocol.messages import ModelStatus, StatusEvent
+from router.api.models import Models
+from router.fleet import Fleet
+from tests.router.api.test_v1 import a_node, refused
+from tests.router.conftest import (
+    RunningRouter,
+    StartNode,
+    model_status,
+    node_record,
+    node_status,
+)
+
+FIELDS = {
+    "id",
+    "object",
+    "created",
+    "owned_by",
+    "type",
+    "display_name",
+    "created_at",
+    "context_window",
+    "max_model_len",
+    "capabilities",
+    "tool_call_parser",
+    "reasoning_parser",
+}
+
+
+async def listed(router: RunningRouter, name: str = "") -> dict[str, Any]:
+    path = f"/v1/models/{name}" if name else "/v1/models"
+    caller = await router.send("GET", path, x_api_key=router.key)
+    answer = json.loads(await caller.body())
+    assert caller.status == 200 and isinstance(answer, dict)
+    return answer
+
+
+def fleet_of(*models: ModelStatus) -> Fleet:
+    """A fleet with one node for each status."""
+    fleet = Fleet()
+    for number, model in enumerate(models):
+        record = node_record(f"http://{number}", str(number))
+        fleet.add(record)
+        fleet.heard(record.id, node_status(model, node_id=record.id))
+    return fleet
+
+
+async def test_models_and_aliases_are_listed(router: RunningRouter, start_node: StartNode) -> None:
+    await a_node(router, start_node, "org/b", "a")
+    router.core.fleet.set_alias("fast", "org/b")
+    router.core.fleet.set_alias("dangling", "nobody-has-this")
+    answer = await listed(router)
+    assert [model["id"] for model in answer.pop("data")] == ["a", "fast", "org/b"]
+    assert answer == {"object": "list", "has_more": False, "first_id": "a", "last_id": "org/b"}
+
+
+async def test_a_fleet_without_models_has_an_empty_list(router: RunningRouter) -> None:
+    assert await listed(router) == {
+        "object": "list",
+        "data": [],
+        "has_more": False,
+        "first_id": None,
+        "last_id": None,
+    }
+
+
+async def test_a_model_and_its_alias_show_what_its_node_tells(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    status = model_status(
+        "org/b",
+        context_tokens=4096,
+        capabilities=("completion", "tools", "reasoning"),
+        tool_parser="hermes",
+        reasoning_parser="think",
+    )
+    node = await start_node(lambda _: None, first_events=(StatusEvent(node_status(status)),))
+    await router.add(node)
+    router.core.fleet.set_alias("fast", "org/b")
+    for name in ("fast", "org/b", "org%2Fb"):
+        model = await listed(router, name)
+        assert set(model) == FIELDS
+        assert model["id"] == model["display_name"] == name.replace("%2F", "/")
+        assert (model["object"], model["type"]) == ("model", "model")
+        assert model["context_window"] == model["max_model_len"] == 4096
+        assert model["capabilities"] == ["completion", "tools", "reasoning"]
+        assert (model["tool_call_parser"], model["reasoning_parser"]) == ("hermes", "think")
+        moment = datetime.fromisoformat(model["created_at"])
+        assert moment.timestamp() == model["created"]
+    assert await listed(router, "org/b") in (await listed(router))["data"]
+
+
+def test_of_several_nodes_what_holds_on_each_is_shown() -> None:
+    fleet = fleet_of(
+        model_status(context_tokens=8192, capabilities=("completion", "tools")),
+        model_status(),
+        model_status(context_tokens=4096, capabilities=("completion",), tool_parser="hermes"),
+        model_status("other", context_tokens=1, capabilities=("x",)),
+    )
+    model = Models(fleet, 0).one("m")
+    assert model["context_window"] == 4096
+    assert model["capabilities"] == ["completion"]
+    assert (model["tool_call_parser"], model["reasoning_parser"]) == ("hermes", None)
+    assert model["created_at"] == "1970-01-01T00:00:00Z"
+
+
+def test_a_model_of_which_nothing_is_told_shows_nothing() -> None:
+    model = Models(fleet_of(model_status()), 0).one("m")
+    assert (model["context_window"], model["capabilities"]) == (None, [])
+
+
+@pytest.mark.parametrize("name", ["x", "dangling"])
+async def test_a_model_that_nobody_has_is_404(router: RunningRouter, name: str) -> None:
+    router.core.fleet.set_alias("dangling", "nobody-has-this")
+    caller = await router.send("GET", f"/v1/models/{name}", x_api_key=router.key)
+    await refused(caller, 404, "model_not_found")

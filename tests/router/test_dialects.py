@@ -1,0 +1,114 @@
+"""Every error of the router in the dialect of whoever asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from router.dialects import Dialect, dialect_of, error_body, event_body
+from router.errors import BadRequest, NodeFailed, RouterError
+from tests.router.test_errors import ALL
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        ("/v1/chat/completions", Dialect.OPENAI),
+        ("/v1/completions", Dialect.OPENAI),
+        ("/v1/models", Dialect.OPENAI),
+        ("/v1/messagesx", Dialect.OPENAI),
+        ("/v1/responses", Dialect.RESPONSES),
+        ("/v1/responses/resp_1/cancel", Dialect.RESPONSES),
+        ("/v1/messages", Dialect.ANTHROPIC),
+        ("/v1/messages/count_tokens", Dialect.ANTHROPIC),
+        ("/v1/messages/nothing", Dialect.ANTHROPIC),
+    ],
+)
+def test_the_path_tells_the_dialect(path: str, dialect: Dialect) -> None:
+    assert dialect_of(path) is dialect
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_every_error_has_an_anthropic_envelope(kind: type[RouterError]) -> None:
+    error = kind()
+    error.request_id = "req_1"
+    answer = json.loads(error_body(error, Dialect.ANTHROPIC))
+    assert set(answer) == {"type", "error", "request_id"}
+    assert (answer["type"], answer["request_id"]) == ("error", "req_1")
+    assert set(answer["error"]) == {"type", "message"}
+    assert answer["error"]["message"] == error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, "invalid_request_error"),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        (404, "not_found_error"),
+        (405, "api_error"),
+        (413, "request_too_large"),
+        (429, "rate_limit_error"),
+        (500, "api_error"),
+        (502, "api_error"),
+        (503, "overloaded_error"),
+        (504, "timeout_error"),
+        (529, "overloaded_error"),
+    ],
+)
+def test_the_status_tells_anthropic_s_type(status: int, kind: str) -> None:
+    error = RouterError("No.")
+    error.status = status
+    answer = json.loads(error_body(error, Dialect.ANTHROPIC))
+    assert answer["error"] == {"type": kind, "message": "No."}
+    assert answer["request_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [("Too hot.", "temperature: Too hot."), ("temperature is 9.", "temperature is 9.")],
+)
+def test_anthropic_s_message_names_the_field(message: str, told: str) -> None:
+    error = BadRequest(message, param="temperature")
+    assert json.loads(error_body(error, Dialect.ANTHROPIC))["error"]["message"] == told
+
+
+@pytest.mark.parametrize("dialect", [Dialect.OPENAI, Dialect.RESPONSES])
+def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: Dialect) -> None:
+    error = BadRequest("No.", param="x")
+    assert error_body(error, dialect) == error.body()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said"),
+    [
+        (
+            Dialect.OPENAI,
+            {"error": {"message": "Gone.", "type": "server_error", "param": None, "code": "c"}},
+        ),
+        (
+            Dialect.RESPONSES,
+            {
+                "type": "error",
+                "code": "c",
+                "message": "Gone.",
+                "param": None,
+                "sequence_number": 7,
+            },
+        ),
+        (
+            Dialect.ANTHROPIC,
+            {
+                "type": "error",
+                "error": {"type": "api_error", "message": "Gone."},
+                "request_id": None,
+            },
+        ),
+    ],
+)
+def test_an_event_says_the_error_in_its_dialect(dialect: Dialect, said: dict[str, Any]) -> None:
+    error = NodeFailed("Gone.")
+    error.code = "c"
+    assert json.loads(event_body(error, dialect, 7)) == said
