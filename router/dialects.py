@@ -38,6 +38,15 @@ def dialect_of(path: str) -> Dialect:
     return Dialect.OPENAI
 
 
+def id_headers(request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
+    """The id of a request under the names that the dialect's clients look for."""
+    value = request_id.encode()
+    headers = [(b"x-request-id", value)]
+    if dialect is Dialect.ANTHROPIC:
+        headers.append((b"request-id", value))
+    return headers
+
+
 def error_body(error: RouterError, dialect: Dialect) -> bytes:
     """The body of an HTTP error."""
     return _anthropic_body(error) if dialect is Dialect.ANTHROPIC else error.body()

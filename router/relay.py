@@ -11,7 +11,7 @@ from typing import Any
 
 from node.protocol.ids import client_id
 from router import sse
-from router.dialects import dialect_of
+from router.dialects import dialect_of, id_headers
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.ledger import (
@@ -222,7 +222,7 @@ class Relay:
 
     def _fleet_headers(self, request_id: str) -> list[tuple[bytes, bytes]]:
         return [
-            (b"x-request-id", request_id.encode()),
+            *id_headers(request_id, self._dialect),
             (b"x-fleet-model", self.ticket.model.encode("utf-8", "replace")),
         ]
 

@@ -123,8 +123,12 @@ class Call:
         return [(b"x-fleet-model", safe), *self.id_headers()]
 
     def id_headers(self) -> Headers:
-        shown = self.shown_id
-        return [(HEADER_REQUEST_ID.encode(), shown.encode())] if shown else []
+        shown = self.shown_id.encode()
+        if not shown:
+            return []
+        # Anthropic's clients look for another name.
+        names = [HEADER_REQUEST_ID.encode()] + [b"request-id"] * is_anthropic(self.path)
+        return [(name, shown) for name in names]
 
     @property
     def shown_id(self) -> str:
@@ -155,9 +159,13 @@ class Call:
 
 def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
     """The error as the dialect of the path says it."""
-    is_anthropic = path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
-    spell = anthropic_errors.error_body if is_anthropic else openai_errors.error_body
+    spell = anthropic_errors.error_body if is_anthropic(path) else openai_errors.error_body
     return spell(error, request_id)
+
+
+def is_anthropic(path: str) -> bool:
+    """Whether what stands at the path speaks Anthropic's dialect."""
+    return path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
 
 
 async def send_error(send: Send, error: NodeError, path: str = "") -> None:

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from router.dialects import Dialect, error_body
+from router.dialects import Dialect, error_body, id_headers
 from router.errors import RouterError
 from router.relay import HEADER_SHOULD_RETRY, Send
 
@@ -21,7 +21,7 @@ async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.
     if not error.worth_retry:
         headers.append((HEADER_SHOULD_RETRY, b"false"))
     if error.request_id is not None:
-        headers.append((b"x-request-id", error.request_id.encode()))
+        headers += id_headers(error.request_id, dialect)
     await send_bytes(send, error.status, error_body(error, dialect), headers)
 
 

@@ -92,7 +92,7 @@ def test_a_bad_key_is_an_authentication_error(front: Router) -> None:
         ("messages", []),
         ("max_tokens", -1),
         ("temperature", 9),
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
         ("n", 2),
         ("logprobs", True),

@@ -1,0 +1,264 @@
+"""Errors in the caller's dialect, running requests and stored responses, through a router."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from node.protocol.ids import parse_id
+from tests.acceptance.processes import Router, fleet
+
+MODEL = "scripted"
+LONG_TOKENS = 5000
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    """A router before two slow agents."""
+    script: dict[str, object] = {"token_interval_s": 0.01}
+    with fleet(tmp_path_factory.mktemp("dialects"), script, script) as (running, _agents):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def other_key(front: Router) -> str:
+    made = json.loads(front.must("keys", "create", "other", "--json"))
+    return str(made["key"])
+
+
+@contextmanager
+def _openai(front: Router, key: str = "") -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(
+        base_url=front.url + "/v1", api_key=key or front.key, max_retries=0, timeout=TIMEOUT_S
+    ) as client:
+        yield client
+
+
+@contextmanager
+def _anthropic(front: Router, key: str = "") -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(
+        base_url=front.url, api_key=key or front.key, max_retries=0, timeout=TIMEOUT_S
+    ) as client:
+        yield client
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """One path, asked by its SDK; `ask(front, key, fields)` adds fields to the body."""
+
+    path: str
+    sdk: Any
+    ask: Callable[[Router, str, dict[str, Any]], object]
+    refused: tuple[str, object]
+    """A field that is refused, and its value."""
+
+    def kind(self, error: Any) -> str:
+        """What the error's envelope calls it."""
+        if self.sdk is anthropic:
+            assert error.body["type"] == "error"
+            return str(error.body["error"]["type"])
+        return str(error.type)
+
+
+def _ask_chat(front: Router, key: str, fields: dict[str, Any]) -> object:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], **fields}
+    with _openai(front, key) as client:
+        return client.post("/chat/completions", body=body, cast_to=object)
+
+
+def _ask_response(front: Router, key: str, fields: dict[str, Any]) -> object:
+    with _openai(front, key) as client:
+        body = {"model": MODEL, "input": "hello", **fields}
+        return client.post("/responses", body=body, cast_to=object)
+
+
+def _ask_message(front: Router, key: str, fields: dict[str, Any]) -> object:
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "max_tokens": 4,
+        "messages": [{"role": "user", "content": "hello"}],
+    }
+    with _anthropic(front, key) as client:
+        return client.messages.create(**body, extra_body=fields)
+
+
+ASKERS = (
+    Asker("chat", openai, _ask_chat, ("n", 2)),
+    Asker("responses", openai, _ask_response, ("conversation", "conv_1")),
+    Asker("messages", anthropic, _ask_message, ("container", "box")),
+)
+_each_path = pytest.mark.parametrize("asker", ASKERS, ids=lambda asker: asker.path)
+
+
+@_each_path
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_model_is_not_found(front: Router, asker: Asker, stream: bool) -> None:
+    with pytest.raises(asker.sdk.NotFoundError) as caught:
+        asker.ask(front, "", {"model": "scriptd", "stream": stream})
+    assert "scripted" in str(caught.value)
+    expected = "not_found_error" if asker.sdk is anthropic else "invalid_request_error"
+    assert asker.kind(caught.value) == expected
+    if asker.sdk is openai:
+        assert caught.value.param == "model"
+        assert caught.value.code == "model_not_found"
+
+
+@_each_path
+def test_a_bad_key_is_an_authentication_error(front: Router, asker: Asker) -> None:
+    with pytest.raises(asker.sdk.AuthenticationError) as caught:
+        asker.ask(front, "mlxf-wrong", {})
+    assert asker.kind(caught.value) == "authentication_error"
+
+
+@_each_path
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refused_field_is_named(front: Router, asker: Asker, stream: bool) -> None:
+    name, value = asker.refused
+    with pytest.raises(asker.sdk.BadRequestError) as caught:
+        asker.ask(front, "", {name: value, "stream": stream})
+    assert asker.kind(caught.value) == "invalid_request_error"
+    assert name in caught.value.message
+    if asker.sdk is openai:
+        assert caught.value.param == name
+    assert caught.value.response.headers["x-request-id"].startswith("req_")
+
+
+def test_anthropic_clients_may_show_their_key_as_bearer(front: Router) -> None:
+    with anthropic.Anthropic(base_url=front.url, auth_token=front.key, max_retries=0) as client:
+        counted = client.messages.count_tokens(
+            model=MODEL, messages=[{"role": "user", "content": "hello"}]
+        )
+    assert counted.input_tokens > 0
+
+
+# --- running requests ------------------------------------------------------------------------
+
+
+def _delete(front: Router, request_id: str, key: str = "") -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"} if key else front.headers
+    return httpx.delete(f"{front.url}/v1/requests/{request_id}", headers=headers, timeout=TIMEOUT_S)
+
+
+def _listed(front: Router, key: str = "") -> list[dict[str, Any]]:
+    headers = {"authorization": f"Bearer {key}"} if key else front.headers
+    answer = httpx.get(f"{front.url}/v1/requests", headers=headers, timeout=TIMEOUT_S)
+    data: list[dict[str, Any]] = answer.json()["data"]
+    return data
+
+
+def test_a_streaming_chat_is_listed_and_ended_by_its_key_only(
+    front: Router, other_key: str
+) -> None:
+    with _openai(front) as client:
+        stream = client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "hello"}],
+            max_tokens=LONG_TOKENS,
+            stream=True,
+        )
+        answer_id = next(iter(stream)).id
+        request_id = answer_id.replace("chatcmpl-", "req_")
+        assert [each["id"] for each in _listed(front)] == [request_id]
+        assert _listed(front, other_key) == []
+        assert _delete(front, request_id, other_key).status_code == 404
+        ended = _delete(front, answer_id)
+        with pytest.raises(openai.APIError) as caught:
+            for _ in stream:
+                pass
+    assert ended.status_code == 200
+    assert ended.json() == {"id": answer_id, "object": "request", "cancelled": True}
+    assert caught.value.code == "request_cancelled"
+    assert _listed(front) == []
+    assert _delete(front, request_id).status_code == 404
+
+
+def test_a_streaming_message_is_ended(front: Router) -> None:
+    with (
+        _anthropic(front) as client,
+        client.messages.stream(
+            model=MODEL,
+            max_tokens=LONG_TOKENS,
+            messages=[{"role": "user", "content": "hello"}],
+        ) as stream,
+    ):
+        next(iter(stream.text_stream))
+        ended = _delete(front, stream.current_message_snapshot.id)
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            stream.get_final_message()
+    assert ended.status_code == 200
+    body: Any = caught.value.body
+    assert body["type"] == "error"
+    assert body["error"]["message"]
+
+
+# --- stored responses ------------------------------------------------------------------------
+
+
+def test_a_stored_response_is_followed_up_on_its_node(front: Router) -> None:
+    with _openai(front) as client:
+        made = [
+            client.responses.create(model=MODEL, input=f"number {i}", max_output_tokens=3)
+            for i in range(4)
+        ]
+        nodes = {found.node_id for each in made if (found := parse_id(each.id)) is not None}
+        found = [client.responses.retrieve(each.id) for each in made]
+        more = client.responses.create(
+            model=MODEL, input="And?", previous_response_id=made[0].id, max_output_tokens=3
+        )
+        listed = [item for each in made for item in client.responses.input_items.list(each.id)]
+        for each in made:
+            client.responses.delete(each.id)
+        with pytest.raises(openai.NotFoundError) as caught:
+            client.responses.retrieve(made[0].id)
+    assert len(nodes) == 2
+    assert found == made
+    assert len(listed) == len(made)
+    assert parse_id(more.id)[0] == parse_id(made[0].id)[0]  # type: ignore[index]
+    assert caught.value.code == "response_not_found"
+
+
+def test_a_stored_response_of_another_key_is_not_found(front: Router, other_key: str) -> None:
+    with _openai(front) as client, _openai(front, other_key) as other:
+        made = client.responses.create(model=MODEL, input="mine", max_output_tokens=3)
+        for ask in (
+            other.responses.retrieve,
+            other.responses.cancel,
+            other.responses.input_items.list,
+            other.responses.delete,
+        ):
+            with pytest.raises(openai.NotFoundError) as caught:
+                ask(made.id)
+            assert caught.value.code == "response_not_found"
+        with pytest.raises(openai.NotFoundError) as caught:
+            other.responses.create(model=MODEL, input="And?", previous_response_id=made.id)
+        assert caught.value.code == "previous_response_not_found"
+        assert caught.value.param == "previous_response_id"
+        assert client.responses.retrieve(made.id).id == made.id
+
+
+def test_a_running_response_is_cancelled_by_its_key_only(front: Router, other_key: str) -> None:
+    with _openai(front) as client, _openai(front, other_key) as other:
+        stream = client.responses.create(
+            model=MODEL, input="hello", max_output_tokens=LONG_TOKENS, stream=True
+        )
+        events = iter(stream)
+        first = next(events)
+        assert first.type == "response.created"
+        with pytest.raises(openai.NotFoundError):
+            other.responses.cancel(first.response.id)
+        cancelled = client.responses.cancel(first.response.id)
+        *_, last = events
+        kept = client.responses.retrieve(first.response.id)
+    assert cancelled.status == kept.status == "cancelled"
+    assert last.type == "response.incomplete"
+    assert last.response.status == "cancelled"
