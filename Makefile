@@ -75,6 +75,11 @@ clean:
 	@$(BIN)/pip install --quiet -c constraints.txt --group dev
 	@touch $@
 
+.venv/.clients: .venv/.dev
+	@echo "Installing clients to test with …"
+	@$(BIN)/pip install --quiet -c constraints.txt --group clients
+	@touch $@
+
 $(DEMO_GGUF): | .venv/.base
 	@echo "Fetching the demo model SmolLM2-135M-Instruct (93 MB) …"
 	@mkdir -p .cache/demo

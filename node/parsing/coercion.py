@@ -6,6 +6,7 @@ one. Whatever does not fit stays as it is.
 """
 
 import ast
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -174,7 +175,7 @@ def _read_literal(text: str) -> Any:
     if not text.startswith(("{", "[", "(", "'")):
         raise ValueError(text)
     value = ast.literal_eval(text)
-    # Only what JSON can say: no sets, no bytes, no tuples as keys.
+    # Only what JSON can say: no sets, no bytes, no tuples as keys, no infinity.
     return _plain(value)
 
 
@@ -183,6 +184,8 @@ def _plain(value: Any) -> Any:
         return [_plain(each) for each in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(str(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(type(value).__name__)

@@ -1,6 +1,7 @@
 """JSON as models write it: strictly valid, or no JSON at all."""
 
 import json
+import math
 import re
 from typing import Any, NoReturn
 
@@ -9,36 +10,71 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
-_decode_lenient = json.JSONDecoder(parse_constant=_refuse_constant, strict=False).decode
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):
+        # It could be written only as a constant that is no JSON.
+        raise ValueError(f"{digits} is too large a number")
+    return value
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+_decode_lenient = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, strict=False
+).decode
+
+DEPTH = 128
+"""Of brackets within brackets; JSON readers and Python's stack have limits of their own."""
+_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|([{}\[\]])', re.DOTALL)
+_LONE = r"u[dD][89a-fA-F][0-9a-fA-F]{2}"
+_PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE = re.compile(rf"\\(?:{_PAIR}|({_LONE})|.)", re.DOTALL)
+_REPLACEMENT = "\\ufffd"
+
+
+def _without_halves(text: str) -> str:
+    """The JSON text with no escape of half a character, which many readers refuse."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _ESCAPE.sub(lambda escape: _REPLACEMENT if escape[1] else escape[0], text)
+
+
+def _refuse_deep(text: str) -> None:
+    if text.count("{") + text.count("[") <= DEPTH:
+        return
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        bracket = match[1]
+        depth += (bracket in ("{", "[")) - (bracket in ("}", "]"))
+        if depth > DEPTH:
+            raise ValueError("the JSON is nested too deeply")
 
 
 def read_json(text: str) -> Any:
     """The value of a JSON text, in which strings may span lines. Raises `ValueError`."""
-    try:
-        return _decode_lenient(text)
-    except RecursionError:
-        raise ValueError("the JSON is nested too deeply") from None
+    _refuse_deep(text)
+    return _decode_lenient(_without_halves(text))
 
 
 def is_strict_json(text: str) -> bool:
     """Whether any JSON reader takes the text."""
     try:
+        _refuse_deep(text)
         _decode(text)
         text.encode()
-    except (ValueError, RecursionError):
+    except ValueError:
         return False
-    return True
+    return _without_halves(text) == text
 
 
 def write_json(value: Any) -> str:
-    """The JSON text of a value that `read_json` gave."""
+    """The JSON text of a value that JSON can say."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:
-        # A lone surrogate, which only an escape can hold.
-        return json.dumps(value)
+        # Halves of characters, as Python's literals may have them.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 

@@ -244,13 +244,15 @@ class _Teller:
                 if isinstance(value, str):
                     text = value
                     value = read_json(value)
+            if not isinstance(value, Mapping):
+                raise Malformed
+            fitted = fit(dict(value), schema)
+            if text is None or fitted != value or not is_strict_json(text):
+                text = write_json(fitted)
+                # Values may have been put together to something that is too deep.
+                read_json(text)
         except ValueError:
             raise Malformed from None
-        if not isinstance(value, Mapping):
-            raise Malformed
-        fitted = fit(dict(value), schema)
-        if text is None or fitted != value or not is_strict_json(text):
-            return write_json(fitted)
         return text.strip()
 
     def _call_id(self, index: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ import anthropic
 import httpx
 import openai
 import pytest
+from openai.types.responses import Response
 
 from node.protocol.ids import parse_id
 from tests.acceptance.processes import Router, fleet
@@ -21,9 +23,11 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
-    """A router before two slow agents."""
+    """A router before two slow agents, which both have the model loaded."""
     script: dict[str, object] = {"token_interval_s": 0.01}
     with fleet(tmp_path_factory.mktemp("dialects"), script, script) as (running, _agents):
+        for node in ("node1", "node2"):
+            running.must("load", MODEL, "--node", node)
         yield running
 
 
@@ -204,26 +208,38 @@ def test_a_streaming_message_is_ended(front: Router) -> None:
 # --- stored responses ------------------------------------------------------------------------
 
 
+def _node_of(answer_id: str) -> str:
+    found = parse_id(answer_id)
+    assert found is not None
+    return found.node_id
+
+
 def test_a_stored_response_is_followed_up_on_its_node(front: Router) -> None:
-    with _openai(front) as client:
-        made = [
-            client.responses.create(model=MODEL, input=f"number {i}", max_output_tokens=3)
-            for i in range(4)
-        ]
-        nodes = {found.node_id for each in made if (found := parse_id(each.id)) is not None}
+    with _openai(front) as client, ThreadPoolExecutor(8) as threads:
+
+        def create(number: int) -> Response:
+            return client.responses.create(
+                model=MODEL, input=f"number {number}", max_output_tokens=20
+            )
+
+        made = list(threads.map(create, range(8)))
         found = [client.responses.retrieve(each.id) for each in made]
-        more = client.responses.create(
-            model=MODEL, input="And?", previous_response_id=made[0].id, max_output_tokens=3
-        )
-        listed = [item for each in made for item in client.responses.input_items.list(each.id)]
+        more = [
+            client.responses.create(
+                model=MODEL, input="And?", previous_response_id=each.id, max_output_tokens=3
+            )
+            for each in made
+        ]
+        listed = [len(client.responses.input_items.list(each.id).data) for each in made]
         for each in made:
             client.responses.delete(each.id)
         with pytest.raises(openai.NotFoundError) as caught:
             client.responses.retrieve(made[0].id)
-    assert len(nodes) == 2
+    nodes = [_node_of(each.id) for each in made]
+    assert len(set(nodes)) == 2
+    assert [_node_of(each.id) for each in more] == nodes
     assert found == made
-    assert len(listed) == len(made)
-    assert parse_id(more.id)[0] == parse_id(made[0].id)[0]  # type: ignore[index]
+    assert listed == [1] * len(made)
     assert caught.value.code == "response_not_found"
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.parsing.json_text import JsonScan, is_strict_json, read_json, write_json
+from node.parsing.json_text import DEPTH, JsonScan, is_strict_json, read_json, write_json
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,40 @@ def test_what_is_no_json_is_refused(text: str) -> None:
     assert not is_strict_json(text)
 
 
-def test_a_lone_surrogate_is_written_as_an_escape() -> None:
+@pytest.mark.parametrize("text", ["1e999", '{"a": [-1e999]}'])
+def test_a_number_that_only_a_constant_could_write_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        read_json(text)
+    assert not is_strict_json(text)
+
+
+def test_nesting_has_a_limit_that_no_stack_decides() -> None:
+    for opened, closed in (("[", "]"), ('{"a":', "}")):
+        deepest = opened * DEPTH + "1" + closed * DEPTH
+        assert is_strict_json(deepest)
+        assert write_json(read_json(deepest)).count(opened[0]) == DEPTH
+        with pytest.raises(ValueError, match="deeply"):
+            read_json(f"[{deepest}]")
+    beside = [["[" * 9 + '"'] for _ in range(DEPTH)]
+    assert read_json(write_json(beside)) == beside
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('"\\ud83d\\ude00"', "\N{GRINNING FACE}"),
+        ('"\\ud83d"', "\ufffd"),
+        ('"\\uDE00\\uD83D"', "\ufffd\ufffd"),
+        ('"\\\\ud83d"', "\\ud83d"),
+    ],
+)
+def test_half_a_character_is_replaced(text: str, value: str) -> None:
+    assert read_json(text) == value
+    assert is_strict_json(text) == ("\ufffd" not in value)
+
+
+def test_halves_of_characters_are_written_whole_or_replaced() -> None:
     assert write_json({"a": "é"}) == '{"a": "é"}'
-    assert write_json(["\ud83d"]) == '["\\ud83d"]'
+    assert write_json(["\ud83d\ude00"]) == '["\N{GRINNING FACE}"]'
+    assert write_json(["\ud83d"]) == '["\ufffd"]'
     assert not is_strict_json('"\ud83d"')
