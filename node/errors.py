@@ -65,6 +65,8 @@ class MethodNotAllowed(NodeError):
     status = 405
     code = "method_not_allowed"
     kind = "invalid_request_error"
+    methods: tuple[str, ...] = ()
+    """Those that it takes."""
 
 
 class ForeignHost(NodeError):

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from node.parsing.registry import reasoning_name, tool_call_name
+from node.parsing.registry import override, reasoning_name, tool_call_name
 from node.parsing.selection import Formats, select_formats
 
 _FILES = (
@@ -31,14 +31,11 @@ class ModelFormats:
         """The formats of the model of that name; without a folder, those that the settings say.
         Reads files at the first time, and when they have changed: to be called in a thread."""
         told = NO_FORMATS if folder is None else _told_by(folder, _stamp(folder))
-        return Formats(
-            _chosen(self._reasoning, name, told.reasoning),
-            _chosen(self._tool_calls, name, told.tool_calls),
-        )
+        return override(told, _given(self._reasoning, name), _given(self._tool_calls, name))
 
 
-def _chosen(given: Mapping[str, str], model: str, told: str) -> str:
-    return given.get(model) or given.get("") or told
+def _given(names: Mapping[str, str], model: str) -> str:
+    return names.get(model) or names.get("", "")
 
 
 def _stamp(folder: Path) -> tuple[int, ...]:

@@ -328,10 +328,12 @@ def generate_request(
 def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
     """How to read the answer; None where nothing is to be told apart."""
     reasoning, tool_calls = prompt.formats
-    if not request.tools:
+    if not request.tools and tool_calls == AUTO:
+        # Such a model has no markup of its own that could show.
         tool_calls = NONE
     if reasoning == tool_calls == NONE:
         return None
+    # Without any the markup of calls is text, which the engine must know to keep its tokens.
     tools = request.tools if tool_calls != NONE else ()
     return OutputFormat(
         reasoning,

@@ -33,7 +33,8 @@ class ToolCall:
     call_id: str
     name: str
     arguments: str
-    """JSON text of an object, as the client gave it back."""
+    """As the client gave it back: JSON text of an object, or nothing for an empty one. The
+    template is shown other text as an object's only value, `arguments`."""
 
 
 @dataclass(frozen=True, slots=True)

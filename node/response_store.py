@@ -16,9 +16,10 @@ from typing import TypeVar
 
 import msgspec
 
-from node.dialects.responses_answer import StoredResponse, response_of
+from node.dialects.responses_answer import StoredResponse
 from node.dialects.responses_input import History, Item
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
+from node.protocol.ids import response_of
 
 FILE_NAME = "responses.sqlite3"
 FILE_MODE = 0o600
@@ -76,8 +77,8 @@ class ResponseFile:
         self._db: sqlite3.Connection | None = None
 
     def put(self, response: StoredResponse, origin: str) -> None:
-        """Keeps a response, in place of one of the same id, and lets go of others as the limits
-        want it. Raises `ResponseStoreFault`."""
+        """Keeps a response, and lets go of others as the limits want it. Raises
+        `ResponseStoreFault`, also where there is one of the same id."""
         body = zlib.compress(response.body, 1)
         items = zlib.compress(msgspec.json.encode(response.items), 1)
         nbytes = len(body) + len(items) + _ROW_BYTES
@@ -90,8 +91,8 @@ class ResponseFile:
 
         def put(db: sqlite3.Connection) -> None:
             use = _next_use(db)
-            db.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, use))
-            db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", texts)
+            db.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, use))
+            db.execute("INSERT INTO texts VALUES (?, ?, ?)", texts)
             self._evict(db)
 
         self._run(put)
@@ -99,6 +100,11 @@ class ResponseFile:
     def get(self, response_id: str, origin: str) -> StoredResponse | None:
         """The response, which counts as a use. Raises `ResponseStoreFault`."""
         return self._run(lambda db: self._get(db, response_id, origin, _next_use(db)))
+
+    def has(self, response_id: str) -> bool:
+        """Whether the id is taken, whosever it is. Raises `ResponseStoreFault`."""
+        wanted = "SELECT 1 FROM responses WHERE id = ?"
+        return self._run(lambda db: db.execute(wanted, (response_id,)).fetchone() is not None)
 
     def delete(self, response_id: str, origin: str) -> bool:
         """Forgets a response; whether there was one. Raises `ResponseStoreFault`."""
@@ -159,20 +165,21 @@ class ResponseFile:
         origin: str,
     ) -> History:
         use = _next_use(db)
-        turns: list[list[Item]] = []
+        turns: dict[str, list[Item]] = {}
         wanted = previous_id
         while wanted is not None:
             response = self._get(db, wanted, origin, use)
-            if response is None:
+            # No response of ours goes on from itself, but a file may hold what we did not write.
+            if response is None or wanted in turns:
                 raise _not_found(previous_id, wanted)
-            turns.append(_items_of(response))
+            turns[wanted] = _items_of(response)
             wanted = response.previous_id
         found: dict[str, Item] = {}
         for response_id in dict.fromkeys(response_of(each) for each in references):
             response = self._get(db, response_id, origin, use) if response_id else None
             if response is not None:
                 found |= {str(item.get("id")): item for item in _items_of(response)}
-        items = [item for turn in reversed(turns) for item in turn]
+        items = [item for turn in reversed(turns.values()) for item in turn]
         return History(items, {each: found[each] for each in references if each in found})
 
     def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -260,6 +267,10 @@ class ResponseStore:
     async def get(self, response_id: str, origin: str = "") -> StoredResponse | None:
         """As `ResponseFile.get`."""
         return await self._begin(lambda: self._file.get(response_id, origin))
+
+    async def has(self, response_id: str) -> bool:
+        """As `ResponseFile.has`."""
+        return await self._begin(lambda: self._file.has(response_id))
 
     async def delete(self, response_id: str, origin: str = "") -> bool:
         """As `ResponseFile.delete`."""

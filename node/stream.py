@@ -114,13 +114,14 @@ async def collect(
         for delta in () if isinstance(batch, Progress) else batch:
             parts += delta.parts
             last = delta
-    if last is None or last.finish is None or last.usage is None:
+    if last is None or last.finish is None:
         raise EngineFault("The engine ended the request without its accounts.")
+    # A cancelled answer may have none; whether it is told without them is the writer's to say.
     collected = Collected(finish=last.finish, stop=last.stop, usage=last.usage)
     collected.add(parts)
     body = writer.whole(collected)
     await before_end()
-    return body, cached_header(last.usage.cached_tokens)
+    return body, [] if last.usage is None else cached_header(last.usage.cached_tokens)
 
 
 def cached_header(cached_tokens: int) -> Headers:

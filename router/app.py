@@ -137,9 +137,11 @@ def build_app(core: Core) -> AsgiApp:
         path = request.url.path
         methods = methods_of((*admin.routes, *rest.routes), request.scope)
         answer: RouterError = UnknownPath(f"There is nothing at {path}.")
+        headers = {}
         if getattr(error, "status_code", 404) == 405 and methods:
-            answer = MethodNotAllowed(f"{path} takes {' and '.join(methods)}.")
-        return Response(answer.body(), answer.status, media_type="application/json")
+            answer = MethodNotAllowed.at(path, methods)
+            headers["allow"] = ", ".join(methods)
+        return Response(answer.body(), answer.status, headers, "application/json")
 
     @rest.get("/health")
     async def health() -> dict[str, str]:

@@ -70,10 +70,11 @@ class KeyRing:
 
 
 def key_from_headers(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The key of `Authorization: Bearer` or `x-api-key` (header names in lower case)."""
+    """The key of `Authorization: Bearer`, or else of `x-api-key` (header names in lower case)."""
+    other = None
     for name, value in headers:
         if name == b"authorization" and value[:7].lower() == b"bearer ":
             return value[7:].strip().decode("latin-1")
         if name == b"x-api-key":
-            return value.strip().decode("latin-1")
-    return None
+            other = value.strip().decode("latin-1")
+    return other

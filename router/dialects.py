@@ -5,6 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
+from node.protocol.errors import anthropic_kind
 from router.errors import RouterError
 
 
@@ -15,17 +16,6 @@ class Dialect(StrEnum):
     ANTHROPIC = "anthropic"
 
 
-_ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
 _encode = msgspec.json.encode
 
 
@@ -79,11 +69,8 @@ def _anthropic_body(error: RouterError) -> bytes:
     message = error.message
     if error.param and error.param not in message:
         message = f"{error.param}: {message}"
-    kind = _ANTHROPIC_TYPES.get(error.status, "api_error")
-    return _encode(
-        {
-            "type": "error",
-            "error": {"type": kind, "message": message},
-            "request_id": error.request_id,
-        }
-    )
+    kind = anthropic_kind(error.status)
+    body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": message}}
+    if error.request_id:
+        body["request_id"] = error.request_id
+    return _encode(body)

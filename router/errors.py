@@ -1,6 +1,9 @@
 """Errors of the router. A class's docstring is its default message; its fields are the one map
 from error to HTTP status and OpenAI error code."""
 
+from collections.abc import Sequence
+from typing import Self
+
 import msgspec
 
 
@@ -31,14 +34,18 @@ class RouterError(Exception):
         return str(self.args[0])
 
     def body(self) -> bytes:
-        """The error in OpenAI's envelope, as JSON."""
+        """The error in OpenAI's envelope, as JSON; `request_id` stands beside it, where there is
+        one."""
         error = {
             "message": self.message,
             "type": self.kind,
             "param": self.param,
             "code": self.code,
         }
-        return msgspec.json.encode({"error": error})
+        body: dict[str, object] = {"error": error}
+        if self.request_id:
+            body["request_id"] = self.request_id
+        return msgspec.json.encode(body)
 
 
 class BadRequest(RouterError):
@@ -81,6 +88,16 @@ class MethodNotAllowed(RouterError):
     code = "method_not_allowed"
     kind = "invalid_request_error"
 
+    methods: Sequence[str] = ()
+    """Those that it takes."""
+
+    @classmethod
+    def at(cls, path: str, methods: Sequence[str]) -> Self:
+        """For a path that takes these methods."""
+        error = cls(f"{path} takes {' and '.join(methods)}.")
+        error.methods = methods
+        return error
+
 
 class UnknownModel(RouterError):
     """No node of the fleet has this model."""
@@ -104,6 +121,14 @@ class UnknownPreviousResponse(RouterError):
 
     status = 404
     code = "previous_response_not_found"
+    kind = "invalid_request_error"
+
+
+class UnknownItem(RouterError):
+    """There is no item with this id; send the item whole."""
+
+    status = 404
+    code = "item_not_found"
     kind = "invalid_request_error"
 
 

@@ -36,7 +36,7 @@ class Account:
     row: RowStream | None = None
     """Of `handle`."""
     failure: NodeError | None = None
-    """Why the agent has ended the request before it had a row."""
+    """Why the agent has ended the request before it had a row: whoever brings it there looks."""
 
 
 def account_view(account: Account, now_s: float) -> dict[str, Any]:
@@ -84,8 +84,9 @@ def shut_down(account: Account, failure: NodeError) -> None:
     """Ends the request with `failure`, in whatever phase it is."""
     if account.row is not None and account.handle is not None:
         account.handle.link.abandon(account.row.uid, failure)
-    elif account.start is not None:
-        account.failure = failure
+        return
+    account.failure = failure
+    if account.start is not None:
         account.start.cancel()
 
 

@@ -13,7 +13,6 @@ from node.agent.report import node_report
 from node.agent.requests import Requests
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
-from node.dialects.models import ModelCard
 from node.errors import EngineDied, StartError
 from node.link import EngineSilent
 from node.memory import Budget
@@ -29,6 +28,7 @@ from node.protocol.messages import (
     NodeStatus,
     StatusEvent,
 )
+from node.protocol.models import ModelCard
 from node.request import TextRequest
 from node.store import ModelStore
 from node.supervisor import EngineKind, Supervisor

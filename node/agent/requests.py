@@ -99,7 +99,7 @@ class Requests:
         """The request under the id that the caller wished for, if it can be had."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
         if request_id in self._accounts:
-            request_id = f"{request_id[:51]}-{secrets.token_hex(6)}"
+            request_id = unlike(request_id)
         return Job(request, path, request_id, origin[:ORIGIN_LIMIT], time.monotonic(), time.time())
 
     def open(self, origin: str) -> list[dict[str, Any]]:
@@ -134,6 +134,8 @@ class Requests:
             if self._closed:
                 raise ShuttingDown
             entry = await self._supervisor.find(job.request.model)
+            if account.failure is not None:
+                raise account.failure
             async with contextlib.aclosing(self._deltas(account, entry, tick_s)) as batches:
                 async for batch in batches:
                     yield batch
@@ -240,6 +242,11 @@ class Requests:
                 finished_unix_s=time.time(),
             )
         )
+
+
+def unlike(request_id: str) -> str:
+    """Another id that begins like this one."""
+    return f"{request_id[:51]}-{secrets.token_hex(6)}"
 
 
 def _reason_of(failure: NodeError) -> FinishReason | None:

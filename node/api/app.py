@@ -23,16 +23,19 @@ from node.dialects.base import AnswerHead, Asked
 from node.dialects.chat import read_chat
 from node.dialects.chat_answer import ReasoningField
 from node.dialects.completions import read_completion
-from node.dialects.models import model_body, models_body
 from node.errors import NodeError, Unauthorized, UnknownPath
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
+from node.protocol.models import model_body, models_body
 from node.response_store import ResponseStore
 from node.settings import HOLD_HEAD_S
 from node.stream import EventStream, collect
 
 MODELS_PATH = "/v1/models"
 REQUESTS_PATH = "/v1/requests"
+
+_LISTS = (MODELS_PATH, REQUESTS_PATH)
+"""What may be asked for with a slash behind it."""
 
 Handler = Callable[[Call], Awaitable[None]]
 
@@ -93,6 +96,8 @@ class Api:
 
     async def _answer(self, call: Call) -> None:
         path = call.path
+        if path.removesuffix("/") in _LISTS:
+            path = path.removesuffix("/")
         if read := self._reads.get(path):
             call.need_method("POST")
             await self._generate(call, await call.read(read))

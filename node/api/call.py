@@ -38,7 +38,8 @@ class Call:
         self.started = False
         self.complete = False
         self.path: str = scope["path"]
-        self.method: str = scope["method"]
+        # The server leaves out the body of an answer to HEAD.
+        self.method: str = "GET" if scope["method"] == "HEAD" else scope["method"]
 
     # --- what was asked ----------------------------------------------------------------------
 
@@ -58,8 +59,11 @@ class Call:
         return parse_qs(self._scope.get("query_string", b"").decode("latin-1"))
 
     def need_method(self, *methods: str) -> None:
+        """Raises `MethodNotAllowed`. HEAD counts as GET."""
         if self.method not in methods:
-            raise MethodNotAllowed(f"{self.path} takes {' and '.join(methods)} only.")
+            error = MethodNotAllowed(f"{self.path} takes {' and '.join(methods)}.")
+            error.methods = methods
+            raise error
 
     async def read(self, parse: Callable[[bytes], T]) -> T:
         """`parse(body)`, in a thread for a large body, so that it stalls no stream. Raises
@@ -179,6 +183,9 @@ def _error_headers(error: NodeError) -> Headers:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     if error.is_final:
         headers.append((b"x-should-retry", b"false"))
+    if isinstance(error, MethodNotAllowed):
+        allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]
+        headers.append((b"allow", ", ".join(allowed).encode()))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
     return headers

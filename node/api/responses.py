@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 
 from node.agent.account import Job
 from node.agent.agent import Agent
+from node.agent.requests import unlike
 from node.api.call import Call
 from node.dialects.base import AnswerHead
 from node.dialects.responses import AskedResponse, read_responses
@@ -19,7 +20,7 @@ from node.dialects.responses_stored import (
     unknown_response,
 )
 from node.errors import RequestCancelled, UnknownPath
-from node.protocol.ids import client_id
+from node.protocol.ids import RESPONSE_PREFIX, client_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
 from node.response_store import ResponseStore
 from node.stream import Batch, EventStream, collect
@@ -42,12 +43,22 @@ class ResponsesApi:
         """POST of a new response."""
         asked = await call.read(read_responses)
         if asked.needs_history:
-            history = await self._store.history(asked.previous_id, asked.references, call.origin)
+            facts = asked.facts
+            history = await self._store.history(facts.previous_id, asked.references, call.origin)
             asked = asked.with_history(history)
-        request, requests = asked.request, self._agent.requests
-        job = requests.job(request, call.path, call.text_header(HEADER_REQUEST_ID), call.origin)
+        wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
+        job = self._agent.requests.job(asked.request, call.path, wished_id, call.origin)
         call.request_id = job.request_id
         await self._run(call, asked, job)
+
+    async def _free_id(self, wished_id: str) -> str:
+        """The id that the caller wished for, or another where a response has it. Until the request
+        is open nothing may be awaited."""
+        response_id = client_id(RESPONSE_PREFIX, self._agent.identity.node_id, wished_id)
+        if not wished_id:
+            return ""
+        is_stored = await self._store.has(response_id)
+        return unlike(wished_id) if is_stored or response_id in self._open else wished_id
 
     async def _run(self, call: Call, asked: AskedResponse, job: Job) -> None:
         model = asked.request.model
@@ -55,7 +66,7 @@ class ResponsesApi:
         node_id = self._agent.identity.node_id
         head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
         writer = asked.writer(head)
-        response_id = client_id("resp_", node_id, job.request_id)
+        response_id = client_id(RESPONSE_PREFIX, node_id, job.request_id)
 
         async def keep() -> None:
             record = writer.record()
@@ -63,7 +74,7 @@ class ResponsesApi:
                 await self._store.put(record, job.origin)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
-        if asked.store:
+        if asked.facts.store:
             self._open[response_id] = job, writer
         try:
             async with call.until_disconnect(), contextlib.aclosing(batches):
@@ -79,8 +90,8 @@ class ResponsesApi:
 
     async def follow_up(self, call: Call) -> None:
         """GET, DELETE and what else there is of one response. Raises a `NodeError`."""
-        response_id, _, rest = call.path.removeprefix(PATH + "/").partition("/")
-        if not rest:
+        response_id, slash, rest = call.path.removeprefix(PATH + "/").partition("/")
+        if not slash:
             call.need_method("GET", "DELETE")
             if call.method == "GET":
                 await self._retrieve(call, response_id)
@@ -117,7 +128,8 @@ class ResponsesApi:
             # It will not be kept, and nobody is to find it.
             found[1].forget()
             self._open.pop(response_id, None)
-        elif not await self._store.delete(response_id, call.origin):
+        # One that is in work may be on its way into the store, which does one thing after another.
+        if not await self._store.delete(response_id, call.origin) and found is None:
             raise unknown_response(response_id)
         await call.send_json(deleted_body(response_id))
 

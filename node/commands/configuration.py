@@ -8,6 +8,7 @@ from typing import Any
 from node.errors import NodeError, StartError
 from node.memory import OVERHEAD_BYTES
 from node.parsing.registry import (
+    go_together,
     reasoning_name,
     reasoning_names,
     tool_call_name,
@@ -101,6 +102,19 @@ def _check_formats(settings: Settings) -> None:
                 raise StartError(
                     f"{key} has no format {name!r}; there are {', '.join(names())}."
                 ) from None
+    _check_pairs(dict(settings.reasoning_parsers), dict(settings.tool_parsers))
+
+
+def _check_pairs(reasoning: Mapping[str, str], tool_calls: Mapping[str, str]) -> None:
+    """Formats that are given for the same models have to go together."""
+    for model in sorted({*reasoning, *tool_calls}):
+        names = [given.get(model) or given.get("") for given in (reasoning, tool_calls)]
+        if None not in names and not go_together(str(names[0]), str(names[1])):
+            raise StartError(
+                f"reasoning_parsers and tool_parsers name {names[0]!r} and {names[1]!r} for "
+                f"{model or 'all models'}, which do not go together: a format of outputs as a "
+                "whole is for both, or has none beside it."
+            )
 
 
 def _check_sizes(settings: Settings) -> None:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from node.dialects.anthropic_answer import MessageWriter, ThinkingShown
 from node.dialects.anthropic_messages import MessageFields, read_conversation, read_system
-from node.dialects.anthropic_tools import ToolChoice, read_tools
+from node.dialects.anthropic_tools import FORCED, ToolChoice, read_tools
 from node.dialects.base import AnswerHead
 from node.dialects.body import FieldTable, Lenient, Refusal, absent, falsy, only, unsupported
 from node.dialects.sampling import (
@@ -20,21 +20,10 @@ from node.dialects.sampling import (
     stop_strings,
     token_limit,
 )
+from node.dialects.template import Effort, template_options
 from node.errors import BadRequest, Unsupported
-from node.request import Message, TemplateOptions, TextRequest
+from node.request import Message, TextRequest
 from node.types import SamplingParams
-
-_RESERVED_KWARGS = (
-    "messages",
-    "conversation",
-    "tools",
-    "add_generation_prompt",
-    "continue_final_message",
-    "chat_template",
-    "tokenize",
-)
-"""What the template is told already, or is no variable of a template."""
-
 
 # --- bodies ----------------------------------------------------------------------------------
 
@@ -96,12 +85,14 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "model": "A model or an alias.",
     "messages": "Roles user, assistant, and system anywhere. Blocks: text, thinking, "
     "redacted_thinking (dropped), tool_use, tool_result, and document of plain text; other blocks "
-    "are refused by their path. The answer goes on from a last message of the assistant. "
+    "are refused by their path. A call's input that is no JSON object is shown to the model as "
+    "text. The answer goes on from a last message of the assistant. "
     "`cache_control` has no effect: the cache is automatic.",
     "system": "A string or text blocks; lines that change with each request (billing headers) are "
     "removed.",
     "tools": "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which go "
-    "into the description. Tools of other types, `strict` and `defer_loading` are refused. "
+    "into the description. `strict` is shown to the model; its arguments are typed by the "
+    "schema but not yet held to it. Tools of other types and `defer_loading` are refused. "
     "`eager_input_streaming` has no effect: an input is sent once the call is complete.",
     "tool_choice": "auto, or none: neither does the model see tools, nor are calls read. "
     "`disable_parallel_tool_use` ends the answer with its first call. any and tool are refused.",
@@ -158,6 +149,7 @@ COUNT_TOKENS = FieldTable(
     {
         **_PROMPT_NOTES,
         "thinking": "disabled, adaptive, or enabled with any budget, which no prompt shows.",
+        "tool_choice": "auto, any or tool, which no prompt shows; none: without tools.",
     },
     _REFUSED,
     {**_IGNORED, **dict.fromkeys(_ANSWER_NOTES, "It is about the answer.")},
@@ -203,6 +195,10 @@ def read_messages(body: bytes) -> AskedMessage:
 def read_count_tokens(body: bytes) -> TextRequest:
     """The body of `/v1/messages/count_tokens`. Raises `BadRequest` or `Unsupported`."""
     parsed = COUNT_TOKENS.read(body)
+    choice = parsed.tool_choice
+    if choice is not None and choice.type in FORCED:
+        # A prompt does not show whether a call is forced.
+        parsed.tool_choice = None
     return _request(parsed, sampling=SamplingParams(), stops=(), max_tokens=None, stream=False)
 
 
@@ -237,10 +233,10 @@ def _request(
         messages=(*([Message("system", system)] if system else []), *messages),
         tools=read_tools(body.tools, choice),
         parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-        template=TemplateOptions(
-            enable_thinking=thinks,
-            reasoning_effort=_effort(body.output_config),
-            kwargs=_template_kwargs(body.chat_template_kwargs or {}),
+        template=template_options(
+            thinking=thinks,
+            effort=_effort(body.output_config),
+            kwargs=body.chat_template_kwargs,
         ),
         continue_final=continued,
     )
@@ -300,18 +296,10 @@ def _shown(thinking: _Thinking | None) -> ThinkingShown:
     return ThinkingShown.SHOWN
 
 
-def _effort(config: _OutputConfig | None) -> str | None:
+def _effort(config: _OutputConfig | None) -> Effort | None:
     if config is None:
         return None
     for name in ("format", "task_budget"):
         if (config.model_extra or {}).get(name) is not None:
             raise unsupported(f"output_config.{name}", f"output_config.{name}")
     return config.effort
-
-
-def _template_kwargs(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    for name in _RESERVED_KWARGS:
-        if name in given:
-            path = f"chat_template_kwargs.{name}"
-            raise BadRequest(f"{path} is not for the client to set.", param=path)
-    return {name: value for name, value in given.items() if value is not None}

@@ -3,18 +3,7 @@
 import msgspec
 
 from node.errors import NodeError, Unsupported
-
-_KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
+from node.protocol.errors import anthropic_kind
 
 _DETAILS: dict[str, dict[str, object]] = {
     # Where an SDK reads this, its tool runner goes on with the whole history in each turn.
@@ -31,8 +20,7 @@ def error_body(error: NodeError, request_id: str = "") -> bytes:
     message = error.message
     if error.param and error.param not in message:
         message = f"{error.param}: {message}"
-    kind = _KINDS.get(error.status, "api_error")
-    told: dict[str, object] = {"type": kind, "message": message}
+    told: dict[str, object] = {"type": anthropic_kind(error.status), "message": message}
     if isinstance(error, Unsupported) and error.param in _DETAILS:
         told["details"] = _DETAILS[error.param]
     body: dict[str, object] = {"type": "error", "error": told}

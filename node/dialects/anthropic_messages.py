@@ -1,13 +1,12 @@
 """The messages of an Anthropic body, from content blocks to messages of no dialect."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from node.dialects.anthropic_signature import carried_thought
-from node.dialects.body import Lenient, refuse_invalid, unsupported
+from node.dialects.body import Lenient, arguments_text, refuse_invalid, unsupported
 from node.errors import BadRequest
 from node.protocol.volatile import without_volatile_lines
 from node.request import Message, ToolCall
@@ -16,8 +15,6 @@ Block = dict[str, Any]
 
 _ERROR = "Error"
 """What the text of a tool's result begins with that is an error."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class MessageFields(Lenient):
@@ -43,7 +40,7 @@ class _Thinking(Lenient):
 class _ToolUse(Lenient):
     id: str
     name: str
-    input: dict[str, object]
+    input: object = None
 
 
 class _ToolResult(Lenient):
@@ -150,7 +147,8 @@ def _assistant(content: object, path: str) -> Message:
         elif kind == "thinking":
             thoughts.append(_thought(_read(_Thinking, block, at), at))
         elif kind == "tool_use":
-            calls.append(_call(_read(_ToolUse, block, at), at))
+            call = _read(_ToolUse, block, at)
+            calls.append(ToolCall(call.id, call.name, arguments_text(call.input)))
         elif kind != "redacted_thinking":
             raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
     # What an answer said is put together as the model said it, without anything in between.
@@ -168,16 +166,6 @@ def _thought(block: _Thinking, path: str) -> str:
             f"{path}.signature is damaged; it must be given back as it came.",
             param=f"{path}.signature",
         ) from None
-
-
-def _call(block: _ToolUse, path: str) -> ToolCall:
-    try:
-        arguments = _encode(block.input)
-    except ValueError:
-        raise BadRequest(
-            f"{path}.input holds a number that JSON has no words for.", param=f"{path}.input"
-        ) from None
-    return ToolCall(block.id, block.name, arguments)
 
 
 def _plain(kind: str, block: Block, path: str) -> str:

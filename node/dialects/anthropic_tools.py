@@ -11,6 +11,9 @@ from node.dialects.chat_tools import NAME_PATTERN, json_without_null
 from node.errors import BadRequest, Unsupported
 from node.request import Tool
 
+FORCED = ("any", "tool")
+"""Kinds of choice that force a call."""
+
 
 class ToolChoice(Lenient):
     type: str
@@ -41,7 +44,7 @@ def read_tools(
             raise BadRequest(f"There are two tools named {tool.name}.", param=f"{path}.name")
         tools[tool.name] = tool
     kind = "auto" if choice is None else choice.type
-    if kind in ("any", "tool"):
+    if kind in FORCED:
         raise Unsupported(
             "This version of mlx-fleet cannot force a tool call; tool_choice may be auto or none.",
             param="tool_choice",
@@ -61,8 +64,6 @@ def _tool(fields: dict[str, object], path: str) -> Tool:
         tool = _Tool.model_validate(fields)
     except ValidationError as exc:
         refuse_invalid(exc, path)
-    if tool.strict:
-        raise unsupported("strict tools", f"{path}.strict")
     if tool.defer_loading:
         raise unsupported("tools that are loaded later", f"{path}.defer_loading")
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
@@ -75,4 +76,6 @@ def _tool(fields: dict[str, object], path: str) -> Tool:
     if description:
         function["description"] = description
     function["parameters"] = json_without_null(tool.input_schema, f"{path}.input_schema")
+    if tool.strict is not None:
+        function["strict"] = tool.strict
     return Tool(function)

@@ -3,6 +3,7 @@
 A dialect's `FieldTable` says which is which; reading and the documentation both go by it.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
@@ -30,7 +31,7 @@ class Refusal:
     is_neutral: Callable[[object], bool]
     """Whether a value asks for nothing; such values are taken."""
     taken: str
-    """Those values in words, for the documentation: `null or 1`."""
+    """Those values in words, for the documentation and the caller: `null or 1`."""
     why: str = ""
     """More than that it is not supported, as a sentence; for the caller."""
 
@@ -47,8 +48,8 @@ def falsy(value: object) -> bool:
 
 def only(*values: object) -> Callable[[object], bool]:
     """null, or one of these values; true and false are not 1 and 0."""
-    return lambda value: value is None or any(
-        type(value) is type(each) and value == each for each in values
+    return lambda value: (
+        value is None or any(type(value) is type(each) and value == each for each in values)
     )
 
 
@@ -74,12 +75,14 @@ class FieldTable(Generic[Body]):
         extra = parsed.model_extra or {}
         for name, refusal in self.refused.items():
             if not refusal.is_neutral(extra.get(name)):
-                raise Unsupported(
-                    refusal.why
-                    or f"This version of mlx-fleet does not support this value of {name}.",
-                    param=name,
-                )
+                raise Unsupported(refusal.why or _not_taken(name, refusal.taken), param=name)
         return parsed
+
+
+def _not_taken(name: str, taken: str) -> str:
+    if taken == "null":
+        return f"This version of mlx-fleet does not support {name}; leave it out."
+    return f"This version of mlx-fleet does not support this value of {name}; it may be {taken}."
 
 
 def refuse_invalid(exc: ValidationError, prefix: str = "") -> NoReturn:
@@ -102,6 +105,14 @@ def refuse_invalid(exc: ValidationError, prefix: str = "") -> NoReturn:
     if problem["type"] == "missing":
         raise BadRequest(f"{path} is missing.", param=path) from None
     raise BadRequest(f"{path} is not valid: {reason}.", param=path) from None
+
+
+def arguments_text(given: object) -> str:
+    """The arguments of an earlier call as text: JSON, or the client's own, whatever that is. An
+    answer that was cut off has half an object, and its session has to go on."""
+    if isinstance(given, str):
+        return given
+    return "" if given is None else json.dumps(given, ensure_ascii=False)
 
 
 def unsupported(what: str, param: str) -> Unsupported:

@@ -48,11 +48,12 @@ CHAT = FieldTable(
             "Roles system, developer, user, assistant, tool and function, in any order. Content is "
             "a string or a list of text parts; parts with media are refused. Of an assistant: "
             "`tool_calls`, `function_call`, `refusal`, and `reasoning_content` or `reasoning`. "
+            "A call's arguments that are no JSON object are shown to the model as text. "
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
         "tools": (
-            "Functions; other types are refused. `strict` is shown to the model; arguments follow "
-            "the schema's types, but the model is not yet held to it."
+            "Functions; other types are refused. `strict` is shown to the model; its arguments are "
+            "typed by the schema but not yet held to it."
         ),
         "tool_choice": f"auto, or none: the model is shown no tools. {_NO_FORCE}",
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",

@@ -1,13 +1,11 @@
 """The messages of a chat: what was said, called and answered so far."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import msgspec
 from pydantic import Field
 
-from node.dialects.body import Lenient, unsupported
+from node.dialects.body import Lenient, arguments_text, unsupported
 from node.errors import BadRequest
 from node.request import Content, Message, Role, TextPart, ToolCall
 
@@ -21,7 +19,8 @@ ROLES: Mapping[str, Role] = {
 }
 """As bodies spell them, and what they are."""
 
-_MAY_BE_EMPTY = ("assistant", "tool", "function")
+_MAY_SAY_NOTHING = ("assistant", "tool", "function")
+"""Roles whose messages need no content at all; of the others it may be null."""
 _MEDIA_PARTS = (
     "image_url",
     "input_image",
@@ -37,8 +36,6 @@ _SPOKEN_BY: Mapping[Role, tuple[str, ...]] = {
 }
 """Fields that say something in messages of one role only."""
 
-_decode_arguments = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
 
 class CalledFunction(Lenient):
     name: Annotated[str, Field(min_length=1)]
@@ -46,8 +43,8 @@ class CalledFunction(Lenient):
 
 
 class CallBody(Lenient):
-    id: Annotated[str, Field(min_length=1)]
-    type: str = "function"
+    id: str | None = None
+    type: str | None = None
     function: CalledFunction | None = None
 
 
@@ -120,53 +117,48 @@ def _with_refusal(content: Content, refusal: str | None) -> Content:
 
 
 def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
-    calls = [_call(call, f"{path}.tool_calls[{i}]") for i, call in enumerate(body.tool_calls or ())]
+    calls = [
+        _call(call, f"call_{at}_{i}", f"{path}.tool_calls[{i}]")
+        for i, call in enumerate(body.tool_calls or ())
+    ]
     if body.function_call is not None:
-        # The older form has no ids; the same message gets the same one in every request.
-        text = _arguments(body.function_call, f"{path}.function_call")
-        calls.append(ToolCall(f"call_{at}", body.function_call.name, text))
+        # The older form has no ids.
+        function = body.function_call
+        calls.append(ToolCall(f"call_{at}", function.name, arguments_text(function.arguments)))
     return tuple(calls)
 
 
-def _call(call: CallBody, path: str) -> ToolCall:
-    if call.type != "function":
+def _call(call: CallBody, own_id: str, path: str) -> ToolCall:
+    """`own_id`: for a call without an id; the same message gets the same one in every request."""
+    if call.type not in (None, "function"):
         raise unsupported(f"calls of type {call.type}", f"{path}.type")
     if call.function is None:
         raise BadRequest(f"{path}.function is missing.", param=f"{path}.function")
-    return ToolCall(call.id, call.function.name, _arguments(call.function, f"{path}.function"))
-
-
-def _arguments(function: CalledFunction, path: str) -> str:
-    """JSON of an object, the client's own where it gave text."""
-    given = function.arguments
-    path += ".arguments"
-    if given is None or given == "":
-        return "{}"
-    if isinstance(given, Mapping):
-        return json.dumps(given, ensure_ascii=False)
-    if isinstance(given, str) and _is_object(given):
-        return given
-    raise BadRequest(f"{path} must be the JSON of an object.", param=path)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        _decode_arguments(text)
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+    return ToolCall(call.id or own_id, call.function.name, arguments_text(call.function.arguments))
 
 
 def _answered(body: MessageBody, path: str, earlier: Sequence[Message]) -> str:
     """The id of the call that a tool's message answers; empty for a function's without a call."""
     if body.role == "tool":
-        if not body.tool_call_id:
+        answered = body.tool_call_id or _unanswered(earlier)
+        if not answered:
             raise BadRequest(f"{path}.tool_call_id is missing.", param=f"{path}.tool_call_id")
-        return body.tool_call_id
+        return answered
     if not body.name:
         raise BadRequest(f"{path}.name is missing.", param=f"{path}.name")
     calls = (call for message in reversed(earlier) for call in reversed(message.tool_calls))
     return next((call.call_id for call in calls if call.name == body.name), "")
+
+
+def _unanswered(earlier: Sequence[Message]) -> str:
+    """The id of the first call that waits for its result; empty if none does."""
+    answered = set()
+    for message in reversed(earlier):
+        if message.role != "tool":
+            waiting = (call.call_id for call in message.tool_calls)
+            return next((each for each in waiting if each not in answered), "")
+        answered.add(message.tool_call_id)
+    return ""
 
 
 # --- contents --------------------------------------------------------------------------------
@@ -176,9 +168,10 @@ def _content(body: MessageBody, path: str) -> Content:
     content = body.content
     if isinstance(content, str):
         return content
-    if (content is None or content == []) and body.role in _MAY_BE_EMPTY:
+    is_given = "content" in body.model_fields_set or body.role in _MAY_SAY_NOTHING
+    if is_given and (content is None or content == []):
         return ""
-    if not isinstance(content, list) or not content:
+    if not isinstance(content, list):
         raise BadRequest(f"{path} must be a string or a list of parts.", param=path)
     parts = tuple(
         _text_part(part, f"{path}[{i}]", body.role == "assistant") for i, part in enumerate(content)

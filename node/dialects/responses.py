@@ -35,7 +35,6 @@ from node.dialects.sampling import (
 )
 from node.dialects.template import Effort, template_options
 from node.errors import BadRequest, Unsupported
-from node.protocol.volatile import without_volatile_lines
 from node.request import Message, TextRequest
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
@@ -115,21 +114,24 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "input": (
             "A string, or items: `message` (text parts), `function_call`, `function_call_output` "
             "(text), `reasoning`, `item_reference` to an item of a stored response. Other items, "
-            "images, files and sounds are refused."
+            "images, files and sounds are refused. A call's arguments that are no JSON object "
+            "are shown to the model as text."
         ),
         "instructions": "A system message before all else, for this response only.",
         "previous_response_id": "A stored response; its input and output come before `input`.",
         "tools": (
             "`function`, and `namespace` with functions in it: the model knows those as "
             "`NAMESPACE__NAME`, calls are told as `namespace` and `name`. Others are refused. "
-            "Tools of earlier responses are not carried over."
+            "`strict` is shown to the model; its arguments are typed by the schema but not yet "
+            "held to it. Tools of earlier responses are not carried over."
         ),
         "tool_choice": "`auto` or `none`.",
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
         "reasoning": (
             "`effort` goes to the template, `none` turns thinking off. The whole reasoning text is "
-            "in the item's `content`; `summary` may be `auto`, and no summary is made. Other "
-            "`summary`, `context` and `mode` values are refused."
+            "in the item's `content`; with `summary` (or `generate_summary`) of `auto` or "
+            "`detailed` it is in the item's `summary` instead, still whole, so `concise` is "
+            "refused. `context` may be `auto`, `mode` may be `standard`."
         ),
         "text": "`format` of type `text`; `verbosity` of `medium`.",
         "max_output_tokens": "At least 1; by default, what the context has room for.",
@@ -193,6 +195,7 @@ def read_responses(data: bytes) -> "AskedResponse":
     body = RESPONSES.read(data)
     items = _items(body)
     reasoning = body.reasoning or _Reasoning()
+    summary = _summary(reasoning)
     _refuse_reasoning(reasoning)
     _refuse_text(body.text)
     tool_set = read_tool_set(body.tools)
@@ -220,6 +223,7 @@ def read_responses(data: bytes) -> "AskedResponse":
         instructions=body.instructions,
         metadata=body.metadata or {},
         effort=reasoning.effort,
+        summary=summary,
         tool_choice="none" if body.tool_choice == "none" else "auto",
         tool_set=tool_set,
     )
@@ -240,29 +244,21 @@ class AskedResponse:
     """Ids of items that the input refers to."""
 
     @property
-    def previous_id(self) -> str | None:
-        """The response to go on from."""
-        return self.facts.previous_id
-
-    @property
-    def store(self) -> bool:
-        """Whether the response is to be kept."""
-        return self.facts.store
-
-    @property
     def needs_history(self) -> bool:
         """Whether the body refers to what is stored."""
-        return self.previous_id is not None or bool(self.references)
+        return self.facts.previous_id is not None or bool(self.references)
 
     def with_history(self, history: History) -> "AskedResponse":
         """The same with what it refers to. Raises `UnknownItem`, and `BadRequest` if nothing is
         there to answer."""
-        items = resolved(self.items, history)
-        # Parsed as one: an answer may go on from the history into this turn's input.
-        messages = messages_of([*history.items, *items])
+        items: Sequence[Item] = self.items
+        messages = self.request.messages or ()
+        if self.needs_history:
+            items = resolved(items, history)
+            # Parsed as one: an answer may go on from the history into this turn's input.
+            messages = messages_of([*history.items, *items])
         if self.facts.instructions:
-            text = without_volatile_lines(self.facts.instructions)
-            messages = (Message("system", text), *messages)
+            messages = (Message("system", self.facts.instructions), *messages)
         if not messages:
             raise BadRequest("input holds no message.", param="input")
         request = replace(self.request, messages=messages)
@@ -298,14 +294,20 @@ def _stream(body: ResponsesBody) -> bool:
     return bool(body.stream)
 
 
-def _refuse_reasoning(reasoning: _Reasoning) -> None:
+def _summary(reasoning: _Reasoning) -> str | None:
+    """The kind of summary that is asked for. Raises `Unsupported` for one that is shorter than the
+    reasoning."""
     for name in ("summary", "generate_summary"):
-        if getattr(reasoning, name) not in (None, "auto"):
+        if getattr(reasoning, name) not in (None, "auto", "detailed"):
             raise Unsupported(
-                "This version of mlx-fleet makes no summaries of reasoning: its whole text is in "
-                "the answer. Use auto, or leave the field out.",
+                "This version of mlx-fleet does not shorten reasoning: a summary is its whole "
+                "text. Use auto or detailed, or leave the field out.",
                 param=f"reasoning.{name}",
             )
+    return reasoning.summary or reasoning.generate_summary
+
+
+def _refuse_reasoning(reasoning: _Reasoning) -> None:
     if reasoning.context not in (None, "auto"):
         raise unsupported(f"reasoning context {reasoning.context}", "reasoning.context")
     if reasoning.mode not in (None, "standard"):

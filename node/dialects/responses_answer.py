@@ -39,6 +39,8 @@ class ResponseFacts:
     instructions: str | None
     metadata: Mapping[str, str]
     effort: str | None
+    summary: str | None
+    """The kind of summary that is asked for; with any, reasoning is told as a summary."""
     tool_choice: str
     tool_set: ToolSet
 
@@ -63,22 +65,13 @@ def response_id(head: AnswerHead) -> str:
 
 
 def item_id(head: AnswerHead, kind: PartKind, index: int) -> str:
-    """Of the output item at `index`; `response_of` goes back."""
+    """Of the output item at `index`; `node.protocol.ids.response_of` goes back."""
     return f"{_PREFIX[kind]}{head.request_id}-{index}"
 
 
 def input_item_id(head: AnswerHead, index: int) -> str:
     """Of the input item at `index` of this turn, where the client gave none."""
     return f"msg_{head.request_id}-i{index}"
-
-
-def response_of(item: str) -> str | None:
-    """Id of the response that an item belongs to; None for a text that is no such id."""
-    prefix, _, rest = item.partition("_")
-    request_id, _, index = rest.rpartition("-")
-    if prefix not in ("msg", "rs", "fc") or not request_id:
-        return None
-    return "resp_" + request_id if index.removeprefix("i").isdecimal() else None
 
 
 class ResponseObject:
@@ -98,7 +91,7 @@ class ResponseObject:
             "model": head.model,
             "parallel_tool_calls": request.parallel_tool_calls,
             "previous_response_id": facts.previous_id,
-            "reasoning": {"effort": facts.effort, "summary": None},
+            "reasoning": {"effort": facts.effort, "summary": facts.summary},
             "service_tier": "default",
             "store": facts.store,
             "temperature": request.sampling.temperature,
@@ -148,17 +141,35 @@ class ItemSpeller:
         """The JSON of the item at `index`; one that is new has no content yet."""
         item: dict[str, Any] = {"id": self.item_id(segment.kind, index)}
         if segment.kind is PartKind.CONTENT:
-            content = [] if is_new else [text_part(segment.text)]
+            content = [] if is_new else [self.part(segment)]
             item |= {"type": "message", "status": status, "role": "assistant", "content": content}
         elif segment.kind is PartKind.REASONING:
-            content = [] if is_new else [reasoning_part(segment.text)]
-            item |= {"type": "reasoning", "summary": [], "content": content, "status": status}
+            item |= {"type": "reasoning", "summary": [], "content": [], "status": status}
+            if not is_new:
+                item["summary" if self.summarises else "content"] = [self.part(segment)]
             if self._facts.seals_reasoning and not is_new:
                 item["encrypted_content"] = sealed(segment.text)
         else:
             item |= {"type": "function_call", "call_id": segment.call_id}
             item |= self._names(segment.name) | {"arguments": segment.text, "status": status}
         return _encode(item)
+
+    @property
+    def summarises(self) -> bool:
+        """Whether reasoning is told as a summary."""
+        return self._facts.summary is not None
+
+    def part(self, segment: Segment) -> dict[str, object]:
+        """The one part of an item of text or reasoning."""
+        if segment.kind is PartKind.CONTENT:
+            return {
+                "type": "output_text",
+                "text": segment.text,
+                "annotations": [],
+                "logprobs": [],
+            }
+        kind = "summary_text" if self.summarises else "reasoning_text"
+        return {"type": kind, "text": segment.text}
 
     def name(self, model_name: str) -> str:
         """The function's name as the client declared it."""
@@ -169,14 +180,6 @@ class ItemSpeller:
         if known is None:
             return {"name": model_name}
         return {"namespace": known[0], "name": known[1]}
-
-
-def text_part(text: str) -> dict[str, object]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
-def reasoning_part(text: str) -> dict[str, object]:
-    return {"type": "reasoning_text", "text": text}
 
 
 def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:

@@ -1,6 +1,7 @@
 """How an answer of `/v1/responses` is spelled, as events or whole."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,9 +16,7 @@ from node.dialects.responses_answer import (
     Status,
     StoredResponse,
     input_item_id,
-    reasoning_part,
     response_id,
-    text_part,
     usage_of,
 )
 from node.dialects.responses_input import Item, stored_item
@@ -28,11 +27,24 @@ from node.types import Accepted, Delta, Part, PartKind
 
 _encode = msgspec.json.Encoder().encode
 
-_DELTA = {
-    PartKind.CONTENT: "response.output_text.delta",
-    PartKind.REASONING: "response.reasoning_text.delta",
-    PartKind.TOOL_START: "response.function_call_arguments.delta",
-}
+
+@dataclass(frozen=True, slots=True)
+class _PartEvents:
+    """How events name an item's part and the text in it."""
+
+    part: str
+    text: str
+    index: str
+    """The field with the part's number, which is always 0."""
+
+
+_CONTENT = _PartEvents("response.content_part", "response.output_text", "content_index")
+_REASONING = _PartEvents("response.content_part", "response.reasoning_text", "content_index")
+_SUMMARY = _PartEvents(
+    "response.reasoning_summary_part", "response.reasoning_summary_text", "summary_index"
+)
+_ARGUMENTS = "response.function_call_arguments"
+
 _FINAL_EVENT: dict[Status, str] = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -46,22 +58,24 @@ class _OpenItem:
     """The item that parts are being added to. A delta is the head, the JSON of the text, the
     middle, the event's number, and the end."""
 
-    __slots__ = ("head", "index", "item_id", "kind", "middle", "segment", "texts")
+    __slots__ = ("events", "head", "index", "kind", "middle", "place", "segment", "texts")
 
-    def __init__(self, segment: Segment, index: int, item_id: str) -> None:
+    def __init__(
+        self, segment: Segment, index: int, item_id: str, events: _PartEvents | None
+    ) -> None:
         self.segment = segment
         self.kind = segment.kind
         self.index = index
-        self.item_id = item_id
+        self.events = events
+        """None for a call, which has no parts."""
         self.texts: list[str] = []
-        place: dict[str, Any] = {"type": _DELTA[self.kind], "item_id": item_id}
-        place["output_index"] = index
-        self.middle = b',"sequence_number":'
-        if self.kind is not PartKind.TOOL_START:
-            place["content_index"] = 0
-        if self.kind is PartKind.CONTENT:
-            self.middle = b',"logprobs":[],"sequence_number":'
-        self.head = _event_head(_DELTA[self.kind]) + _encode(place)[:-1] + b',"delta":'
+        self.place: dict[str, Any] = {"item_id": item_id, "output_index": index}
+        if events is not None:
+            self.place[events.index] = 0
+        is_content = self.kind is PartKind.CONTENT
+        self.middle = b',"logprobs":[],"sequence_number":' if is_content else b',"sequence_number":'
+        delta = (_ARGUMENTS if events is None else events.text) + ".delta"
+        self.head = _event_head(delta) + _encode({"type": delta, **self.place})[:-1] + b',"delta":'
 
     def whole(self) -> Segment:
         """What has come of it."""
@@ -191,14 +205,22 @@ class ResponseWriter:
         self._create(pieces)
         self._end_item(pieces, "completed")
         index = len(self._output)
-        item = _OpenItem(segment, index, self._items.item_id(segment.kind, index))
+        events = self._part_events(segment.kind)
+        item = _OpenItem(segment, index, self._items.item_id(segment.kind, index), events)
         self._open = item
         new = msgspec.Raw(self._items.spell(segment, index, "in_progress", is_new=True))
         self._add(pieces, "response.output_item.added", {"output_index": index, "item": new})
-        if segment.kind is not PartKind.TOOL_START:
-            fields = _content_place(item) | {"part": _part(segment)}
-            self._add(pieces, "response.content_part.added", fields)
+        if events is not None:
+            fields = item.place | {"part": self._items.part(segment)}
+            self._add(pieces, events.part + ".added", fields)
         return item
+
+    def _part_events(self, kind: PartKind) -> _PartEvents | None:
+        if kind is PartKind.TOOL_START:
+            return None
+        if kind is PartKind.CONTENT:
+            return _CONTENT
+        return _SUMMARY if self._items.summarises else _REASONING
 
     def _end_item(self, pieces: list[bytes], status: Status) -> None:
         item = self._open
@@ -206,32 +228,29 @@ class ResponseWriter:
             return
         self._open = None
         segment = item.whole()
-        if segment.kind is PartKind.TOOL_START:
+        if item.events is None:
             # Only whole calls are told.
             status = "completed"
-            call = {
-                "item_id": item.item_id,
-                "output_index": item.index,
-                "name": self._items.name(segment.name),
-                "arguments": segment.text,
-            }
-            self._add(pieces, "response.function_call_arguments.done", call)
+            call = {"name": self._items.name(segment.name), "arguments": segment.text}
+            self._add(pieces, _ARGUMENTS + ".done", item.place | call)
         else:
-            self._end_content(pieces, item, segment)
+            self._end_part(pieces, item, item.events, status)
         done = self._items.spell(segment, item.index, status)
         self._output.append(done)
         fields = {"output_index": item.index, "item": msgspec.Raw(done)}
         self._add(pieces, "response.output_item.done", fields)
 
-    def _end_content(self, pieces: list[bytes], item: _OpenItem, segment: Segment) -> None:
-        place = _content_place(item)
-        if segment.kind is PartKind.CONTENT:
-            fields = place | {"text": segment.text, "logprobs": []}
-            self._add(pieces, "response.output_text.done", fields)
-        else:
-            fields = place | {"text": segment.text}
-            self._add(pieces, "response.reasoning_text.done", fields)
-        self._add(pieces, "response.content_part.done", place | {"part": _part(segment)})
+    def _end_part(
+        self, pieces: list[bytes], item: _OpenItem, events: _PartEvents, status: Status
+    ) -> None:
+        text = item.place | {"text": item.segment.text}
+        if item.kind is PartKind.CONTENT:
+            text["logprobs"] = []
+        self._add(pieces, events.text + ".done", text)
+        part = item.place | {"part": self._items.part(item.segment)}
+        if events is _SUMMARY and status == "incomplete":
+            part["status"] = status
+        self._add(pieces, events.part + ".done", part)
 
     def _add(self, pieces: list[bytes], kind: str, fields: dict[str, Any]) -> None:
         event = {"type": kind, "sequence_number": self._number, **fields}
@@ -241,12 +260,3 @@ class ResponseWriter:
 
 def _event_head(kind: str) -> bytes:
     return b"event: " + kind.encode() + b"\ndata: "
-
-
-def _part(segment: Segment) -> dict[str, object]:
-    spell = text_part if segment.kind is PartKind.CONTENT else reasoning_part
-    return spell(segment.text)
-
-
-def _content_place(item: _OpenItem) -> dict[str, Any]:
-    return {"item_id": item.item_id, "output_index": item.index, "content_index": 0}

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from node.dialects.body import unsupported
+from node.dialects.body import arguments_text, unsupported
 from node.dialects.responses_tools import model_name
 from node.errors import BadRequest, UnknownItem
-from node.protocol.volatile import without_volatile_lines
+from node.protocol.ids import response_of
 from node.request import Content, Message, Role, TextPart, ToolCall
 
 Item: TypeAlias = dict[str, Any]
@@ -56,7 +56,7 @@ _OTHER_ITEMS = (
 
 _KEPT: Mapping[str, tuple[str, ...]] = {
     "message": ("role", "phase"),
-    "function_call": ("call_id", "namespace", "name", "arguments"),
+    "function_call": ("call_id", "namespace", "name"),
     "function_call_output": ("call_id", "namespace", "name", "output"),
     "reasoning": ("encrypted_content",),
 }
@@ -104,7 +104,7 @@ def resolved(items: Sequence[Item], history: History) -> list[Item]:
             if wanted not in known:
                 raise UnknownItem(
                     f"There is no item {wanted!r} here: its response was not stored, was deleted, "
-                    "or gave way to newer ones.",
+                    "gave way to newer ones, or is on another node. Send the item whole.",
                     param=f"input[{at}].id",
                 )
             item = known[wanted]
@@ -137,22 +137,25 @@ def stored_item(item: Item, new_id: str) -> Item:
     kept: Item = {"id": given if isinstance(given, str) and given else new_id, "type": kind}
     kept |= {name: item[name] for name in _KEPT[kind] if isinstance(item.get(name), str)}
     if kind == "reasoning":
-        kept["summary"] = _stored_parts(item.get("summary") or (), "summary_text")
-        kept["content"] = _stored_parts(item.get("content") or (), "reasoning_text")
+        kept["summary"] = _stored_parts(item.get("summary"), "summary_text")
+        kept["content"] = _stored_parts(item.get("content"), "reasoning_text")
         return kept
     kept["status"] = "completed"
     if kind == "message":
         is_answer = kept["role"] == "assistant"
         kept["content"] = _stored_parts(
-            item["content"], "output_text" if is_answer else "input_text"
+            item.get("content"), "output_text" if is_answer else "input_text"
         )
+    elif kind == "function_call":
+        kept["arguments"] = arguments_text(item.get("arguments"))
     elif kind == "function_call_output" and "output" not in kept:
-        kept["output"] = _stored_parts(item["output"], "input_text")
+        kept["output"] = _stored_parts(item.get("output"), "input_text")
     return kept
 
 
-def _stored_parts(content: str | Sequence[Item], kind: str) -> list[Item]:
-    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content
+def _stored_parts(content: str | Sequence[Item] | None, kind: str) -> list[Item]:
+    """The parts of what `_texts` has read."""
+    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content or ()
     more: Item = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
     return [
         {"type": "refusal", "refusal": part["refusal"]}
@@ -162,14 +165,30 @@ def _stored_parts(content: str | Sequence[Item], kind: str) -> list[Item]:
     ]
 
 
+@dataclass(slots=True)
+class _Answer:
+    """The items of one answer so far, in whatever order they came."""
+
+    reasoning: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    source: str | None = None
+    """As `_source` tells it of its items."""
+    ends_with_text: bool = False
+
+    @property
+    def message(self) -> Message:
+        # What it said is put together as the model said it, without anything in between.
+        reasoning = "\n".join(self.reasoning)
+        return Message("assistant", "".join(self.texts), reasoning, tuple(self.calls))
+
+
 class _Turns:
     """Messages, and the answer that is being put together."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._reasoning = ""
-        self._text = ""
-        self._calls: list[ToolCall] = []
+        self._answer = _Answer()
         self._names: dict[str, str] = {}
         """Of functions, by the id of the call."""
 
@@ -190,10 +209,19 @@ class _Turns:
 
     def end_answer(self) -> None:
         """What comes next is not part of the answer."""
-        if self._reasoning or self._text or self._calls:
-            answer = Message("assistant", self._text, self._reasoning, tuple(self._calls))
-            self.messages.append(answer)
-            self._reasoning, self._text, self._calls = "", "", []
+        answer = self._answer
+        if answer.reasoning or answer.texts or answer.calls:
+            self.messages.append(answer.message)
+        self._answer = _Answer()
+
+    def _go_on(self, item: Item) -> _Answer:
+        """The answer that the item is part of: the open one, unless that is of another response."""
+        source = _source(item)
+        if source is not None:
+            if self._answer.source not in (None, source):
+                self.end_answer()
+            self._answer.source = source
+        return self._answer
 
     def _message(self, item: Item, path: str) -> None:
         role = next((role for role in _ROLES if role == item.get("role")), None)
@@ -201,38 +229,46 @@ class _Turns:
             raise BadRequest(
                 f"{path}.role must be one of {', '.join(_ROLES)}.", param=f"{path}.role"
             )
-        texts = _texts(item.get("content"), f"{path}.content")
         if role == "assistant":
-            if self._text or self._calls:
-                self.end_answer()
-            self._text = "".join(texts)
+            self._answer_text(item, path)
             return
         self.end_answer()
-        if role != "user":
-            texts = [without_volatile_lines(text) for text in texts]
+        texts = _texts(item.get("content"), f"{path}.content")
         self.messages.append(Message(role, _content(texts)))
 
-    def _add_reasoning(self, item: Item, path: str) -> None:
-        if self._text or self._calls:
+    def _answer_text(self, item: Item, path: str) -> None:
+        content = item.get("content")
+        text = "" if content is None else "".join(_texts(content, f"{path}.content"))
+        if not text:
+            return
+        answer = self._go_on(item)
+        if answer.ends_with_text:
+            # An answer's text is one item where nothing comes between.
             self.end_answer()
-        texts = [self._reasoning, _reasoning_text(item, path)]
-        self._reasoning = "\n".join(text for text in texts if text)
+            answer = self._go_on(item)
+        answer.texts.append(text)
+        answer.ends_with_text = True
+
+    def _add_reasoning(self, item: Item, path: str) -> None:
+        text = reasoning_text(item, path)
+        if text:
+            answer = self._go_on(item)
+            answer.reasoning.append(text)
+            answer.ends_with_text = False
 
     def _call(self, item: Item, path: str) -> None:
         call_id = _string(item, "call_id", path)
         name = model_name(_string(item, "name", path), item.get("namespace"))
-        arguments = item.get("arguments")
-        if not isinstance(arguments, str):
-            raise BadRequest(
-                f"{path}.arguments must be a string of JSON.", param=f"{path}.arguments"
-            )
-        self._calls.append(ToolCall(call_id, name, arguments))
+        answer = self._go_on(item)
+        answer.calls.append(ToolCall(call_id, name, arguments_text(item.get("arguments"))))
+        answer.ends_with_text = False
         self._names[call_id] = name
 
     def _output(self, item: Item, path: str) -> None:
         self.end_answer()
         call_id = _string(item, "call_id", path)
-        texts = _texts(item.get("output"), f"{path}.output")
+        output = item.get("output")
+        texts = [] if output is None else _texts(output, f"{path}.output")
         name = self._names.get(call_id, "")
         if not name and isinstance(item.get("name"), str):
             name = model_name(item["name"], item.get("namespace"))
@@ -244,15 +280,32 @@ def _kind(item: Item) -> object:
     return item.get("type") or ("message" if "role" in item else None)
 
 
+def _source(item: Item) -> str | None:
+    """What the item came with, as its id tells: the input or the output of which response. None
+    where the id is not ours."""
+    item_id = item.get("id")
+    response_id = response_of(item_id) if isinstance(item_id, str) else None
+    if response_id is None:
+        return None
+    number = str(item_id).rpartition("-")[2]
+    return response_id + " input" if number.startswith("i") else response_id
+
+
 def _is_reference(item: Item) -> bool:
     kind = _kind(item)
     return kind == "item_reference" or (kind is None and "id" in item)
 
 
-def _reasoning_text(item: Item, path: str) -> str:
-    content, sealed_text = item.get("content"), item.get("encrypted_content")
-    if content:
-        return "".join(_texts(content, f"{path}.content"))
+def reasoning_text(item: Item, path: str) -> str:
+    """The text of a reasoning item, from the first of its content, what is sealed, and its summary
+    that holds any. Raises `BadRequest`."""
+    sealed_text = item.get("encrypted_content")
+    content, summary = (
+        [] if item.get(name) is None else _texts(item[name], f"{path}.{name}")
+        for name in ("content", "summary")
+    )
+    if any(content):
+        return "".join(content)
     if isinstance(sealed_text, str) and sealed_text.startswith(SEAL):
         try:
             return base64.b64decode(sealed_text[len(SEAL) :], validate=True).decode()
@@ -260,7 +313,7 @@ def _reasoning_text(item: Item, path: str) -> str:
             path = f"{path}.encrypted_content"
             raise BadRequest(f"{path} is not as it was given out.", param=path) from None
     # What another server has encrypted nobody else can read; its summary is what is left of it.
-    return "\n\n".join(_texts(item.get("summary") or [], f"{path}.summary"))
+    return "\n\n".join(summary)
 
 
 def _texts(content: object, path: str) -> list[str]:

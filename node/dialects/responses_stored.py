@@ -9,7 +9,7 @@ import msgspec
 from node.dialects.body import unsupported
 from node.dialects.responses import encrypts_reasoning
 from node.dialects.responses_answer import StoredResponse
-from node.dialects.responses_input import Item, sealed
+from node.dialects.responses_input import Item, reasoning_text, sealed
 from node.errors import BadRequest, UnknownItem, UnknownResponse
 
 MAX_LISTED = 100
@@ -122,5 +122,5 @@ def _sealed_items(items: Sequence[Item]) -> list[Item]:
 
 
 def _with_seal(item: Item) -> Item:
-    text = "".join(part["text"] for part in item.get("content") or ())
-    return {**item, "encrypted_content": item.get("encrypted_content") or sealed(text)}
+    seal = item.get("encrypted_content") or sealed(reasoning_text(item, "item"))
+    return {**item, "encrypted_content": seal}

@@ -35,7 +35,7 @@ class _Function(Lenient):
 
 class _Namespace(Lenient):
     name: _Name
-    description: str = ""
+    description: str | None = None
     tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
 
 

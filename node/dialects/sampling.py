@@ -21,7 +21,7 @@ class SamplingFields(Lenient):
     """How to pick tokens; null means the default. A dialect narrows what it bounds otherwise."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
@@ -33,7 +33,7 @@ class SamplingFields(Lenient):
 
 SAMPLING_NOTES: Mapping[str, str] = {
     "temperature": "0 to 2; 0 is greedy. Default 1.",
-    "top_p": "Above 0, to 1. Default 1.",
+    "top_p": "0 to 1; 0 leaves the likeliest token only. Default 1.",
     "top_k": "-1 and 0 mean no limit. Default 0.",
     "min_p": "0 to 1. Default 0.",
     "seed": "A 64-bit integer. The same seed, prompt and settings give the same answer.",

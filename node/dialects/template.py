@@ -9,14 +9,18 @@ from node.request import TemplateOptions
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
-_RESERVED_KWARGS = (
-    "messages",
-    "conversation",
-    "tools",
-    "add_generation_prompt",
-    "continue_final_message",
-    "chat_template",
-    "tokenize",
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "conversations",
+        "messages",
+        "return_assistant_tokens_mask",
+        "tokenize",
+        "tools",
+    }
 )
 """What the template is told already, or is no variable of a template."""
 
@@ -26,13 +30,18 @@ def template_options(
 ) -> TemplateOptions:
     """The options of `enable_thinking`, an effort, and `chat_template_kwargs`; an effort of none
     turns thinking off. Raises `BadRequest`."""
-    for name in kwargs or {}:
-        if name in _RESERVED_KWARGS:
-            path = f"chat_template_kwargs.{name}"
-            raise BadRequest(f"{path} is not for the client to set.", param=path)
-    kept = json_without_null(dict(kwargs or {}), "chat_template_kwargs")
+    kept = _own_variables(kwargs or {})
     if effort != "none":
         return TemplateOptions(thinking, effort, kept)
     if thinking:
         raise BadRequest("enable_thinking contradicts an effort of none.", param="enable_thinking")
     return TemplateOptions(enable_thinking=False, kwargs=kept)
+
+
+def _own_variables(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in given:
+        if name in RESERVED_KWARGS:
+            path = f"chat_template_kwargs.{name}"
+            raise BadRequest(f"{path} is not for the client to set.", param=path)
+    kept: Mapping[str, Any] = json_without_null(dict(given), "chat_template_kwargs")
+    return kept

@@ -17,12 +17,18 @@ class AnyOf(ToolFormat):
     ) -> None:
         """`wanted` tells of an opener, or a start, whether it is looked for."""
         self.name = name
+        # Each once, or a block that none can read would be read as often.
+        self._formats: tuple[ToolFormat, ...] = tuple(
+            dict.fromkeys(each for form in formats for each in _parts(form))
+        )
         self._readers: dict[str, list[ToolFormat]] = {}
+        formats = self._formats
         for form in formats:
             for opener in filter(wanted, (*form.openers, *form.starts)):
                 self._readers.setdefault(opener, []).append(form)
         self.starts = self._all(start for form in formats for start in form.starts)
         self.openers = self._all(opener for form in formats for opener in form.openers)
+        self.blanks = tuple(dict.fromkeys(each for form in formats for each in form.blanks))
         self.orphans = tuple(dict.fromkeys(each for form in formats for each in form.orphans))
         self.stop_tokens = tuple(
             dict.fromkeys(each for form in formats for each in form.stop_tokens)
@@ -37,3 +43,7 @@ class AnyOf(ToolFormat):
 
     def _all(self, texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each for each in texts if each in self._readers))
+
+
+def _parts(form: ToolFormat) -> tuple[ToolFormat, ...]:
+    return form._formats if isinstance(form, AnyOf) else (form,)

@@ -11,9 +11,11 @@ from typing import Any
 from node.parsing.any_of import AnyOf
 from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
+from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object, read_string
-from node.parsing.pythonic import read_python, tell_calls
+from node.parsing.python_blocks import read_python
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.tell import json_call, tell
 
 _BARE = re.compile(r"[^\s\[\]{}]*")
 _LINE = re.compile(r"[^\n{}]*")
@@ -51,7 +53,7 @@ class Bracket(ToolFormat):
         else:
             calls = yield from read_python(source, begun)
             yield from self._end(source)
-            tell_calls(source, calls)
+            tell(source, calls)
 
     def _attributes(self, source: Source) -> Step[None]:
         """`"f" a="v" n=1]`."""
@@ -70,12 +72,7 @@ class Bracket(ToolFormat):
         source.call(name, arguments)
 
     def _json(self, source: Source) -> Step[None]:
-        call = yield from read_object(source)
-        name = call.get("name", call.get("tool"))
-        arguments = call.get("arguments", call.get("parameters", call.get("args")))
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            raise Malformed
-        source.call(name, arguments)
+        source.call(*json_call(source, (yield from source.json_value())))
 
     def _arrows(self, source: Source) -> Step[None]:
         """`{tool => "f", args => {--a "v"}}`, an argument a line."""
@@ -130,5 +127,5 @@ BRACKET = Bracket()
 
 
 def with_recovery(form: ToolFormat) -> ToolFormat:
-    """The format, and its calls where a model wrote them in brackets instead."""
-    return AnyOf(form.name, (form, BRACKET))
+    """The format, and its calls where a model wrote them in another way instead."""
+    return AnyOf(form.name, (form, BRACKET, FUNCTION_XML))

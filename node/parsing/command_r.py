@@ -5,8 +5,6 @@ Marks of citations, `<co>span</co: 0:[1]>`, are no text: what they cite is.
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import read_marked_calls
@@ -20,17 +18,6 @@ _ANSWERS = ("<|START_RESPONSE|>", "<|START_TEXT|>")
 _CITED = "<co>"
 _CITED_END = "</co:"
 _SOURCES = re.compile(r"[\d:,\[\] ]*")
-
-
-def tell_action(source: Source, call: Any) -> None:
-    """Tells the call that `{"tool_name": …, "parameters": {…}}` is. Raises `Malformed`."""
-    if not isinstance(call, Mapping) or not isinstance(name := call.get("tool_name"), str):
-        raise Malformed
-    parameters = call.get("parameters", {})
-    if not isinstance(parameters, Mapping):
-        raise Malformed
-    # The ids that models count up begin anew with every answer.
-    source.call(name, parameters)
 
 
 class CommandR(Channels):
@@ -69,7 +56,7 @@ class CommandR(Channels):
 
     def read_calls(self, source: Source, channel: Channel) -> Step[None]:
         yield from source.space()
-        yield from read_marked_calls(source, tell=tell_action)
+        yield from read_marked_calls(source)
         yield from source.space()
 
     def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:

@@ -1,7 +1,6 @@
 """Calls of Command R+: the word `Action:`, then a JSON fence with a list of
 `{"tool_name": …, "parameters": {…}}`."""
 
-from node.parsing.command_r import tell_action
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
 from node.parsing.source import Source, Step
@@ -15,7 +14,7 @@ class CommandRPlus(ToolFormat):
         yield from source.space()
         yield from source.expect("```json")
         yield from source.space()
-        yield from read_marked_calls(source, tell=tell_action)
+        yield from read_marked_calls(source)
         yield from close_block(source, "```")
 
 

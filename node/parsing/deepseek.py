@@ -5,11 +5,10 @@ V3.1 writes `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call�
 it is shows behind the separator. Some checkpoints spell the markers in other characters.
 """
 
-import re
 from itertools import product
 
-from node.parsing.format import ToolFormat
-from node.parsing.json_calls import close_block, read_arguments
+from node.parsing.json_calls import WORD, close_block, read_arguments
+from node.parsing.sections import SectionCalls
 from node.parsing.source import Malformed, Source, Step
 
 
@@ -20,38 +19,25 @@ def _spellings(words: str) -> tuple[str, ...]:
     )
 
 
-_SECTION = _spellings("tool calls begin") + _spellings("tool calls")
-_SECTION_END = _spellings("tool calls end")
-_CALL = _spellings("tool call begin")
 _CALL_END = _spellings("tool call end")
 _SEPARATOR = _spellings("tool sep")
 _FENCE = "```"
-_NAME = re.compile(r"[\w.:/\-]*")
 
 
-class DeepSeek(ToolFormat):
-    openers = (*_SECTION, *_CALL)
-    orphans = (*_SECTION_END, *_CALL_END)
+class DeepSeek(SectionCalls):
+    sections = _spellings("tool calls begin") + _spellings("tool calls")
+    section_ends = _spellings("tool calls end")
+    calls = _spellings("tool call begin")
+    openers = (*sections, *calls)
+    blanks = tuple(zip(sections, 2 * section_ends, strict=True))
+    orphans = (*section_ends, *_CALL_END)
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def read(self, source: Source, opener: str) -> Step[None]:
-        if opener in _SECTION:
-            yield from source.space()
-            if (yield from source.expect(*_CALL, *_SECTION_END)) in _SECTION_END:
-                source.edge()
-                return
-        while True:
-            yield from self._call(source)
-            yield from source.space()
-            if not (yield from source.accept(*_CALL)):
-                break
-        yield from source.accept(*_SECTION_END)
-
-    def _call(self, source: Source) -> Step[None]:
+    def read_call(self, source: Source, begin: str) -> Step[None]:
         yield from source.space()
-        name = yield from source.run(_NAME)
+        name = yield from source.run(WORD)
         yield from source.space()
         yield from source.expect(*_SEPARATOR)
         yield from source.space()
@@ -59,12 +45,13 @@ class DeepSeek(ToolFormat):
         if (yield from source.peek()) not in ("{", "<"):
             if name != "function":
                 raise Malformed
-            name = yield from source.run(_NAME)
+            name = yield from source.run(WORD)
             yield from source.space()
             fence_end = _FENCE if (yield from source.accept("```json", _FENCE)) else ""
         if name not in source.schemas:
             raise Malformed
-        arguments = yield from read_arguments(source, *((fence_end,) if fence_end else _CALL_END))
+        ends = (fence_end,) if fence_end else _CALL_END
+        arguments = yield from read_arguments(source, name, *ends)
         if fence_end:
             yield from close_block(source, *_CALL_END)
         source.call(name, arguments)

@@ -8,11 +8,7 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from node.parsing.coercion import typed
-from node.parsing.format import ToolFormat
-from node.parsing.invoke import Attributes, InvokeTags, read_invokes
-from node.parsing.json_text import read_json
-from node.parsing.source import Source, Step
+from node.parsing.invoke import Attributes, InvokeCalls, InvokeTags, as_tag_says
 
 _PREFIXES = ("\uff5cDSML\uff5c", "\uff5cDSML\uff5c ")
 _BLOCKS = ("function_calls", "tool_calls", "calls")
@@ -33,30 +29,8 @@ _TAGS = InvokeTags(
 
 
 def _value(text: str, attributes: Attributes, schema: object, root: Mapping[str, Any]) -> Any:
-    given = attributes.get("string")
-    if given == "true":
-        return text
-    if given == "false":
-        try:
-            return read_json(text)
-        except ValueError:
-            return text
-    return typed(text, schema, root)
+    given = {"true": True, "false": False}.get(attributes.get("string", ""))
+    return as_tag_says(text, schema, root, is_text=given)
 
 
-class Dsml(ToolFormat):
-    name = "dsml"
-    openers = (*_BEGINS, *_TAGS.call)
-    orphans = (*_ENDS, *_TAGS.call_end)
-
-    def read(self, source: Source, opener: str) -> Step[None]:
-        if opener in _BEGINS:
-            yield from source.space()
-            if (yield from source.expect(*_TAGS.call, *_ENDS)) in _ENDS:
-                source.edge()
-                return
-        yield from read_invokes(source, _TAGS, _value)
-        yield from source.accept(*_ENDS)
-
-
-DSML = Dsml()
+DSML = InvokeCalls("dsml", _TAGS, _BEGINS, _ENDS, _value)

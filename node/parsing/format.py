@@ -5,11 +5,13 @@ and `read_marked` reads an output of any two of them. Where an output as a whole
 structure, such as channels with headers, a `Grammar` reads all of it.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
 from node.parsing.markers import Markers
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.tokens import Family
 from node.types import PartKind
 
 
@@ -29,13 +31,16 @@ class ReasoningFormat:
     """Markers around the answer that are no part of it."""
     closes_first: bool = False
     """An output without reasoning may begin with the closer."""
-    interrupters: tuple[str, ...] = ()
-    """What ends reasoning although it is text: calls where none are to be read."""
+    unread_calls: tuple[str, ...] = ()
+    """What calls begin with that end the reasoning of models without tools, if the output ends
+    with them."""
+    unread_end: str = ""
+    """What such a call ends with."""
 
     @property
     def opener(self) -> str:
         """What a prompt ends with that begins the reasoning."""
-        return self.openers[0]
+        return self.openers[0] if self.openers else ""
 
     @property
     def markers(self) -> frozenset[str]:
@@ -43,15 +48,68 @@ class ReasoningFormat:
 
     def opens(self, prompt_tail: str) -> bool:
         """Whether a prompt that ends so has begun the reasoning."""
-        return _last(prompt_tail, self.openers) > _last(prompt_tail, self.closers)
+        return self._opened(prompt_tail) is not None
+
+    def goes_on(self, prompt_tail: str) -> bool:
+        """Whether it has also begun to say it."""
+        said = self._opened(prompt_tail)
+        return said is not None and bool(said.strip())
+
+    def closes(self, prompt_tail: str) -> bool:
+        """Whether the prompt ends with the reasoning's end."""
+        return prompt_tail.rstrip().endswith(self.closers)
 
     def begins_within(self, prompt_tail: str) -> bool:
         """Whether an output after a prompt that ends so begins within reasoning."""
-        return self.opens(prompt_tail) or (self.implicit and _last(prompt_tail, self.closers) < 0)
+        return self.opens(prompt_tail) or (
+            self.implicit and not _last_end(prompt_tail, self.closers)
+        )
+
+    def _opened(self, prompt_tail: str) -> str | None:
+        """What stands behind the opener that counts; None where none does. Only one where an
+        answer begins counts: behind its first words it is talk about reasoning."""
+        begin = _last_end(prompt_tail, self.closers)
+        for at, behind in _positions(prompt_tail, self.openers, begin):
+            before, said = prompt_tail[max(0, at - _NEAR) : at], prompt_tail[behind:]
+            is_first = not speaks(before)
+            if begin or said.strip():
+                is_first = not before.rstrip().endswith(self.closers) and _begins_answer(before)
+            if is_first:
+                return said
+        return None
 
 
-def _last(text: str, markers: tuple[str, ...]) -> int:
-    return max((text.rfind(each) for each in markers), default=-1)
+_NEAR = 256
+"""Characters before a place in the prompt that tell whether an answer begins there."""
+_ROLE = r"(?:assistant|model|bot|gpt|ai)?"
+_HEADER = re.compile(rf"(?:\A|[>\])|]\s*{_ROLE}:?)\s*\Z", re.IGNORECASE)
+"""Ends of what stands before an answer: markup, and who speaks."""
+_NO_WORDS = re.compile(r"(?:\A|\n|[^\w\s.,;])[ \t]*\Z")
+"""Ends of what are not the first words of an answer. Who speaks may be told in any way."""
+
+
+def _begins_answer(before: str) -> bool:
+    """Whether it is sure that an answer begins behind the text."""
+    return _HEADER.search(before) is not None
+
+
+def speaks(prompt_tail: str) -> bool:
+    """Whether a prompt that ends so has begun the answer's text, as far as can be told."""
+    near = prompt_tail[-_NEAR:]
+    return not (_begins_answer(near) or _NO_WORDS.search(near))
+
+
+def _last_end(text: str, markers: tuple[str, ...]) -> int:
+    """Where the last of the markers ends; 0 where there is none."""
+    found = ((at, at + len(each)) for each in markers if (at := text.rfind(each)) >= 0)
+    return max(found, default=(0, 0))[1]
+
+
+def _positions(text: str, markers: tuple[str, ...], begin: int) -> list[tuple[int, int]]:
+    """(begin, end) of all the markers from `begin` on; of those that begin together, the
+    longest."""
+    pattern = "|".join(map(re.escape, sorted(markers, key=len, reverse=True))) or "(?!)"
+    return [match.span() for match in re.compile(pattern).finditer(text, begin)]
 
 
 class ToolFormat(Protocol):
@@ -65,6 +123,8 @@ class ToolFormat(Protocol):
     common within a text."""
     orphans: tuple[str, ...] = ()
     """What ends blocks, and is dropped where it comes as a token of its own without one."""
+    blanks: tuple[tuple[str, str], ...] = ()
+    """What a block without calls begins and ends with: no text where an answer begins."""
     stop_tokens: tuple[str, ...] = ()
     """Tokens that end the output, and are read before it does."""
 
@@ -97,7 +157,14 @@ class Grammar(Protocol):
     stop_tokens: tuple[str, ...] = ()
     """As of a `ToolFormat`."""
     strict: frozenset[str] = frozenset()
-    """Markers that count only as tokens where the vocabulary has them as such."""
+    """Markers that count only as tokens where the vocabulary has them as such: the same characters
+    in other tokens are talk about them."""
+
+    def families(self, *, reads_calls: bool) -> tuple[Family, ...]:
+        """The tokens that belong together. Ends of calls that are not read are content."""
+        ends = frozenset(self.orphans)
+        dropped = ends if reads_calls else ends & self.strict
+        return (Family(frozenset(self.openers), dropped, drops_ends=True),)
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
         """Reads until the text ends."""
@@ -119,32 +186,52 @@ NO_REASONING = ReasoningFormat("none", (), ())
 class Marked(Grammar):
     """Reads outputs of a reasoning format and a tool format."""
 
-    def __init__(self, reasoning: ReasoningFormat, tools: ToolFormat) -> None:
+    def __init__(
+        self, reasoning: ReasoningFormat, tools: ToolFormat, *, reads_calls: bool = True
+    ) -> None:
+        """Without `reads_calls`, calls are text."""
         self.name = f"{reasoning.name}+{tools.name}"
+        self.opener = reasoning.opener
         self.openers = tools.openers
         self.orphans = (*tools.orphans, *reasoning.closers)
-        self.stop_tokens = tools.stop_tokens
+        self.stop_tokens = tools.stop_tokens if reads_calls else ()
         self.strict = reasoning.markers
         self._reasoning = reasoning
         self._tools = tools
-        calls = Markers(tools.openers)
-        interrupters = () if tools.openers else reasoning.interrupters
-        self._in_reasoning = Markers((*reasoning.closers, *interrupters)) | calls
+        self._reads_calls = reads_calls
+        self._starts = tools.starts if reads_calls else ()
+        self._blanks: dict[str, tuple[str, ...]] = {}
+        for opener, closer in tools.blanks:
+            self._blanks[opener] = (*self._blanks.get(opener, ()), closer)
+        calls = Markers(tools.openers if reads_calls else ())
+        unread = Markers(() if calls.texts else reasoning.unread_calls)
+        self._in_reasoning = Markers(reasoning.closers) | calls | unread
         dropped = Markers(reasoning.dropped)
-        self._before = Markers(reasoning.openers) | calls | dropped
+        self._after = calls | dropped | Markers(self._blanks)
+        self._before = self._after | Markers(reasoning.openers)
         """Before any reasoning."""
-        self._after = self._before if reasoning.repeats else calls | dropped
+        if reasoning.repeats:
+            self._after = self._before
         self._interrupted = self._after | Markers(reasoning.closers)
         """Behind reasoning that something else than its closer has ended."""
+        self._ends = (*reasoning.closers, *reasoning.dropped)
+
+    def families(self, *, reads_calls: bool) -> tuple[Family, ...]:
+        tools, reasoning = self._tools, self._reasoning
+        return (
+            Family(frozenset(tools.openers), frozenset(tools.orphans), drops_ends=reads_calls),
+            Family(frozenset(reasoning.openers), frozenset(reasoning.closers), drops_ends=True),
+        )
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
-        markers = self._before
+        is_over = self._reasoning.closes(setup.prompt_tail)
+        markers = self._after if is_over else self._before
         reasons = yield from self._begins_within(source, setup)
         while True:
             while reasons:
                 markers = yield from self._read_reasoning(source)
                 reasons = yield from self._read_seam(source)
-            if self._tools.starts and not source.has_spoken:
+            if self._starts and not source.has_spoken:
                 yield from self._read_starts(source)
             marker = yield from source.until(PartKind.CONTENT, markers)
             if not marker:
@@ -161,7 +248,7 @@ class Marked(Grammar):
         if marker in reasoning.openers:
             # Only where nothing was said: later it is talk about reasoning.
             if source.has_spoken and not reasoning.repeats:
-                source.say(PartKind.CONTENT, marker)
+                source.say_marker(PartKind.CONTENT, marker)
                 return False
             source.edge()
             return True
@@ -169,12 +256,31 @@ class Marked(Grammar):
             if not source.has_spoken:
                 source.edge()
             return False
-        yield from source.attempt(marker, self._tools.read(source, marker), PartKind.CONTENT)
+        yield from source.attempt(marker, self._read_block(source, marker), PartKind.CONTENT)
         return False
+
+    def _read_block(self, source: Source, opener: str) -> Step[None]:
+        if not source.has_spoken and opener in self._blanks:
+            blank = self._read_blank(source, self._blanks[opener])
+            if (yield from source.maybe(blank)):
+                source.edge()
+                return
+        if opener not in self._tools.openers or not self._reads_calls:
+            raise Malformed
+        yield from self._tools.read(source, opener)
+
+    def _read_blank(self, source: Source, closers: tuple[str, ...]) -> Step[str]:
+        yield from source.space()
+        return (yield from source.expect(*closers))
 
     def _begins_within(self, source: Source, setup: Setup) -> Step[bool]:
         """Whether the output begins within reasoning. Reads what it may begin with besides."""
         reasoning = self._reasoning
+        if reasoning.goes_on(setup.prompt_tail):
+            source.resume(PartKind.REASONING)
+            return True
+        if speaks(setup.prompt_tail):
+            source.resume(PartKind.CONTENT)
         opened = reasoning.opens(setup.prompt_tail)
         begins = reasoning.begins_within(setup.prompt_tail)
         # The opener that the prompt lacks.
@@ -199,11 +305,10 @@ class Marked(Grammar):
             if marker in self._reasoning.closers:
                 source.edge()
                 return self._after
-            if marker in self._reasoning.interrupters:
-                source.edge()
-                source.say(PartKind.CONTENT, marker)
-                return self._interrupted
-            block = self._read_last_calls(source, marker)
+            if marker in self._reasoning.unread_calls and not self._reads_calls:
+                block = self._read_unread_calls(source, marker)
+            else:
+                block = self._read_last_calls(source, marker)
             if (yield from source.attempt(marker, block, PartKind.REASONING)):
                 return self._interrupted
 
@@ -226,18 +331,39 @@ class Marked(Grammar):
         """Calls within reasoning: only where the output ends with them, or with the reasoning's
         end behind them. Else they are what the model thinks about."""
         source.keep_calls()
-        ends = (*self._reasoning.closers, *self._reasoning.dropped)
         marker = opener
         while marker in self._tools.openers:
             yield from self._tools.read(source, marker)
+            # What follows the last of them makes all of them reasoning.
+            source.settle_text()
             yield from source.space()
-            marker = yield from source.accept(*self._tools.openers, *ends)
+            marker = yield from source.accept(*self._tools.openers, *self._ends)
+        yield from self._read_end(source, marker)
+        source.tell_kept()
+
+    def _read_unread_calls(self, source: Source, opener: str) -> Step[None]:
+        """As `_read_last_calls`, of calls that are text."""
+        said, marker = "", opener
+        while marker in self._reasoning.unread_calls:
+            body, end = yield from source.capture(self._reasoning.unread_end)
+            source.settle_text()
+            said += marker + body + end
+            space = yield from source.space()
+            marker = yield from source.accept(*self._reasoning.unread_calls, *self._ends)
+            if marker in self._reasoning.unread_calls:
+                said += space
+        yield from self._read_end(source, marker)
+        source.edge()
+        source.say(PartKind.CONTENT, said)
+
+    def _read_end(self, source: Source, marker: str) -> Step[None]:
+        """Reads on behind one of the reasoning's ends, if it is one, up to the output's end.
+        Raises `Malformed` where that does not come."""
         while marker:
             yield from source.space()
-            marker = yield from source.accept(*ends)
+            marker = yield from source.accept(*self._ends)
         if not source.at_end:
             raise Malformed
-        source.tell_kept()
 
     def _read_starts(self, source: Source) -> Step[None]:
         """Calls at the begin of the answer that nothing marks."""
@@ -246,5 +372,5 @@ class Marked(Grammar):
 
     def _read_start(self, source: Source) -> Step[None]:
         yield from source.space()
-        start = yield from source.expect(*self._tools.starts)
+        start = yield from source.expect(*self._starts)
         yield from self._tools.read(source, start)

@@ -1,7 +1,7 @@
 """Calls of Functionary v3.1: `<function=f>{…}</function>`."""
 
 from node.parsing.format import ToolFormat
-from node.parsing.json_calls import read_arguments, read_declared_name
+from node.parsing.json_calls import read_function
 from node.parsing.source import Source, Step
 
 
@@ -11,9 +11,7 @@ class FunctionaryV31(ToolFormat):
     orphans = ("</function>",)
 
     def read(self, source: Source, opener: str) -> Step[None]:
-        name = yield from read_declared_name(source)
-        yield from source.expect(">")
-        source.call(name, (yield from read_arguments(source, "</function>")))
+        yield from read_function(source)
 
 
 FUNCTIONARY_V31 = FunctionaryV31()

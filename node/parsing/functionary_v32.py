@@ -1,10 +1,8 @@
 """Outputs of Functionary v3.2: parts to somebody, `>>>all⏎text` for the answer and `>>>f⏎{…}` for a
 call. Older ones write `<|from|>assistant⏎<|recipient|>f⏎<|content|>{…}`."""
 
-import re
-
 from node.parsing.channels import Channel, Channels
-from node.parsing.functionary_v31 import FUNCTIONARY_V31
+from node.parsing.json_calls import WORD, read_arguments, read_function
 from node.parsing.source import Malformed, Source, Step
 
 _TO = ">>>"
@@ -12,7 +10,6 @@ _FROM = "<|from|>"
 _RECIPIENT = "<|recipient|>"
 _CONTENT = "<|content|>"
 _FUNCTION = "<function="
-_NAME = re.compile(r"[\w.:/\-]*")
 
 
 class FunctionaryV32(Channels):
@@ -33,7 +30,7 @@ class FunctionaryV32(Channels):
             channel.header += yield from source.expect("assistant")
             channel.header += yield from source.space()
             channel.header += yield from source.expect(_RECIPIENT)
-        name = yield from source.run(_NAME)
+        name = yield from source.run(WORD)
         channel.header += name
         channel.header += yield from source.expect("\n")
         if channel.header.startswith((_FROM, _RECIPIENT)):
@@ -47,10 +44,11 @@ class FunctionaryV32(Channels):
 
     def read_calls(self, source: Source, channel: Channel) -> Step[None]:
         if channel.header == _FUNCTION:
-            yield from FUNCTIONARY_V31.read(source, _FUNCTION)
+            yield from read_function(source)
             return
         yield from source.space()
-        source.call(channel.target or "", (yield from source.json()))
+        name = channel.target or ""
+        source.call(name, (yield from read_arguments(source, name, *self.ends)))
         yield from source.space()
 
 

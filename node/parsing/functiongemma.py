@@ -1,7 +1,7 @@
 """Calls as `<start_function_call>call:f{a:<escape>v<escape>,n:1}<end_function_call>`:
 FunctionGemma."""
 
-from node.parsing.gemma4 import BracedCalls
+from node.parsing.braced_calls import BracedCalls
 
 FUNCTIONGEMMA = BracedCalls(
     "functiongemma",

@@ -7,78 +7,36 @@ Commentary for nobody is said to the user. `<|call|>` ends the output, and must 
 import re
 
 from node.parsing.channels import Channel, Channels
+from node.parsing.headers import CHANNEL, MESSAGE, START, read_message_header
+from node.parsing.json_calls import read_arguments
 from node.parsing.source import Malformed, Source, Step
 from node.types import PartKind
 
-_WORD = re.compile(r"[\w.:/\-]*")
-_START = "<|start|>"
-_CHANNEL = "<|channel|>"
-_CONSTRAIN = "<|constrain|>"
-_MESSAGE = "<|message|>"
-_TO = "to="
 _NAMESPACE = "functions."
 _NOBODY = frozenset({"", "assistant", "user", "all"})
-_BARE_WORDS = 2
-"""Of a channel: its name and the type of its content."""
-
-
-def read_message_header(source: Source, channel: Channel) -> Step[tuple[str, str]]:
-    """Reads a header up to the message: (its recipient, the name of its last channel), "" where it
-    has none. Adds all it read to the channel's header. Raises `Malformed` at the first word that
-    no header has."""
-    recipient = ""
-    bare: list[str] = []
-    is_header = channel.header == _CHANNEL
-    if channel.header == _START:
-        channel.header += yield from source.run(_WORD)
-    elif not is_header:
-        channel.header += yield from source.accept("assistant")
-    while (marker := (yield from _read_marker(source, channel))) != _MESSAGE:
-        if marker in (_CHANNEL, _CONSTRAIN):
-            is_header = True
-            bare = [] if marker == _CHANNEL else bare
-            continue
-        if not marker and not (is_header and len(bare) < _BARE_WORDS):
-            raise Malformed
-        word = yield from source.run(_WORD)
-        channel.header += word
-        if not word:
-            raise Malformed
-        if marker == _TO:
-            recipient = word
-        else:
-            bare.append(word)
-    return recipient, bare[0] if bare else ""
-
-
-def _read_marker(source: Source, channel: Channel) -> Step[str]:
-    channel.header += yield from source.space()
-    marker = yield from source.accept(_MESSAGE, _CHANNEL, _CONSTRAIN, _TO)
-    channel.header += marker
-    return marker
 
 
 class Harmony(Channels):
     name = "harmony"
     opener = "<|channel|>analysis<|message|>"
     openers = ("<|channel|>commentary to=",)
-    begins = (_START, _CHANNEL, _MESSAGE)
+    begins = (START, CHANNEL, MESSAGE)
     ends = ("<|end|>", "<|return|>", "<|call|>")
     strict = frozenset((*begins, *ends))
     stop_tokens = ("<|call|>",)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
-        header = prompt_tail.rpartition(_START)[2]
-        head, message, body = header.rpartition(_MESSAGE)
+        header = prompt_tail.rpartition(START)[2]
+        head, message, body = header.rpartition(MESSAGE)
         if not message or any(end in body for end in self.ends):
             return None
         return self._channel(Channel(), *_words(head))
 
     def in_header(self, prompt_tail: str) -> bool:
-        return _START in prompt_tail.rpartition(_MESSAGE)[2]
+        return START in prompt_tail.rpartition(MESSAGE)[2]
 
     def read_header(self, source: Source, channel: Channel) -> Step[None]:
-        if channel.header == _MESSAGE:
+        if channel.header == MESSAGE:
             return
         recipient, name = yield from read_message_header(source, channel)
         self._channel(channel, recipient, name)
@@ -95,7 +53,7 @@ class Harmony(Channels):
         if name not in source.schemas:
             raise Malformed
         yield from source.space()
-        source.call(name, (yield from source.json()))
+        source.call(name, (yield from read_arguments(source, name, *self.ends)))
         yield from source.space()
 
 

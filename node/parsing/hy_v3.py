@@ -1,68 +1,76 @@
 """Calls of Hunyuan 3: `<tool_call:opensource>f<tool_sep:opensource>`, then pairs of keys and values
-or a JSON object, in a block. Its tags carry a suffix or, in some builds, none."""
+or a JSON object, in a block. Its tags carry a suffix, another one in some builds, or none."""
+
+import re
+from functools import lru_cache
 
 from node.parsing.arg_pairs import PairTags, read_pairs
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import read_arguments, read_declared_name
+from node.parsing.sections import SectionCalls
 from node.parsing.source import Source, Step
 
-_SUFFIXES = (":opensource", "")
+_SUFFIX = re.compile(r"[\w.\-]*")
 
 
-def _each(form: str) -> tuple[str, ...]:
-    return tuple(form.format(suffix) for suffix in _SUFFIXES)
+class _Suffixed(SectionCalls):
+    """Calls in tags of one suffix."""
 
-
-_BLOCK = _each("<tool_calls{}>")
-_BLOCK_END = _each("</tool_calls{}>")
-_CALL = _each("<tool_call{}>")
-_CALL_END = (*_each("</tool_call{}>"), *_each("<end_of_tool_call{}>"))
-_SEPARATOR = _each("<tool_sep{}>")
-_TAGS = {
-    separator: PairTags(
-        f"<arg_key{suffix}>",
-        f"</arg_key{suffix}>",
-        f"<arg_value{suffix}>",
-        f"</arg_value{suffix}>",
-        _CALL_END,
-    )
-    for separator, suffix in zip(_SEPARATOR, _SUFFIXES, strict=True)
-}
-
-HY_V3_REASONING = ReasoningFormat("hy_v3", _each("<think{}>"), _each("</think{}>"))
-
-
-class HyV3(ToolFormat):
     name = "hy_v3"
-    openers = (*_BLOCK, *_CALL)
-    orphans = (*_BLOCK_END, *_CALL_END)
 
-    def read(self, source: Source, opener: str) -> Step[None]:
-        if opener in _BLOCK:
-            yield from source.space()
-            if (yield from source.expect(*_CALL, *_BLOCK_END)) in _BLOCK_END:
-                source.edge()
-                return
-        while True:
-            yield from self._call(source)
-            yield from source.space()
-            if not (yield from source.accept(*_CALL)):
-                break
-        yield from source.accept(*_BLOCK_END)
+    def __init__(self, suffix: str) -> None:
+        self.sections = (f"<tool_calls{suffix}>",)
+        self.section_ends = (f"</tool_calls{suffix}>",)
+        self.calls = (f"<tool_call{suffix}>",)
+        self._call_ends = (f"</tool_call{suffix}>", f"<end_of_tool_call{suffix}>")
+        self.orphans = (*self.section_ends, *self._call_ends)
+        self._separator = f"<tool_sep{suffix}>"
+        self._tags = PairTags(
+            f"<arg_key{suffix}>",
+            f"</arg_key{suffix}>",
+            f"<arg_value{suffix}>",
+            f"</arg_value{suffix}>",
+            self._call_ends,
+        )
 
-    def _call(self, source: Source) -> Step[None]:
+    def read_call(self, source: Source, begin: str) -> Step[None]:
         yield from source.space()
         name = yield from read_declared_name(source)
         yield from source.space()
-        mark = yield from source.expect(*_SEPARATOR, *_CALL_END)
-        if mark in _CALL_END:
+        if (yield from source.expect(self._separator, *self._call_ends)) != self._separator:
             source.call(name, {})
             return
         yield from source.space()
         if (yield from source.peek()) == "{":
-            source.call(name, (yield from read_arguments(source, *_CALL_END)))
+            source.call(name, (yield from read_arguments(source, name, *self._call_ends)))
             return
-        source.call(name, (yield from read_pairs(source, _TAGS[mark], source.schemas[name])))
+        source.call(name, (yield from read_pairs(source, self._tags, source.schemas[name])))
+
+
+_suffixed = lru_cache(maxsize=64)(_Suffixed)
+_USUAL = (":opensource", "")
+
+
+class HyV3(ToolFormat):
+    name = "hy_v3"
+    openers = ("<tool_calls:", "<tool_calls>", "<tool_call:", "<tool_call>")
+    blanks = (
+        ("<tool_calls:", "opensource></tool_calls:opensource>"),
+        ("<tool_calls>", "</tool_calls>"),
+    )
+    orphans = tuple(orphan for suffix in _USUAL for orphan in _suffixed(suffix).orphans)
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        suffix = ""
+        if opener.endswith(":"):
+            suffix = ":" + (yield from source.run(_SUFFIX))
+            yield from source.expect(">")
+        yield from _suffixed(suffix).read(source, f"{opener[:-1]}{suffix}>")
 
 
 HY_V3 = HyV3()
+HY_V3_REASONING = ReasoningFormat(
+    "hy_v3",
+    tuple(f"<think{suffix}>" for suffix in _USUAL),
+    tuple(f"</think{suffix}>" for suffix in _USUAL),
+)

@@ -1,13 +1,9 @@
 """Outputs of Inkling: messages of typed blocks, `<|message_model|><|content_thinking|>…
 <|end_message|>`. A call is `{"name": …, "args": {…}}`."""
 
-import re
-from collections.abc import Mapping
-from typing import Any
-
 from node.parsing.channels import Channel, Channels
-from node.parsing.json_calls import read_marked_calls
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.json_calls import WORD, read_marked_calls
+from node.parsing.source import Source, Step
 from node.types import PartKind
 
 _MODEL = "<|message_model|>"
@@ -15,17 +11,6 @@ _THINKING = "<|content_thinking|>"
 _TEXT = "<|content_text|>"
 _CALL = "<|content_invoke_tool_json|>"
 _KINDS = (_THINKING, _TEXT, _CALL, "<|content_invoke_tool_text|>", "<|content_tool_error|>")
-_NAME = re.compile(r"[\w.:/\-]*")
-
-
-def _tell(source: Source, call: Any) -> None:
-    if not isinstance(call, Mapping) or not isinstance(name := call.get("name"), str):
-        raise Malformed
-    given = (call[key] for key in ("args", "arguments", "parameters") if key in call)
-    arguments: Any = next(given, {})
-    if not isinstance(arguments, Mapping | str):
-        raise Malformed
-    source.call(name, arguments)
 
 
 class Inkling(Channels):
@@ -49,7 +34,7 @@ class Inkling(Channels):
         marker = channel.header
         if marker not in _KINDS:
             # The name of the function that is called may stand here.
-            channel.header += yield from source.run(_NAME)
+            channel.header += yield from source.run(WORD)
             marker = yield from source.expect(*_KINDS)
             channel.header += marker
         if marker == _THINKING:
@@ -59,7 +44,7 @@ class Inkling(Channels):
 
     def read_calls(self, source: Source, channel: Channel) -> Step[None]:
         yield from source.space()
-        yield from read_marked_calls(source, tell=_tell)
+        yield from read_marked_calls(source)
         yield from source.space()
 
 

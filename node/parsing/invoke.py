@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from node.parsing.coercion import property_schema, typed
+from node.parsing.format import ToolFormat
+from node.parsing.json_text import read_json
 from node.parsing.source import Malformed, Source, Step
 
 _REST_OF_TAG = re.compile(r"[^>\n]*")
@@ -73,10 +75,25 @@ def as_schema_says(
     return typed(text, schema, root)
 
 
-def read_invoke(source: Source, tags: InvokeTags, value: Value = as_schema_says) -> Step[None]:
-    """Reads on behind the begin of a call's tag, and tells the call. Raises `Malformed`."""
+def as_tag_says(text: str, schema: object, root: Mapping[str, Any], *, is_text: bool | None) -> Any:
+    """The value where the tag may say whether it is text or JSON; None: it does not."""
+    if is_text:
+        return text
+    if is_text is None:
+        return typed(text, schema, root)
+    try:
+        return read_json(text)
+    except ValueError:
+        return text
+
+
+def read_invoke(
+    source: Source, tags: InvokeTags, value: Value = as_schema_says, only: str = ""
+) -> Step[None]:
+    """Reads on behind the begin of a call's tag, and tells the call, which may be one of `only`
+    that tool where it is given. Raises `Malformed`."""
     name = (yield from read_attributes(source)).get("name", "")
-    if name not in source.schemas:
+    if name not in source.schemas or only not in ("", name):
         raise Malformed
     schema = source.schemas[name]
     arguments: dict[str, Any] = {}
@@ -94,10 +111,42 @@ def read_invoke(source: Source, tags: InvokeTags, value: Value = as_schema_says)
     source.call(name, arguments)
 
 
-def read_invokes(source: Source, tags: InvokeTags, value: Value = as_schema_says) -> Step[None]:
-    """Reads calls in a row, from behind the begin of the first one's tag on."""
+def read_invokes(
+    source: Source, tags: InvokeTags, value: Value = as_schema_says, only: str = ""
+) -> Step[None]:
+    """Reads calls in a row as `read_invoke` does, from behind the begin of the first one's tag
+    on."""
     while True:
-        yield from read_invoke(source, tags, value)
+        yield from read_invoke(source, tags, value, only)
         yield from source.space()
         if not (yield from source.accept(*tags.call)):
             return
+
+
+class InvokeCalls(ToolFormat):
+    """Such calls, alone or between markers."""
+
+    def __init__(
+        self,
+        name: str,
+        tags: InvokeTags,
+        begins: tuple[str, ...],
+        ends: tuple[str, ...],
+        value: Value = as_schema_says,
+    ) -> None:
+        """`begins` and `ends` are the markers around calls, in the same order."""
+        self.name = name
+        self.openers = (*begins, *tags.call)
+        self.orphans = (*ends, *tags.call_end)
+        self.blanks = tuple(zip(begins, ends, strict=True))
+        self._tags = tags
+        self._begins = begins
+        self._ends = ends
+        self._value = value
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener in self._begins:
+            yield from source.space()
+            yield from source.expect(*self._tags.call)
+        yield from read_invokes(source, self._tags, self._value)
+        yield from source.accept(*self._ends)

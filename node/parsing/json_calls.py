@@ -1,6 +1,7 @@
 """Calls as JSON objects, alone or in a list, between the markers that a model family has for them.
 
-Families that differ in nothing but markers are data here: each has a file of its own.
+Families that differ in nothing but markers are data here: each has a file of its own. A list is
+told once it has ended: all of it are calls, or it is text.
 """
 
 import re
@@ -8,16 +9,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.parsing.format import ToolFormat
-from node.parsing.hermes import tell_json_call
 from node.parsing.json_text import read_json
+from node.parsing.sink import Call
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.tell import call_of, json_call, no_arguments, tell
 from node.types import PartKind
 
 NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
 """Characters of a function's name where it stands bare."""
+WORD = re.compile(r"[\w.:/\-]*")
+"""Characters of a name where marks may follow at once."""
 
-Tell = Callable[[Source, Any], None]
-"""Tells the call that a JSON value is. Raises `Malformed` where it is none."""
+CallOf = Callable[[Source, object], Call]
+"""The call that a JSON value is. Raises `Malformed` where it is none."""
+ElementOf = Callable[[Source, object], Call | None]
+"""As `CallOf`, of an element of a list; None where it is nothing."""
 
 
 class JsonCalls(ToolFormat):
@@ -46,79 +52,112 @@ class JsonCalls(ToolFormat):
         yield from close_block(source, *self.orphans)
 
 
+def blank(source: Source) -> None:
+    """A block that holds no call was read: where the answer begins it is no text. Raises
+    `Malformed` elsewhere."""
+    if source.has_spoken:
+        raise Malformed
+    source.edge()
+
+
 def read_marked_calls(
-    source: Source, *, in_list: bool = False, tell: Tell = tell_json_call
+    source: Source, *, in_list: bool = False, each: CallOf = json_call
 ) -> Step[None]:
-    """Reads the list that comes, or began before (`in_list`), or else the objects that come.
-    Raises `Malformed`."""
-    if not in_list:
-        in_list = bool((yield from source.accept("[")))
-    if in_list:
+    """Reads the list that comes, or began before (`in_list`), or else the objects that come, and
+    tells their calls. Raises `Malformed`."""
+    if in_list or (yield from source.accept("[")):
         yield from source.space()
         if (yield from source.accept("]")):
-            source.edge()
+            blank(source)
             return
+        tell(source, (yield from read_list(source, each)))
+        return
     while True:
-        call = yield from source.json_value()
-        tell(source, call)
+        source.call(*each(source, (yield from source.json_value())))
         yield from source.space()
-        if in_list:
-            if (yield from source.expect(",", "]")) == "]":
-                return
-        elif not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
+        if not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
             return
         yield from source.space()
+
+
+def read_list(source: Source, each: ElementOf) -> Step[list[Call]]:
+    """Reads a list of at least one call, on behind the `[`. Only its end may be missing, where the
+    output ends. Raises `Malformed`."""
+    calls: list[Call] = []
+    separator = ","
+    while separator == ",":
+        yield from source.space()
+        call = each(source, (yield from source.json_value()))
+        if call is not None:
+            calls.append(call)
+        yield from source.space()
+        separator = "" if source.at_end else (yield from source.expect(",", "]"))
+    if not calls:
+        raise Malformed
+    return calls
 
 
 def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
     """Reads calls that nothing marks: a list of them, or objects parted by `;`. It has begun with
     `opener`; `said` is content before the first. Raises `Malformed` as soon as it cannot be a
     call."""
-    in_list = opener == "["
-    if in_list:
-        yield from source.space()
-        yield from source.expect("{")
+    if opener == "[":
+        calls: list[Call] = []
+        separator = ","
+        while separator == ",":
+            yield from source.space()
+            yield from source.expect("{")
+            calls.append((yield from read_exact_call(source)))
+            yield from source.space()
+            separator = yield from source.expect(",", "]")
+        source.say(PartKind.CONTENT, said)
+        tell(source, calls)
+        return
     while True:
-        name, arguments = yield from read_exact_call(source)
-        yield from source.space()
-        end = (yield from source.expect(",", "]")) if in_list else ""
+        call = yield from read_exact_call(source)
         source.say(PartKind.CONTENT, said)
         said = ""
-        source.call(name, arguments)
-        if end == "]":
-            return
-        parted = end or (yield from source.accept(";", ","))
+        source.call(*call)
+        yield from source.space()
+        parted = yield from source.accept(";", ",")
         yield from source.space()
         if not parted and (yield from source.peek()) != "{":
             return
         yield from source.expect("{")
 
 
-def read_exact_call(source: Source) -> Step[tuple[str, Mapping[str, Any]]]:
+def read_exact_call(source: Source) -> Step[Call]:
     """Reads on behind the `{` of an object that has to be exactly a call: the name of a declared
-    tool, arguments, and nothing else. (name, arguments). Raises `Malformed`."""
-    name = ""
-    arguments: Mapping[str, Any] | None = None
-    while True:
+    tool, arguments, and nothing else. Raises `Malformed`."""
+    members: dict[str, Any] = {}
+    separator = ","
+    while separator == ",":
         yield from source.space()
         key = yield from read_string(source)
         yield from source.space()
         yield from source.expect(":")
         yield from source.space()
-        if key == "name" and not name:
-            name = yield from read_string(source)
-            if name not in source.schemas:
-                raise Malformed
-        elif key in ("arguments", "parameters") and arguments is None:
-            arguments = yield from read_object(source)
-        elif key != "type" or (yield from read_string(source)) != "function":
+        key = "arguments" if key == "parameters" else key
+        if key in members:
             raise Malformed
+        members[key] = yield from _read_member(source, key)
         yield from source.space()
-        if (yield from source.expect(",", "}")) == "}":
-            break
-    if not name or arguments is None:
+        separator = yield from source.expect(",", "}")
+    if "arguments" not in members:
         raise Malformed
-    return name, arguments
+    return call_of(source, members.get("name"), members["arguments"])
+
+
+def _read_member(source: Source, key: str) -> Step[Any]:
+    """Reads the value of a call's key. Raises `Malformed` for one that a call does not have."""
+    if key == "arguments":
+        # What it is will be looked at; only null begins with no bracket or quote.
+        null = yield from source.accept("null")
+        return None if null else (yield from source.json_value())
+    value = yield from read_string(source)
+    if (key == "name" and value in source.schemas) or (key == "type" and value == "function"):
+        return value
+    raise Malformed
 
 
 def read_string(source: Source) -> Step[str]:
@@ -157,12 +196,19 @@ def close_block(source: Source, *closers: str) -> Step[None]:
         yield from source.accept(*closers)
 
 
-def read_arguments(source: Source, *ends: str) -> Step[str]:
-    """Reads a call's arguments, then one of the ends, which may be missing behind an object; their
-    JSON text. Nothing before an end is no arguments. Raises `Malformed`."""
+def read_arguments(source: Source, name: str, *ends: str) -> Step[str | Mapping[str, Any]]:
+    """Reads the arguments of a call of a tool, then one of the ends, which may be missing behind
+    an object: the object, or its JSON text. Raises `Malformed`."""
     yield from source.space()
-    if (yield from source.accept(*ends)):
-        return "{}"
+    if ends and (yield from source.accept(*ends)):
+        return no_arguments(source, name)
     text = yield from source.json()
     yield from close_block(source, *ends)
-    return text
+    return call_of(source, name, text).arguments
+
+
+def read_function(source: Source) -> Step[None]:
+    """Reads `f>{…}</function>`, on behind `<function=`, and tells the call. Raises `Malformed`."""
+    name = yield from read_declared_name(source)
+    yield from source.expect(">")
+    source.call(name, (yield from read_arguments(source, name, "</function>")))

@@ -87,6 +87,8 @@ class JsonScan:
 
     def __init__(self) -> None:
         self.is_whole = False
+        self.length = 0
+        """Characters that were read; where `read` has failed, the one that is not JSON included."""
         self._depth = 0
         self._is_inside = False
         """Of a string."""
@@ -97,6 +99,7 @@ class JsonScan:
         """Up to where it was read: the value's end, or that of the text. Raises `ValueError` at a
         character that no JSON has outside of strings."""
         at = begin
+        before, self.length = self.length, self.length + end - begin
         while at < end and not self.is_whole:
             if self._is_escaped:
                 self._is_escaped = False
@@ -107,8 +110,10 @@ class JsonScan:
             if match is None:
                 return end
             at = match.end()
+            self.length = before + at - begin
             self._take(match[0])
             self.is_whole = self._depth == 0 and not self._is_inside
+        self.length = before + at - begin
         return at
 
     def _take(self, mark: str) -> None:

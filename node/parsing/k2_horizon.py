@@ -2,13 +2,11 @@
 the whole call as JSON, in a block. How hard it thinks shows in the tag of its reasoning."""
 
 from node.parsing.arg_pairs import PairTags, read_pairs
-from node.parsing.format import ReasoningFormat, ToolFormat
+from node.parsing.format import ReasoningFormat
 from node.parsing.json_calls import close_block, read_declared_name, read_marked_calls
+from node.parsing.sections import SectionCalls
 from node.parsing.source import Source, Step
 
-_BLOCK = "<ifm|tool_calls>"
-_BLOCK_END = "</ifm|tool_calls>"
-_CALL = "<ifm|tool_call>"
 _CALL_END = "</ifm|tool_call>"
 _TAGS = PairTags(
     "<ifm|arg_key>",
@@ -28,25 +26,16 @@ K2_HORIZON_REASONING = ReasoningFormat(
 )
 
 
-class K2Horizon(ToolFormat):
+class K2Horizon(SectionCalls):
     name = "k2_horizon"
-    openers = (_BLOCK, _CALL)
-    orphans = (_BLOCK_END, _CALL_END)
+    sections = ("<ifm|tool_calls>",)
+    section_ends = ("</ifm|tool_calls>",)
+    calls = ("<ifm|tool_call>",)
+    openers = (*sections, *calls)
+    blanks = tuple(zip(sections, section_ends, strict=True))
+    orphans = (*section_ends, _CALL_END)
 
-    def read(self, source: Source, opener: str) -> Step[None]:
-        if opener == _BLOCK:
-            yield from source.space()
-            if (yield from source.expect(_CALL, _BLOCK_END)) == _BLOCK_END:
-                source.edge()
-                return
-        while True:
-            yield from self._call(source)
-            yield from source.space()
-            if not (yield from source.accept(_CALL)):
-                break
-        yield from source.accept(_BLOCK_END)
-
-    def _call(self, source: Source) -> Step[None]:
+    def read_call(self, source: Source, begin: str) -> Step[None]:
         yield from source.space()
         if (yield from source.peek()) in ("{", "["):
             yield from read_marked_calls(source)

@@ -5,7 +5,8 @@ import re
 from typing import Any
 
 from node.parsing.channels import Channel, Channels
-from node.parsing.coercion import property_schema, typed
+from node.parsing.coercion import property_schema
+from node.parsing.invoke import as_tag_says
 from node.parsing.json_text import read_json
 from node.parsing.source import Malformed, Source, Step
 from node.types import PartKind
@@ -33,17 +34,6 @@ def _read_tag(source: Source) -> Step[dict[str, str]]:
     return {key: value.replace("&quot;", '"').replace("&amp;", "&") for key, value in found}
 
 
-def _value(text: str, type_name: str | None, schema: object, root: Any) -> Any:
-    if type_name == "string":
-        return text
-    if type_name is not None:
-        try:
-            return read_json(text)
-        except ValueError:
-            return text
-    return typed(text, schema, root)
-
-
 class KimiK3(Channels):
     name = "kimi_k3"
     opener = _THINK
@@ -56,7 +46,6 @@ class KimiK3(Channels):
         "<|close|>message<|sep|>",
         "<|end_of_msg|>",
     )
-    strict = frozenset({_THINK, _RESPONSE})
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
         begun, name = max((prompt_tail.rfind(each), each) for each in (_THINK, _RESPONSE))
@@ -104,9 +93,10 @@ class KimiK3(Channels):
                 raise Malformed
             key = attributes["key"]
             text, _ = yield from source.capture(_ARGUMENT_END)
-            arguments[key] = _value(
-                text, attributes.get("type"), property_schema(schema, key), schema
-            )
+            of_type = attributes.get("type")
+            is_text = None if of_type is None else of_type == "string"
+            said = property_schema(schema, key)
+            arguments[key] = as_tag_says(text, said, schema, is_text=is_text)
         source.call(name, arguments)
 
 

@@ -1,7 +1,7 @@
 """Ling 3: the calls of `glm`, and a marker at the turn's end that is written out in full."""
 
+from node.parsing.arg_pairs import PairCalls
 from node.parsing.format import ReasoningFormat
-from node.parsing.glm import PairCalls
 from node.parsing.json_calls import close_block
 from node.parsing.source import Source, Step
 

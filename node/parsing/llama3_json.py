@@ -1,14 +1,17 @@
 """Calls of Llama 3: `{"name": "f", "parameters": {…}}` bare, parted by `;`, or behind
-`<|python_tag|>`; and `<function=f>{…}</function>`.
+`<|python_tag|>`; `<function=f>{…}</function>`; and the calls of `pythonic`.
 
 A bare object is a call only where it names a declared tool and has no key but a call's: an answer
 may well be JSON.
 """
 
+from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
-from node.parsing.json_calls import NAME, read_bare_calls, read_declared_name, read_object
-from node.parsing.pythonic import read_call_list, read_python, tell_calls
+from node.parsing.json_calls import NAME, read_bare_calls, read_function
+from node.parsing.python_blocks import read_call_list, read_python
+from node.parsing.pythonic import PYTHONIC
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.tell import tell
 
 _BUILT_IN = ".call"
 """Behind the name of a tool that the model was trained with."""
@@ -38,7 +41,7 @@ class Llama3Json(ToolFormat):
                 yield from self._built_in(source)
 
     def _python(self, source: Source) -> Step[None]:
-        tell_calls(source, (yield from read_call_list(source)))
+        tell(source, (yield from read_call_list(source)))
 
     def _built_in(self, source: Source) -> Step[None]:
         """`f.call(a="v")`."""
@@ -46,18 +49,7 @@ class Llama3Json(ToolFormat):
         if name not in source.schemas:
             raise Malformed
         begun = name + (yield from source.expect("("))
-        tell_calls(source, (yield from read_python(source, begun)))
+        tell(source, (yield from read_python(source, begun)))
 
 
-def read_function(source: Source) -> Step[None]:
-    """Reads on behind `<function=`. Raises `Malformed`."""
-    name = yield from read_declared_name(source)
-    yield from source.expect(">")
-    yield from source.space()
-    arguments = yield from read_object(source)
-    source.call(name, arguments)
-    yield from source.space()
-    yield from source.accept("</function>")
-
-
-LLAMA3_JSON = Llama3Json()
+LLAMA3_JSON = AnyOf("llama3_json", (Llama3Json(), PYTHONIC))

@@ -28,18 +28,17 @@ class Markers:
         Without a find (where the text ends that can be no part of one, ""): all of it where no
         more text comes (`ended`).
         """
+        # More text may make a marker that begins there, before one that is found, or a longer one.
+        held = end if ended else self._held_from(text, begin, end)
         at = begin
         while (match := self._pattern.search(text, at, end)) is not None:
             at = match.start()
-            if not ended:
-                # More text may make a marker that begins before it, or a longer one.
-                held = self._held_from(text, begin, end)
-                if held <= at:
-                    return held, ""
+            if at >= held:
+                break
             if counts(at, match[0]):
                 return at, match[0]
             at += 1
-        return (end if ended else self._held_from(text, begin, end)), ""
+        return held, ""
 
     def _held_from(self, text: str, begin: int, end: int) -> int:
         """Where the longest end of the text begins that a marker may begin with."""

@@ -3,12 +3,12 @@ around. Values that hold markup are in `<![CDATA[` … `]]>`; others may have en
 
 import re
 from typing import Any
-from xml.sax.saxutils import unescape
 
 from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
 from node.parsing.invoke import read_value
 from node.parsing.source import Malformed, Source, Step
+from node.types import PartKind
 
 _CDATA = "<![CDATA["
 _CDATA_END = "]]>"
@@ -16,12 +16,16 @@ _PARAM = "<param name="
 _PARAM_END = "</param>"
 _END = "</function>"
 _NAME = re.compile(r"[^<>/\n]*")
-_ENTITIES = {"&quot;": '"', "&apos;": "'", "&#39;": "'", "&#34;": '"'}
+_BLANKS = re.compile(r"[ \t\r]*")
+_TAG = "<function name="
+_ON_A_LINE = f"\n{_TAG}"
+_ENTITY = re.compile(r"&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|(lt|gt|amp|quot|apos));")
+_NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 
 class MiniCpm5(ToolFormat):
     name = "minicpm5"
-    openers = ("<function name=",)
+    openers = (_TAG, _ON_A_LINE)
     orphans = (_END,)
 
     def read(self, source: Source, opener: str) -> Step[None]:
@@ -39,9 +43,18 @@ class MiniCpm5(ToolFormat):
                 text, mark = yield from self._read_value(source)
                 arguments[key] = typed(text, property_schema(schema, key), schema)
         if not arguments and source.has_spoken:
-            # Within a sentence it is talk about calls.
-            raise Malformed
+            yield from self._end_line(source, opener)
+        if opener == _ON_A_LINE and not source.in_reasoning:
+            # The line's begin is read with the tag, but it is none of the call.
+            source.say(PartKind.CONTENT, "\n")
         source.call(name, arguments)
+
+    def _end_line(self, source: Source, opener: str) -> Step[None]:
+        """Within a sentence it is talk about calls: raises `Malformed` if the call is not all that
+        its line holds."""
+        yield from source.run(_BLANKS)
+        if opener != _ON_A_LINE or (yield from source.peek()) not in ("", "\n"):
+            raise Malformed
 
     def _read_name(self, source: Source) -> Step[str]:
         return (yield from source.run(_NAME)).strip().strip("\"'").strip()
@@ -51,7 +64,7 @@ class MiniCpm5(ToolFormat):
         space = yield from source.space()
         if not (yield from source.accept(_CDATA)):
             text, mark = yield from read_value(source, (_PARAM_END,), (_PARAM, _END))
-            return unescape(space + text, _ENTITIES), mark
+            return _ENTITY.sub(_entity, space + text), mark
         value = ""
         more = _CDATA
         while more:
@@ -63,6 +76,15 @@ class MiniCpm5(ToolFormat):
         yield from source.expect(_PARAM_END)
         yield from source.space()
         return value, (yield from source.expect(_PARAM, _END))
+
+
+def _entity(match: "re.Match[str]") -> str:
+    if match[3]:
+        return _NAMED[match[3]]
+    code = int(match[1]) if match[1] else int(match[2], 16)
+    # Halves of characters, and what is beyond them all, stay as they are written.
+    is_character = 0 < code < 0xD800 or 0xDFFF < code < 0x110000
+    return chr(code) if is_character else match[0]
 
 
 MINICPM5 = MiniCpm5()

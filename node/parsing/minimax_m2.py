@@ -1,12 +1,15 @@
 """Calls of MiniMax M2: `<invoke name="f"><parameter name="a">v</parameter></invoke>`, one or more
-in `<minimax:tool_call>`, or without it."""
+in `<minimax:tool_call>`, or without it. These models write those of `hermes` too."""
 
-from node.parsing.qwen_xml import XmlCalls
+from node.parsing.any_of import AnyOf
+from node.parsing.hermes import HERMES
+from node.parsing.xml_calls import XmlCalls
 
-MINIMAX_M2 = XmlCalls(
+_TAGS = XmlCalls(
     "minimax_m2",
     "<minimax:tool_call>",
     function="<invoke name=",
     parameter="<parameter name=",
     keeps_last_newline=True,
 )
+MINIMAX_M2 = AnyOf("minimax_m2", (_TAGS, HERMES))

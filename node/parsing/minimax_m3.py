@@ -8,13 +8,11 @@ import re
 from typing import Any
 
 from node.parsing.coercion import Schema, branch_of, property_schema, typed, types_of
-from node.parsing.format import ReasoningFormat, ToolFormat
+from node.parsing.format import ReasoningFormat
+from node.parsing.sections import SectionCalls
 from node.parsing.source import Malformed, Source, Step
 
 _MARK = "]<]minimax[>["
-_BLOCK = f"{_MARK}<tool_call>"
-_BLOCK_END = f"{_MARK}</tool_call>"
-_INVOKE = f"{_MARK}<invoke name="
 _INVOKE_END = f"{_MARK}</invoke>"
 _TAG = f"{_MARK}<"
 _ITEM = "item"
@@ -22,27 +20,16 @@ _REST_OF_TAG = re.compile(r"[^>\n]*")
 _DEPTH = 32
 
 
-class MinimaxM3(ToolFormat):
+class MinimaxM3(SectionCalls):
     name = "minimax_m3"
-    openers = (_BLOCK, _INVOKE)
-    orphans = (_BLOCK_END, _INVOKE_END)
+    sections = (f"{_MARK}<tool_call>",)
+    section_ends = (f"{_MARK}</tool_call>",)
+    calls = (f"{_MARK}<invoke name=",)
+    openers = (*sections, *calls)
+    blanks = tuple(zip(sections, section_ends, strict=True))
+    orphans = (*section_ends, _INVOKE_END)
 
-    def read(self, source: Source, opener: str) -> Step[None]:
-        mark = opener
-        if opener == _BLOCK:
-            yield from source.space()
-            mark = yield from source.expect(_INVOKE, _BLOCK_END)
-            if mark == _BLOCK_END:
-                if source.has_spoken:
-                    raise Malformed
-                source.edge()
-                return
-        while mark == _INVOKE:
-            yield from self._invoke(source)
-            yield from source.space()
-            mark = yield from source.accept(_INVOKE, _BLOCK_END)
-
-    def _invoke(self, source: Source) -> Step[None]:
+    def read_call(self, source: Source, begin: str) -> Step[None]:
         name = (yield from _read_tag(source)).strip("\"' ")
         if name not in source.schemas:
             raise Malformed

@@ -2,16 +2,20 @@
 `[THINK]` … `[/THINK]`.
 
 Three generations: a JSON list, `f{…}`, and `f[CALL_ID]id[ARGS]{…}`, each marker for one call. An
-answer ends with its calls: what a model says behind them, before it has any result, is not told.
+answer ends with its calls: what these models say behind them, before they have any result, they
+make up, and nobody is told. A later call with its own marker is read, and is text if it is none.
 """
 
 import re
 from collections.abc import Mapping
 
 from node.parsing.format import ReasoningFormat, ToolFormat
-from node.parsing.json_calls import read_declared_name, read_object
+from node.parsing.json_calls import read_arguments, read_declared_name, read_list
 from node.parsing.markers import Markers
+from node.parsing.sink import Call
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.tell import json_call, tell
+from node.types import PartKind
 
 _OPENER = "[TOOL_CALLS]"
 _OPENERS = Markers((_OPENER,))
@@ -29,16 +33,35 @@ class Mistral(ToolFormat):
             try:
                 yield from self._calls(source)
             except Malformed:
-                continue
+                source.say(PartKind.CONTENT, _OPENER)
+                raise
 
     def _calls(self, source: Source) -> Step[None]:
         yield from source.space()
         while (yield from source.accept(_OPENER)):
             yield from source.space()
-        if (yield from source.peek()) in ("[", "{"):
-            yield from self._json(source)
+        if (yield from source.accept("[")):
+            tell(source, (yield from read_list(source, _element)))
+        elif (yield from source.peek()) == "{":
+            yield from self._objects(source)
         else:
             yield from self._named(source)
+
+    def _objects(self, source: Source) -> Step[None]:
+        """The first is a call; so are those behind it that can be."""
+        more: Call | None = yield from self._object(source)
+        while more is not None:
+            source.call(*more)
+            more = yield from source.maybe(self._next_object(source))
+
+    def _next_object(self, source: Source) -> Step[Call]:
+        yield from source.space()
+        yield from source.accept(",")
+        yield from source.space()
+        return (yield from self._object(source))
+
+    def _object(self, source: Source) -> Step[Call]:
+        return _call(source, (yield from source.json_value()))
 
     def _named(self, source: Source) -> Step[None]:
         name = yield from read_declared_name(source)
@@ -48,31 +71,18 @@ class Mistral(ToolFormat):
             call_id = yield from source.run(_ID)
         yield from source.accept("[ARGS]")
         yield from source.space()
-        arguments = yield from read_object(source)
-        source.call(name, arguments, call_id)
+        source.call(name, (yield from read_arguments(source, name)), call_id)
 
-    def _json(self, source: Source) -> Step[None]:
-        """A list of objects, or objects alone."""
-        yield from source.accept("[")
-        yield from source.space()
-        self._tell(source, (yield from read_object(source)))
-        while True:
-            yield from source.space()
-            yield from source.accept(",")
-            yield from source.space()
-            if (yield from source.peek()) != "{":
-                return
-            try:
-                self._tell(source, (yield from read_object(source)))
-            except Malformed:
-                return
 
-    def _tell(self, source: Source, call: Mapping[str, object]) -> None:
-        name, call_id = call.get("name"), call.get("id")
-        arguments = call.get("arguments", {})
-        if not isinstance(name, str) or not isinstance(arguments, Mapping | str):
-            raise Malformed
-        source.call(name, arguments, call_id if isinstance(call_id, str) else "")
+def _element(source: Source, value: object) -> Call | None:
+    """Of a list. What is no object there is as said behind a call."""
+    return _call(source, value) if isinstance(value, Mapping) else None
+
+
+def _call(source: Source, value: object) -> Call:
+    call = json_call(source, value)
+    call_id = value.get("id") if isinstance(value, Mapping) else None
+    return call._replace(call_id=call_id if isinstance(call_id, str) else "")
 
 
 MISTRAL = Mistral()

@@ -1,9 +1,9 @@
 """Outputs of Muse: messages to somebody, ` to=self<|message|>…<|eom|>` for reasoning, `to=user` for
-the answer, and to a tool for its calls, which are tags."""
+the answer, and to a tool for its calls, which are tags that name the same tool."""
 
 from node.parsing.channels import Channel, Channels
-from node.parsing.harmony import read_message_header
-from node.parsing.invoke import invoke_tags, read_invokes
+from node.parsing.headers import read_message_header
+from node.parsing.invoke import InvokeCalls, invoke_tags, read_invokes
 from node.parsing.source import Source, Step
 from node.types import PartKind
 
@@ -12,6 +12,8 @@ _MESSAGE = "<|message|>"
 _BLOCK = "<atem:function_calls>"
 _BLOCK_END = "</atem:function_calls>"
 _TAGS = invoke_tags("atem:")
+MUSE_BLOCK = InvokeCalls("muse", _TAGS, (_BLOCK,), (_BLOCK_END,))
+"""The calls without the message to the tool."""
 
 
 class Muse(Channels):
@@ -42,7 +44,7 @@ class Muse(Channels):
         if (yield from source.accept(_BLOCK)):
             yield from source.space()
         yield from source.expect(*_TAGS.call)
-        yield from read_invokes(source, _TAGS)
+        yield from read_invokes(source, _TAGS, only=channel.target or "")
         yield from source.accept(_BLOCK_END)
         yield from source.space()
 

@@ -2,7 +2,7 @@
 reasoning models begin within reasoning."""
 
 from node.parsing.format import ReasoningFormat
-from node.parsing.pythonic import PythonCalls
+from node.parsing.python_blocks import PythonCalls
 
-OLMO3 = PythonCalls("olmo3", {"<function_calls>": "</function_calls>"}, starts=())
+OLMO3 = PythonCalls("olmo3", {"<function_calls>": "</function_calls>"})
 OLMO3_REASONING = ReasoningFormat("olmo3", ("<think>",), ("</think>",), implicit=True)

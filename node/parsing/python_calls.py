@@ -28,7 +28,7 @@ _KEY = re.compile(r"[\w.\-]+")
 _WORD = re.compile(r"[A-Za-z]+")
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _QUOTE = re.compile(r"'''|\"\"\"|'|\"")
-_QUOTED = re.compile(r"\\.|['\"]", re.DOTALL)
+_QUOTED = re.compile(r"\\.?|['\"]", re.DOTALL)
 _QUOTED_BY = {quote: re.compile(r"\\.|" + quote, re.DOTALL) for quote in ("'''", '"""', "'", '"')}
 _CONSTANTS: Mapping[str, Value] = {"true": True, "false": False, "null": None, "none": None}
 
@@ -46,9 +46,15 @@ _ESCAPED: Mapping[str, str] = {
     '"': '"',
     "\n": "",
 }
-_LONGEST_SEARCH = 1 << 18
-"""Characters looked at in all, for the ends of strings."""
-_DEPTH = 64
+_FLAT_ITEM = re.compile(
+    r"\s*+(?:(?P<quote>['\"])(?P<text>[^'\"\\]*+)(?P=quote)|(?P<number>-?(?:0|[1-9]\d{0,17}+)))"
+    r"\s*+(?:,|(?=\]))"
+)
+"""What most items of long lists are: nothing in them that could be read in another way."""
+_LONGEST_SEARCH = 1 << 16
+"""Characters looked at in all, for the ends of strings; the text itself at least twice."""
+DEPTH = 64
+"""Of brackets within brackets."""
 
 
 def read_calls(text: str) -> list[Call]:
@@ -64,13 +70,26 @@ def read_calls(text: str) -> list[Call]:
     raise NoCalls(text)
 
 
-def ends_in_string(text: str) -> bool:
-    """Whether a string is open at the text's end, if quotes are escaped as they should be."""
-    quote = ""
-    for match in _QUOTED.finditer(text):
-        if match[0] in (quote, "'", '"') and quote in ("", match[0]):
-            quote = "" if quote else match[0]
-    return bool(quote)
+class Quotes:
+    """Whether a string is open at the end of what was read, if quotes are escaped as they should
+    be."""
+
+    def __init__(self) -> None:
+        self._quote = ""
+        self._is_escaped = False
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._quote)
+
+    def read(self, text: str) -> None:
+        begin = int(self._is_escaped and bool(text))
+        self._is_escaped = self._is_escaped and not text
+        for match in _QUOTED.finditer(text, begin):
+            mark = match[0]
+            if mark in ("'", '"') and self._quote in ("", mark):
+                self._quote = "" if self._quote else mark
+            self._is_escaped = mark == "\\"
 
 
 class _String(NamedTuple):
@@ -132,13 +151,14 @@ class _Reader:
         return name, self._value(_AFTER_ARGUMENT, 0)
 
     def _value(self, after: "re.Pattern[str]", depth: int) -> Value:
-        if depth > _DEPTH:
+        if depth > DEPTH:
             raise NoCalls
         first = self._text[self._at : self._at + 1]
         if first and first in "'\"":
             return self._string(after)
         if self._accept("["):
-            return self._items("]", lambda: self._value(_AFTER_ITEM, depth + 1))
+            flat = self._flat_items()
+            return flat + self._items("]", lambda: self._value(_AFTER_ITEM, depth + 1))
         if self._accept("("):
             return self._items(")", lambda: self._value(_AFTER_ITEM, depth + 1))
         if self._accept("{"):
@@ -150,6 +170,24 @@ class _Reader:
         if word not in _CONSTANTS:
             raise NoCalls
         return _CONSTANTS[word]
+
+    def _flat_items(self) -> list[Value]:
+        """Reads a list's items as long as they are simple, each with what parts it from the
+        next."""
+        items: list[Value] = []
+        while (match := _FLAT_ITEM.match(self._text, self._at)) is not None:
+            quote, text, number = match.groups()
+            if number is not None:
+                items.append(int(number))
+            else:
+                begin = match.start("text")
+                if self._ends.setdefault(begin, match.end("text")) != match.end("text"):
+                    # It was to end at a later quote.
+                    break
+                self._strings.append(_String(begin, quote, _AFTER_ITEM))
+                items.append(text)
+            self._at = match.end()
+        return items
 
     def _pair(self, depth: int) -> tuple[str, Value]:
         key = self._value(_AFTER_KEY, depth)

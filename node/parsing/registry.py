@@ -14,6 +14,7 @@ from node.parsing.dsml import DSML
 from node.parsing.ernie45 import ERNIE45, ERNIE45_REASONING
 from node.parsing.firefunction import FIREFUNCTION
 from node.parsing.format import NO_REASONING, Grammar, Marked, NoCalls, ReasoningFormat, ToolFormat
+from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.functionary_v31 import FUNCTIONARY_V31
 from node.parsing.functionary_v32 import FUNCTIONARY_V32
 from node.parsing.functiongemma import FUNCTIONGEMMA
@@ -41,19 +42,20 @@ from node.parsing.minimax_m2 import MINIMAX_M2
 from node.parsing.minimax_m3 import MINIMAX_M3, MINIMAX_M3_REASONING
 from node.parsing.mistral import MISTRAL, MISTRAL_REASONING
 from node.parsing.muse import MUSE
+from node.parsing.nemotron import NEMOTRON
 from node.parsing.nemotron_toolcall import NEMOTRON_TOOLCALL
 from node.parsing.olmo3 import OLMO3, OLMO3_REASONING
 from node.parsing.phi4_functools import PHI4_FUNCTOOLS
 from node.parsing.pythonic import PYTHONIC
 from node.parsing.reka_edge import REKA_EDGE
 from node.parsing.seed_oss import SEED_OSS, SEED_REASONING
+from node.parsing.selection import NONE, Formats
 from node.parsing.solar import SOLAR
 from node.parsing.step3 import STEP3
 from node.parsing.think import ALWAYS_THINK, MIXED_THINK, THINK
 from node.parsing.ui_tars import UI_TARS
+from node.parsing.whole_blocks import WHOLE_BLOCKS
 from node.parsing.xlam import XLAM
-
-NONE = "none"
 
 _WHOLE: Mapping[str, Grammar] = {
     each.name: each
@@ -94,6 +96,10 @@ _REASONING: Mapping[str, ReasoningFormat] = {
         OLMO3_REASONING,
     )
 }
+REASONING_MARKERS = frozenset(
+    marker for form in _REASONING.values() for marker in (*form.openers, *form.closers)
+)
+"""Of all formats."""
 _TOOL_CALLS: Mapping[str, ToolFormat] = {
     each.name: each
     for each in (
@@ -120,6 +126,7 @@ _TOOL_CALLS: Mapping[str, ToolFormat] = {
         STEP3,
         APERTUS,
         BRACKET,
+        FUNCTION_XML,
         ERNIE45,
         FIREFUNCTION,
         FUNCTIONGEMMA,
@@ -132,6 +139,7 @@ _TOOL_CALLS: Mapping[str, ToolFormat] = {
         with_recovery(LFM2),
         LLAMA3_JSON,
         MISTRAL,
+        with_recovery(NEMOTRON),
         NEMOTRON_TOOLCALL,
         OLMO3,
         PHI4_FUNCTOOLS,
@@ -142,7 +150,8 @@ _TOOL_CALLS: Mapping[str, ToolFormat] = {
 }
 _WITHOUT_MARKUP = frozenset({"none", "command_r_plus", "xlam"})
 """Formats that only what is known of the model can choose: their calls look like any text."""
-_AUTO = AnyOf("auto", [form for name, form in _TOOL_CALLS.items() if name not in _WITHOUT_MARKUP])
+_KNOWN = [form for name, form in _TOOL_CALLS.items() if name not in _WITHOUT_MARKUP]
+_AUTO = AnyOf("auto", (*_KNOWN, *WHOLE_BLOCKS))
 """Calls of any format that has markup of its own, as they come; for models of which nothing is
 known."""
 _ALL_TOOL_CALLS: Mapping[str, ToolFormat] = {**_TOOL_CALLS, _AUTO.name: _AUTO}
@@ -174,7 +183,9 @@ REASONING_ALIASES: Mapping[str, str] = {
     "step5": "think",
     "gemma_4": "gemma4",
     "granite3": "granite",
+    "ernie": "ernie45",
     "ernie_4_5": "ernie45",
+    "ling": "ling3",
     "magistral": "mistral",
     "deepseek_r1_distill": "always_think",
     "vibethinker": "always_think",
@@ -199,6 +210,7 @@ REASONING_ALIASES: Mapping[str, str] = {
     "nemotron3": "think",
     "nemotron3_nano": "think",
     "nemotron_v3": "think",
+    "olmo": "olmo3",
     "poolside_v1": "think",
     "qwen3": "think",
     "qwen3.5": "think",
@@ -206,6 +218,7 @@ REASONING_ALIASES: Mapping[str, str] = {
     "qwen3_thinking": "think",
     "qwq": "think",
     "seed_oss": "seed",
+    "step": "think",
     "step3p5": "think",
     "step_35": "think",
 }
@@ -240,15 +253,19 @@ TOOL_CALL_ALIASES: Mapping[str, str] = {
     "solar_open": "solar",
     "spark2.5": "glm",
     "step5": "qwen3_coder",
+    "ernie": "ernie45",
+    "ernie_4_5": "ernie45",
     "function_gemma": "functiongemma",
     "gemma_4": "gemma4",
     "generic": "auto",
+    "gigachat": "gigachat3",
     "granite3": "granite",
     "granite4": "hermes",
     "internlm": "internlm2",
     "lfm": "lfm2",
     "lfm2.5": "lfm2",
     "liquid": "lfm2",
+    "ling": "ling3",
     "liquidai": "lfm2",
     "llama": "llama3_json",
     "llama3": "llama3_json",
@@ -270,11 +287,11 @@ TOOL_CALL_ALIASES: Mapping[str, str] = {
     "mimo": "qwen3_coder",
     "minicpm": "minicpm5",
     "minimax": "minimax_m2",
-    "nemotron": "qwen3_coder",
-    "nemotron3": "qwen3_coder",
-    "nemotron3_nano": "qwen3_coder",
-    "nemotron_v3": "qwen3_coder",
+    "nemotron3": "nemotron",
+    "nemotron3_nano": "nemotron",
+    "nemotron_v3": "nemotron",
     "nous": "hermes",
+    "olmo": "olmo3",
     "poolside_v1": "glm",
     "qwen": "hermes",
     "qwen25": "hermes",
@@ -286,6 +303,7 @@ TOOL_CALL_ALIASES: Mapping[str, str] = {
     "qwen3_moe": "hermes",
     "qwen3_vl": "hermes",
     "qwen3_xml": "qwen3_coder",
+    "reka": "reka_edge",
     "seed": "seed_oss",
     "step": "qwen3_coder",
     "step3p5": "qwen3_coder",
@@ -320,13 +338,24 @@ def tool_call_names() -> list[str]:
     return sorted({*_ALL_TOOL_CALLS, *_WHOLE})
 
 
-def opener_of(reasoning: str) -> str:
-    """What a prompt ends with where the reasoning has begun; "" where nothing does. Raises
-    `KeyError`."""
-    if reasoning in _WHOLE:
-        return _WHOLE[reasoning].opener
-    found = _REASONING[reasoning]
-    return found.opener if found.openers else ""
+def go_together(reasoning: str, tool_calls: str) -> bool:
+    """Whether an output can have both formats: that of an output as a whole goes with itself, or
+    with `none`. Raises `KeyError`."""
+    names = {reasoning_name(reasoning), tool_call_name(tool_calls)}
+    return len(names - {NONE}) < 2 or not names & _WHOLE.keys()
+
+
+def override(told: Formats, reasoning: str = "", tool_calls: str = "") -> Formats:
+    """The formats of a model of which `told` is known where one or both are given, by names that
+    aliases are resolved of. One that does not go with what is given is left out, and a given one
+    of outputs as a whole decides both."""
+    given = reasoning or tool_calls
+    if given in _WHOLE and not (reasoning and tool_calls):
+        return Formats(given, given)
+    chosen = Formats(reasoning or told.reasoning, tool_calls or told.tool_calls)
+    if go_together(*chosen):
+        return chosen
+    return Formats(reasoning or NONE, tool_calls or NONE) if given else told
 
 
 @lru_cache(maxsize=256)
@@ -337,6 +366,4 @@ def grammar_for(reasoning: str, tool_calls: str, *, reads_calls: bool = True) ->
     for name in (tool_calls, reasoning):
         if name in _WHOLE:
             return _WHOLE[name]
-    if not reads_calls:
-        tool_calls = NONE
-    return Marked(_REASONING[reasoning], _ALL_TOOL_CALLS[tool_calls])
+    return Marked(_REASONING[reasoning], _ALL_TOOL_CALLS[tool_calls], reads_calls=reads_calls)

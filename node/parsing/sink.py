@@ -1,4 +1,4 @@
-"""Who is told what a grammar finds."""
+"""The other end of `Source`: a grammar only reads, and the sink makes parts of what it finds."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +19,9 @@ class Sink(Protocol):
 
     def say(self, kind: PartKind, text: str) -> None:
         """A piece of content or reasoning; not empty."""
+
+    def resume(self, kind: PartKind) -> None:
+        """What is said of the kind goes on from text of the prompt: white space counts."""
 
     def edge(self) -> None:
         """Markup stands here, between what was said and what will be."""

@@ -4,7 +4,7 @@
 import re
 
 from node.parsing.channels import Channel, Channels
-from node.parsing.json_calls import read_arguments
+from node.parsing.json_calls import WORD, read_arguments
 from node.parsing.source import Malformed, Source, Step
 from node.types import PartKind
 
@@ -15,7 +15,6 @@ _CALLS = "<|tool_calls|>"
 _CALL = "<|tool_call:begin|>"
 _CALL_END = "<|tool_call:end|>"
 _ID = re.compile(r"[\w\-]*")
-_NAME = re.compile(r"[\w.:/\-]*")
 
 
 class Solar(Channels):
@@ -60,11 +59,11 @@ class Solar(Channels):
     def _call(self, source: Source) -> Step[None]:
         call_id = yield from source.run(_ID)
         yield from source.expect("<|tool_call:name|>")
-        name = yield from source.run(_NAME)
+        name = yield from source.run(WORD)
         yield from source.expect("<|tool_call:args|>")
         if name not in source.schemas:
             raise Malformed
-        source.call(name, (yield from read_arguments(source, _CALL_END)), call_id)
+        source.call(name, (yield from read_arguments(source, name, _CALL_END)), call_id)
 
 
 SOLAR = Solar()

@@ -8,11 +8,13 @@ held, and becomes text again if it turns out to be none.
 
 import re
 from collections.abc import Generator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
+from node.parsing.budget import Budget
 from node.parsing.json_text import JsonScan, read_json
 from node.parsing.markers import Markers, markers_of
 from node.parsing.sink import Call, Sink
+from node.parsing.tokens import Tokens
 from node.types import PartKind
 
 HELD_LENGTH = 64 * 1024
@@ -37,13 +39,6 @@ class Finished(Exception):
     """Nothing that follows is to be read."""
 
 
-class _Mark(NamedTuple):
-    """An added token of the vocabulary, in the text."""
-
-    end: int
-    special: bool
-
-
 class Source:
     """Positions are absolute: characters since the output's begin."""
 
@@ -60,21 +55,22 @@ class Source:
         """Whether what comes now is reasoning."""
         self.has_spoken = False
         """Whether there was content, other than white space, since the last edge."""
-        self.keeps_tokens: frozenset[str] = frozenset()
-        """Added tokens that are content where they stand in it."""
-        self.orphans: frozenset[str] = frozenset()
-        """Added tokens that are no content, although they are not special."""
+        self.tokens = Tokens(token_markers)
+        """The added tokens in the text."""
+        self.budget = Budget()
         self._sink = sink
-        self._token_markers = token_markers
         self._text = ""
         self._base = 0
         self._at = 0
         self._ended = False
         self._block: int | None = None
+        """Where the block begins that is being read, or what its last call left of it."""
+        self._reach = 0
+        """Up to where the block was read, also where it was given back."""
+        self._settled = 0
+        """Up to where the block is text if it is none."""
         self._kept: list[Call] | None = None
         """The calls of the block, while it is not sure that they are any."""
-        self._unpaired = 0
-        self._marks: dict[int, _Mark] = {}
 
     # --- what comes ---------------------------------------------------------------------------
 
@@ -83,8 +79,8 @@ class Source:
 
     def append_token(self, text: str, *, special: bool) -> None:
         """An added token of the vocabulary."""
-        begin = self._base + len(self._text)
-        self._marks[begin] = _Mark(begin + len(text), special)
+        if text:
+            self.tokens.add(self._base + len(self._text), text, special=special)
         self._text += text
 
     def end(self) -> None:
@@ -103,7 +99,7 @@ class Source:
                 self._at - self._base,
                 len(self._text),
                 ended=ended,
-                counts=self._counts,
+                counts=lambda at, marker: self.tokens.counts(at + self._base, marker),
             )
             self._tell(kind, at + self._base)
             if marker:
@@ -149,21 +145,22 @@ class Source:
 
     def run(self, pattern: "re.Pattern[str]") -> Step[str]:
         """Reads as many characters as the pattern matches, which is one of single characters that
-        repeat; what they were, also none."""
+        repeat; what they were, also none. Outside of blocks, not more than a block may have."""
         begin = self._at
+        most = begin + HELD_LENGTH
         while True:
-            match = pattern.match(self._text, self._at - self._base, self._limit())
+            limit = min(self._limit(), most - self._base)
+            match = pattern.match(self._text, self._at - self._base, limit)
             if match is not None:
                 self._at = match.end() + self._base
-            if self._have() or self._is_last():
+            if self._have() or self._at == most or self._is_last():
                 return self._slice(begin, self._at)
             yield
 
     def capture(self, *markers: str, at_end: bool = False) -> Step[tuple[str, str]]:
         """(the text up to the first of the markers, the marker), both read and not told. At the
         end of all text ("the rest", "") where `at_end` allows it; else raises `Malformed`."""
-        found = yield from self.capture_any(markers_of(markers), at_end=at_end)
-        return found
+        return (yield from self.capture_any(markers_of(markers), at_end=at_end))
 
     def capture_any(self, markers: Markers, *, at_end: bool = False) -> Step[tuple[str, str]]:
         """As `capture`, of markers that were made before."""
@@ -178,6 +175,7 @@ class Source:
                 self._at = search + len(marker)
                 return self._slice(begin, search), marker
             if self._is_last():
+                self._reach = max(self._reach, search)
                 if not at_end:
                     raise Malformed
                 self._at = search
@@ -194,9 +192,13 @@ class Source:
             try:
                 at = scan.read(self._text, at - self._base, self._limit()) + self._base
             except ValueError:
+                self._reach = max(self._reach, begin + scan.length)
                 raise Malformed from None
             if not scan.is_whole:
-                yield from self._more()
+                self._reach = max(self._reach, at)
+                if self._is_last():
+                    raise Malformed
+                yield
         self._at = at
         return self._slice(begin, at)
 
@@ -222,7 +224,8 @@ class Source:
             except Malformed:
                 if self._block != block:
                     raise
-                self._at, self._kept = start, kept
+                self._give_back(start)
+                self._kept = kept
         raise Malformed
 
     def maybe(self, reading: Step[T]) -> Step[T | None]:
@@ -233,12 +236,12 @@ class Source:
         except TooLong:
             raise
         except Malformed:
-            self._at = start
+            self._give_back(start)
             return None
 
     def skip(self, markers: Markers) -> Step[str]:
-        """Reads the text up to a marker, which it returns, or to the end; nobody is told. Only
-        for text behind a call of the same block: while calls are kept, reads nothing."""
+        """Reads the text up to a marker, which it returns, or to the end, and drops it. Only for
+        text behind a call of the same block: while calls are kept, reads nothing."""
         while self._kept is None:
             ended = self._ended
             at, marker = markers.find(
@@ -264,6 +267,7 @@ class Source:
     def edge(self) -> None:
         """The markup that was just read parts what was said from what will be."""
         self._sink.edge()
+        self.tokens.part()
         self.has_spoken = False
         self.in_reasoning = False
 
@@ -294,28 +298,65 @@ class Source:
             self._sink.say(kind, text)
             self.has_spoken = self.has_spoken or not text.isspace()
 
+    def say_marker(self, kind: PartKind, marker: str) -> None:
+        """The marker that was just read is text."""
+        self.tokens.begin_text(marker)
+        self.say(kind, marker)
+
+    def resume(self, kind: PartKind) -> None:
+        """What is said goes on from text of the prompt."""
+        self._sink.resume(kind)
+        self.has_spoken = kind is PartKind.CONTENT
+
     def attempt(self, opener: str, block: Step[None], kind: PartKind) -> Step[bool]:
         """Reads a block whose opener was just read; whether it was one. If not, what no call was
         told of becomes text of `kind`: the opener, and all that follows is read anew."""
-        start = self._block = self._at - len(opener)
+        start = self._at - len(opener)
+        if self.budget.is_spent:
+            block.close()
+            self.say_marker(kind, opener)
+            return False
+        self._block = start
+        self._reach = self._settled = self._at
         try:
             yield from block
         except Malformed as exc:
-            settled = self._block
-            self._block = self._kept = None
-            if settled != start:
-                # What follows the last call may be anything.
-                self._at = settled
-                return True
-            self._at = start
-            self._unpaired += bool(opener)
-            length = HELD_LENGTH if isinstance(exc, TooLong) else len(opener)
-            self._tell(kind, start + length, verbatim=True)
-            return False
+            return self._refuse(opener, start, kind, is_too_long=isinstance(exc, TooLong))
         self._block = None
         return True
 
+    def settle_text(self) -> None:
+        """What was read so far is text, and not read again, if the block turns out to be none."""
+        self._settled = self._at
+
     # --- inside -------------------------------------------------------------------------------
+
+    def _refuse(self, opener: str, start: int, kind: PartKind, *, is_too_long: bool) -> bool:
+        """Ends a block that is none; whether a call of it was told."""
+        begin, self._kept = self._block, None
+        assert begin is not None
+        limit = begin + HELD_LENGTH
+        self._block = None
+        # What follows the last call may be anything.
+        is_told = begin != start
+        end = limit if is_too_long else self._settled
+        end = begin if is_told else end
+        reach = min(max(self._reach, self._at, end), limit)
+        if not self.budget.read_again(reach - end):
+            end = reach
+        self._at = begin
+        if not is_told:
+            self.budget.refuse()
+            if start not in self.tokens:
+                self.tokens.begin_text(opener)
+        self._tell(kind, end, verbatim=True)
+        return is_told
+
+    def _give_back(self, at: int) -> None:
+        """What was read from there on is to be read again."""
+        self._reach = max(self._reach, self._at)
+        self.budget.give_back(self._reach - at)
+        self._at = at
 
     def _limit(self) -> int:
         """Up to where the text may be read, within it."""
@@ -332,61 +373,24 @@ class Source:
             raise TooLong
         return self._ended
 
-    def _more(self) -> Step[None]:
-        if self._is_last():
-            raise Malformed
-        yield
-
     def _slice(self, begin: int, end: int) -> str:
         return self._text[begin - self._base : end - self._base]
-
-    def _counts(self, at: int, marker: str) -> bool:
-        # A vocabulary that has the marker as a token means the token; the same characters
-        # spelled by others are talk about it.
-        if marker not in self._token_markers:
-            return True
-        mark = self._marks.get(at + self._base)
-        return mark is not None and mark.end == at + self._base + len(marker)
 
     def _tell(self, kind: PartKind, end: int, *, verbatim: bool = False) -> None:
         """Tells the text from here up to `end`, without tokens that are none, and forgets it."""
         begin, self._at = self._at, end
         if begin < end:
-            text = self._slice(begin, end)
-            if self._marks and not verbatim:
-                text = self._without_tokens(begin, end)
-            self.say(kind, text)
+            pieces = [self._slice(at, to) for at, to in self.tokens.text_between(begin, end)]
+            self.say(kind, self._slice(begin, end) if verbatim else "".join(pieces))
         if self._block is None:
             self._forget()
 
     def _forget(self) -> None:
-        """Drops the text that was read."""
-        end = self._at
-        if end > self._base:
-            self._text = self._text[end - self._base :]
-            self._base = end
-            if self._marks:
-                self._marks = {at: mark for at, mark in self._marks.items() if at >= end}
-
-    def _without_tokens(self, begin: int, end: int) -> str:
-        pieces, at = [], begin
-        for start, mark in self._marks.items():
-            if begin <= start and mark.end <= end and self._drops(start, mark):
-                pieces.append(self._slice(at, start))
-                at = mark.end
-        return "".join(pieces) + self._slice(at, end)
-
-    def _drops(self, start: int, mark: _Mark) -> bool:
-        token = self._slice(start, mark.end)
-        if token in self.keeps_tokens:
-            return False
-        if token in self.orphans:
-            # The end of a block that was none stays with its begin.
-            self._unpaired -= 1
-            dropped = self._unpaired < 0
-            self._unpaired = max(self._unpaired, 0)
-            return dropped
-        return mark.special
+        """Drops the text that was read, once it is as long as the rest: that is copied."""
+        if 2 * (self._at - self._base) >= len(self._text):
+            self._text = self._text[self._at - self._base :]
+            self._base = self._at
+            self.tokens.forget(self._at)
 
 
 def _any(at: int, marker: str) -> bool:

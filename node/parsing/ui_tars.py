@@ -11,9 +11,9 @@ from typing import Any
 from node.parsing.format import Grammar, Setup
 from node.parsing.json_calls import NAME
 from node.parsing.markers import Markers
-from node.parsing.python_calls import Call
-from node.parsing.pythonic import read_python
-from node.parsing.source import Source, Step
+from node.parsing.python_blocks import read_brackets
+from node.parsing.python_calls import Call, NoCalls, read_calls
+from node.parsing.source import Malformed, Source, Step
 from node.types import PartKind
 
 _ACTION = "Action:"
@@ -67,7 +67,7 @@ class UiTars(Grammar):
             yield from source.space()
             verb = yield from source.run(NAME)
             begun = verb + (yield from source.expect("("))
-            for call in (yield from read_python(source, begun)):
+            for call in _calls((yield from read_brackets(source, begun))):
                 source.call(*self._as_tool(call, source.schemas))
 
     def _as_tool(
@@ -77,6 +77,13 @@ class UiTars(Grammar):
         if call.name in schemas:
             return call.name, arguments
         return _COMPUTER, {"action": call.name, **arguments}
+
+
+def _calls(text: str) -> list[Call]:
+    try:
+        return read_calls(text)
+    except NoCalls:
+        raise Malformed from None
 
 
 def _read_point(value: Any) -> Any:

@@ -8,12 +8,16 @@ import hashlib
 import re
 from typing import NamedTuple
 
-PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_", "rs_", "fc_", "req_")
+RESPONSE_PREFIX = "resp_"
+ITEM_PREFIXES = ("msg_", "rs_", "fc_")
+"""Of a response's items; `msg_` is a message's of Anthropic's dialect, too."""
+PREFIXES = ("chatcmpl-", "cmpl-", RESPONSE_PREFIX, *ITEM_PREFIXES, "req_")
 OWNER_LENGTH = 10
 
 _ID = re.compile(
-    r"(?:chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|req_)(?P<node>[0-9a-f]{16})-(?P<request>[A-Za-z0-9._-]{1,64})"
+    rf"(?:{'|'.join(PREFIXES)})(?P<node>[0-9a-f]{{16}})-(?P<request>[A-Za-z0-9._-]{{1,64}})"
 )
+_ITEM_ID = re.compile(rf"(?:{'|'.join(ITEM_PREFIXES)})(?P<response>.+)-i?[0-9]+")
 _OWNED = re.compile(r"(?P<owner>[0-9a-f]{10})-")
 
 
@@ -39,6 +43,13 @@ def parse_id(text: str) -> NodeId | None:
     """What such an id says; None for another text."""
     found = _ID.fullmatch(text)
     return NodeId(found["node"], found["request"]) if found else None
+
+
+def response_of(item_id: str) -> str | None:
+    """Id of the response that an item belongs to: the item's is that of its response with the
+    item's own prefix, and a number behind it. None for a text that is no such id."""
+    found = _ITEM_ID.fullmatch(item_id)
+    return RESPONSE_PREFIX + found["response"] if found else None
 
 
 def owner_mark(key_id: str) -> str:

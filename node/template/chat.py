@@ -12,7 +12,8 @@ from node.request import Content, Message, TextPart, TextRequest, Tool, ToolCall
 from node.template.abilities import find_abilities
 from node.template.chat_template import ChatTemplate
 from node.template.options import template_variables
-from node.template.turns import build_turns, list_tools
+from node.template.tools import TemplateTools
+from node.template.turns import build_turns
 
 ANSWER = "x"
 """Stands for the answer in the next turn."""
@@ -55,6 +56,7 @@ class ChatRenderer:
         in a thread."""
         self.template = template
         self.abilities = find_abilities(template)
+        self._tools = TemplateTools(template, self.abilities)
         self._tool_format = tool_format
 
     def render(self, request: TextRequest) -> Chat:
@@ -91,7 +93,7 @@ class ChatRenderer:
         `BadRequest`."""
         abilities = self.abilities
         turns = build_turns(messages, request.tools, abilities, self._tool_format)
-        tools = list_tools(request.tools, abilities)
+        tools = self._tools.listed(request.tools)
         variables = template_variables(request.template, abilities)
         return self.template.render(turns, tools, variables, generation=generation)
 
@@ -217,7 +219,11 @@ def _mark_end(content: Content, marker: str) -> Content:
 
 
 def _mark_begin(content: Content, marker: str) -> Content:
-    if not isinstance(content, str) or not content.strip():
-        return content
-    body = content.lstrip()
-    return content[: len(content) - len(body)] + marker + body
+    if isinstance(content, str):
+        body = content.lstrip()
+        return content[: len(content) - len(body)] + marker + body if body else content
+    for at, part in enumerate(content):
+        if isinstance(part, TextPart) and part.text.strip():
+            first = TextPart(str(_mark_begin(part.text, marker)))
+            return (*content[:at], first, *content[at + 1 :])
+    return content

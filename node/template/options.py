@@ -7,24 +7,14 @@ given as the next higher one that it takes. Variables that a template never read
 
 from typing import Any
 
-from node.errors import BadRequest
 from node.request import TemplateOptions
 from node.template.abilities import EFFORTS, Abilities
-from node.template.chat_template import RESERVED
 
 
 def template_variables(options: TemplateOptions, abilities: Abilities) -> dict[str, Any]:
-    """What the template gets besides messages and tools. Raises `BadRequest` for a variable that
-    a client cannot set."""
-    given = dict(options.kwargs)
-    taken = RESERVED.intersection(given)
-    if taken:
-        raise BadRequest(
-            f"chat_template_kwargs cannot set {min(taken)}.", param="chat_template_kwargs"
-        )
+    """What the template gets besides messages and tools."""
+    given = options.kwargs
     thinking, effort = options.enable_thinking, options.reasoning_effort
-    if effort == "none":
-        thinking, effort = False, None
     asked = given.get("enable_thinking")
     # The client's own variables stand against what is derived from one of them.
     variables = _thinking(on=asked, abilities=abilities) if isinstance(asked, bool) else {}

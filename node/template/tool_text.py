@@ -4,10 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from node.request import Tool, ToolCall
 
 EXAMPLE = '<tool_call>\n{"name": "wordtool", "arguments": {"wordkey": "wordvalue"}}\n</tool_call>'
 """A call of the function `wordtool` with the value `wordvalue` for `wordkey`."""
+
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def describe(tools: Sequence[Tool], example: str) -> str:
@@ -40,10 +44,16 @@ def spell_result(text: str) -> str:
 def read_arguments(text: str) -> dict[str, Any]:
     """The arguments as an object. What is none, though a client sent it, is an argument."""
     try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        found = text
-    return found if isinstance(found, dict) else {"arguments": found}
+        return _decode_object(text.strip() or "{}")
+    # A list or a number, half an object, or JSON that other readers do not share.
+    except (msgspec.DecodeError, RecursionError):
+        return {"arguments": text}
+
+
+def arguments_text(text: str) -> str:
+    """The JSON text of `read_arguments`; the client's own where that is an object."""
+    arguments = read_arguments(text)
+    return _json(arguments) if not text.strip() or arguments == {"arguments": text} else text
 
 
 def _json(value: Any) -> str:

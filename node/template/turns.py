@@ -6,7 +6,7 @@ and how a message is spelled does not depend on the messages behind it.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -16,12 +16,20 @@ from node.protocol.volatile import without_volatile_lines
 from node.request import Content, Message, TextPart, Tool, ToolCall
 from node.template.abilities import Abilities
 from node.template.chat_template import Turn
-from node.template.tool_text import describe, read_arguments, spell_calls, spell_result
+from node.template.tool_text import (
+    arguments_text,
+    describe,
+    read_arguments,
+    spell_calls,
+    spell_result,
+)
 
 BRIDGE = "OK."
 """What the assistant says between a result and a user, where a template wants it to speak."""
 GAP = "\n\n"
 """Between the texts of messages that become one."""
+PART_GAP = "\n"
+"""Between the parts of a message that become one text."""
 
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
 
@@ -55,32 +63,6 @@ def build_turns(
     return [_turn(draft, abilities) for draft in _in_order(drafts, abilities)]
 
 
-def list_tools(tools: Sequence[Tool], abilities: Abilities) -> list[dict[str, Any]] | None:
-    """The tools for the template, if it describes them."""
-    if not tools or not abilities.tools:
-        return [] if abilities.empty_tools else None
-    functions = [_described(tool.function, abilities) for tool in tools]
-    return [{"type": "function", "function": function} for function in functions]
-
-
-def _described(function: Mapping[str, Any], abilities: Abilities) -> dict[str, Any]:
-    """The function, with what the template cannot do without and the client left out."""
-    made = dict(function)
-    if not abilities.bare_tools:
-        made.setdefault("description", "")
-        made.setdefault("parameters", {"type": "object", "properties": {}})
-    parameters = made.get("parameters")
-    if not abilities.bare_parameters and isinstance(parameters, dict):
-        properties = {
-            name: {**schema, "description": schema.get("description", "")}
-            if isinstance(schema, dict)
-            else schema
-            for name, schema in (parameters.get("properties") or {}).items()
-        }
-        made["parameters"] = {**parameters, "properties": properties}
-    return made
-
-
 # --- messages --------------------------------------------------------------------------------
 
 
@@ -88,16 +70,15 @@ def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_Draft]:
     drafts, names = [], {}
     for message in messages:
         role: str = message.role
-        content = _plain(message.content)
+        content = message.content
         if role in ("system", "developer"):
-            # Before the parts are one: a part may be nothing else, and end with no line's end.
-            kept = _plain(_without_volatile(message.content))
-            if content and not kept:
+            content = _without_volatile(content)
+            if _has_text(message.content) and not content:
                 continue
-            content = kept
             role = role if abilities.developer else "system"
         names.update({call.call_id: call.name for call in message.tool_calls})
         draft = _Draft(role, content, message.reasoning, message.tool_calls)
+        draft.content = _plain(draft, abilities)
         draft.call_id, draft.name = message.tool_call_id, message.name
         if role == "tool" and not draft.name:
             draft.name = names.get(draft.call_id, "")
@@ -105,24 +86,48 @@ def _drafts(messages: Sequence[Message], abilities: Abilities) -> list[_Draft]:
     return drafts
 
 
-def _plain(content: Content) -> Content:
-    """Text alone as one string, which every template takes."""
+def _plain(draft: _Draft, abilities: Abilities) -> Content:
+    """Text alone as one string, unless the template takes a list of parts."""
+    if draft.role == "assistant":
+        # Parts of what the model said go together as it said them.
+        return _as_text(draft.content, "")
+    return draft.content if _takes_parts(draft, abilities) else _as_text(draft.content)
+
+
+def _takes_parts(draft: _Draft, abilities: Abilities) -> bool:
+    role = "system" if draft.role == "developer" else draft.role
+    return role in abilities.parts
+
+
+def _as_text(content: Content, gap: str = PART_GAP) -> Content:
+    """One string, if there is nothing but text."""
     if isinstance(content, str):
         return content
     texts = [part.text for part in content if isinstance(part, TextPart)]
-    return "".join(texts) if len(texts) == len(content) else content
+    return gap.join(filter(None, texts)) if len(texts) == len(content) else content
+
+
+def _has_text(content: Content) -> bool:
+    if isinstance(content, str):
+        return bool(content)
+    return any(isinstance(part, TextPart) and part.text for part in content)
 
 
 def _without_volatile(content: Content) -> Content:
+    """Without the parts of which nothing is left."""
     if isinstance(content, str):
         return without_volatile_lines(content)
-    return tuple(
+    kept = [
         TextPart(without_volatile_lines(part.text)) if isinstance(part, TextPart) else part
         for part in content
-    )
+    ]
+    parts = tuple(part for part in kept if not isinstance(part, TextPart) or part.text)
+    return _as_text(parts) if len(parts) < 2 else parts
 
 
 def _joined(first: Content, second: Content, gap: str = GAP) -> Content:
+    """What both say, as one string if there is nothing but text."""
+    first, second = _as_text(first), _as_text(second)
     if isinstance(first, str) and isinstance(second, str):
         return f"{first}{gap}{second}" if first and second else first or second
     parts = [
@@ -147,7 +152,8 @@ def _native_calls(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
             draft = _Draft("user", _spelled_result(draft.content))
         if draft.calls and draft.content and draft.reasoning:
             draft = _without_content(draft, abilities)
-        made.append(draft)
+        *before, draft = _parted(draft, abilities)
+        made += [*before, draft]
         if draft.calls:
             end = at
             while end < len(drafts) and drafts[end].role == "tool":
@@ -164,6 +170,16 @@ def _without_content(draft: _Draft, abilities: Abilities) -> _Draft:
     if abilities.text_beside_reasoning or not isinstance(draft.content, str):
         return draft
     return replace(draft, content="", reasoning=draft.reasoning + GAP + draft.content)
+
+
+def _parted(draft: _Draft, abilities: Abilities) -> list[_Draft]:
+    """The text before the calls, where the template would else lose them."""
+    if not draft.calls or not draft.content or abilities.text_with_calls:
+        return [draft]
+    if abilities.text_before_calls:
+        return [replace(draft, calls=()), replace(draft, content="", reasoning="")]
+    # The text is lost, which weighs less.
+    return [replace(draft, content="")]
 
 
 def _one_by_one(draft: _Draft, results: list[_Draft]) -> list[_Draft]:
@@ -218,6 +234,7 @@ def _spelled_calls(drafts: list[_Draft], tool_format: str, *, keeps_results: boo
 
 
 def _spelled_result(content: Content) -> Content:
+    content = _as_text(content)
     if isinstance(content, str):
         return spell_result(content)
     begin, _, end = spell_result("\0").partition("\0")
@@ -293,6 +310,8 @@ def _in_order(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
             made.append(draft)
         else:
             last.content = _joined(last.content, draft.content)
+            if draft.calls and not abilities.text_with_calls:
+                last.content = ""
             gap = GAP if last.reasoning and draft.reasoning else ""
             last.reasoning += gap + draft.reasoning
             last.calls = draft.calls
@@ -301,6 +320,8 @@ def _in_order(drafts: list[_Draft], abilities: Abilities) -> list[_Draft]:
 
 def _are_one(last: _Draft, draft: _Draft, abilities: Abilities) -> bool:
     if last.role != draft.role or last.calls:
+        return False
+    if draft.calls and abilities.text_before_calls and not abilities.text_with_calls:
         return False
     twice = {"user": abilities.user_twice, "assistant": abilities.assistant_twice}
     return not twice.get(draft.role, True)
@@ -336,7 +357,7 @@ def _content(draft: _Draft, abilities: Abilities) -> Any:
         if draft.role in abilities.only_parts:
             return [{"type": "text", "text": content}]
         return content
-    if not abilities.parts:
+    if not _takes_parts(draft, abilities):
         raise BadRequest("The model's chat template takes text only.", param="messages")
     return [
         {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": part.kind}
@@ -345,9 +366,7 @@ def _content(draft: _Draft, abilities: Abilities) -> Any:
 
 
 def _call(call: ToolCall, abilities: Abilities) -> dict[str, Any]:
-    arguments: Any = read_arguments(call.arguments)
-    if abilities.string_arguments:
-        arguments = call.arguments or "{}"
-    function = {"name": call.name, "arguments": arguments}
+    spell = arguments_text if abilities.string_arguments else read_arguments
+    function = {"name": call.name, "arguments": spell(call.arguments)}
     spelled = {"type": "function", "function": function}
     return {"id": call.call_id, **spelled} if call.call_id else spelled

@@ -3,23 +3,27 @@
 import msgspec
 
 from router.dialects import Dialect, error_body, id_headers
-from router.errors import RouterError
+from router.errors import MethodNotAllowed, RouterError
 from router.relay import HEADER_SHOULD_RETRY, Send
+
+JSON_HEADERS = [(b"content-type", b"application/json")]
 
 
 async def send_json(send: Send, value: object) -> None:
     """A JSON answer."""
-    headers = [(b"content-type", b"application/json")]
-    await send_bytes(send, 200, msgspec.json.encode(value), headers)
+    await send_bytes(send, 200, msgspec.json.encode(value), JSON_HEADERS)
 
 
 async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.OPENAI) -> None:
     """An error as an HTTP status with the dialect's envelope."""
-    headers = [(b"content-type", b"application/json")]
+    headers = list(JSON_HEADERS)
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     if not error.worth_retry:
         headers.append((HEADER_SHOULD_RETRY, b"false"))
+    if isinstance(error, MethodNotAllowed):
+        allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]
+        headers.append((b"allow", ", ".join(allowed).encode()))
     if error.request_id is not None:
         headers += id_headers(error.request_id, dialect)
     await send_bytes(send, error.status, error_body(error, dialect), headers)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable, MutableMapping
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -21,8 +22,14 @@ _TRACE_MEMBER = rb"[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\x2d-<>-~]{0,255}[!-+\x2d-<>
 _TRACESTATE = re.compile(_TRACE_MEMBER + rb"(?:[ \t]*,[ \t]*" + _TRACE_MEMBER + rb"){0,31}")
 _TRACESTATE_BYTES = 512
 
+_REFERENCE = b'"item_reference"'
+_NO_TYPE = (b"", b"null", b'""')
+_ABSENT = msgspec.Raw(b"")
+_ID_FIELD = b'"id"'
+_THREAD_BYTES = 1 << 20
+"""A longer input is gone through in a thread, beside the requests of others."""
 
-_ITEM_PREFIXES = ("msg", "rs", "fc")
+R = TypeVar("R")
 
 
 class ClientLeft(Exception):
@@ -35,42 +42,38 @@ class _Routing(msgspec.Struct):
     model: str
     stream: bool | None = False
 
-    @property
-    def previous_id(self) -> str | None:
-        """The response that the request goes on from."""
-        return None
 
+class ResponseRouting(_Routing):
+    """The same of `/v1/responses`, where a request may go on from what a node holds."""
 
-class _ResponseRouting(_Routing):
     previous_response_id: str | None = None
+    """The response that the request goes on from."""
     input: msgspec.Raw = msgspec.Raw(b"")
 
+
+class _ItemHead(msgspec.Struct, gc=False):
+    """What tells whether an item stands for another one. Nothing is decoded that may be long."""
+
+    type: msgspec.Raw = _ABSENT
+    id: msgspec.Raw = _ABSENT
+    role: msgspec.Raw = _ABSENT
+
     @property
-    def previous_id(self) -> str | None:
-        return self.previous_response_id or self._referred()
-
-    def _referred(self) -> str | None:
-        """The response of the first item that the input refers to in place of repeating it."""
-        if b"item_reference" not in bytes(self.input):
+    def reference(self) -> str | None:
+        """The id of the item that it stands for; None where it is an item itself."""
+        kind = bytes(self.type)
+        # Without a type, what has a role is a message.
+        if kind != _REFERENCE and (kind not in _NO_TYPE or bytes(self.role)):
             return None
-        items = msgspec.json.decode(self.input)
-        for item in items if isinstance(items, list) else ():
-            if isinstance(item, dict) and item.get("type") == "item_reference":
-                return _response_of(item.get("id"))
-        return None
-
-
-def _response_of(item_id: object) -> str | None:
-    """The response that has the item; None for an id that is not one of an agent's items."""
-    prefix, found, rest = str(item_id).partition("_")
-    if not found or prefix not in _ITEM_PREFIXES:
-        return None
-    return "resp_" + rest.rpartition("-")[0]
+        item_id = bytes(self.id)
+        return _decode_text(item_id) if item_id.startswith(b'"') else None
 
 
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_routing = msgspec.json.Decoder(_Routing).decode
-_decode_response_routing = msgspec.json.Decoder(_ResponseRouting).decode
+_decode_response_routing = msgspec.json.Decoder(ResponseRouting).decode
+_decode_items = msgspec.json.Decoder(list[_ItemHead]).decode
+_decode_text = msgspec.json.Decoder(str).decode
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -111,13 +114,38 @@ def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return lines.decode("ascii")
 
 
-def parse_routing(body: bytes, *, goes_on: bool = False) -> _Routing:
-    """Model and stream flag of a body; where it may go on from a response, that too.
+def parse_routing(body: bytes) -> _Routing:
+    """Model and stream flag of a body. Raises `BadRequest` naming the field at fault."""
+    return _parsed(_decode_routing, body)
 
-    Raises `BadRequest` naming the field at fault.
-    """
+
+def parse_response_routing(body: bytes) -> ResponseRouting:
+    """As `parse_routing`, for a body of `/v1/responses`."""
+    return _parsed(_decode_response_routing, body)
+
+
+async def referred_items(routing: ResponseRouting) -> dict[str, str]:
+    """The ids of the items that the input refers to in place of repeating them, by the path of each
+    id in the body. None of an input that is not as it should be: the node will refuse it."""
+    items = bytes(routing.input)
+    if _ID_FIELD not in items:
+        return {}
+    if len(items) <= _THREAD_BYTES:
+        return _references(items)
+    return await asyncio.to_thread(_references, items)
+
+
+def _references(items: bytes) -> dict[str, str]:
     try:
-        return _decode_response_routing(body) if goes_on else _decode_routing(body)
+        found = [(at, item.reference) for at, item in enumerate(_decode_items(items))]
+    except _BROKEN:
+        return {}
+    return {f"input[{at}].id": item_id for at, item_id in found if item_id is not None}
+
+
+def _parsed(decode: Callable[[bytes], R], body: bytes) -> R:
+    try:
+        return decode(body)
     except msgspec.ValidationError as error:
         raise _bad_field(str(error)) from None
     except _BROKEN as error:

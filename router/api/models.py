@@ -1,10 +1,19 @@
-"""`/v1/models`: one shape that OpenAI's and Anthropic's clients read."""
+"""`/v1/models`: every name that a request may use, as its nodes tell of it."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
-from node.protocol.messages import ModelStatus
+from node.protocol.messages import ModelState, ModelStatus
+from node.protocol.models import ModelCard, model_body, models_body
 from router.fleet import Fleet
+
+_NEAREST_FIRST = (
+    ModelState.READY,
+    ModelState.LOADING,
+    ModelState.DRAINING,
+    ModelState.ON_DISK,
+    ModelState.FAILED,
+)
+"""How near a model is to its next answer."""
 
 
 class Models:
@@ -13,43 +22,28 @@ class Models:
     def __init__(self, fleet: Fleet, started_unix_s: int) -> None:
         self._fleet = fleet
         self._created_s = started_unix_s
-        started = datetime.fromtimestamp(started_unix_s, UTC)
-        self._created_at = started.strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def all(self) -> dict[str, object]:
-        """Every name that a request may use, by name."""
-        names = sorted(self._fleet.names())
-        return {
-            "object": "list",
-            "data": [self._shown(name) for name in names],
-            "has_more": False,
-            "first_id": names[0] if names else None,
-            "last_id": names[-1] if names else None,
-        }
+    def all(self) -> bytes:
+        """The JSON of the list, by name."""
+        cards = [self._card(name) for name in sorted(self._fleet.names())]
+        return models_body(cards, self._created_s)
 
-    def one(self, name: str) -> dict[str, object]:
-        """Raises `UnknownModel` naming near names."""
-        self._fleet.resolve(name)
-        return self._shown(name)
+    def one(self, name: str) -> bytes:
+        """The JSON of one. Raises `UnknownModel` naming near names."""
+        return model_body(self._card(name), self._created_s)
 
-    def _shown(self, name: str) -> dict[str, object]:
+    def _card(self, name: str) -> ModelCard:
         statuses = self._statuses(self._fleet.resolve(name))
         contexts = [each.context_tokens for each in statuses if each.context_tokens]
-        context = min(contexts, default=None)
-        return {
-            "id": name,
-            "object": "model",
-            "created": self._created_s,
-            "owned_by": "mlx-fleet",
-            "type": "model",
-            "display_name": name,
-            "created_at": self._created_at,
-            "context_window": context,
-            "max_model_len": context,
-            "capabilities": _shared_capabilities(statuses),
-            "tool_call_parser": _first(each.tool_parser for each in statuses),
-            "reasoning_parser": _first(each.reasoning_parser for each in statuses),
-        }
+        states = {each.state for each in statuses}
+        return ModelCard(
+            name,
+            min(contexts, default=None),
+            _shared_capabilities(statuses),
+            _first(each.tool_parser for each in statuses),
+            _first(each.reasoning_parser for each in statuses),
+            _first(state.value for state in _NEAREST_FIRST if state in states),
+        )
 
     def _statuses(self, model: str) -> list[ModelStatus]:
         """The model as each node that has it sees it."""
@@ -62,11 +56,11 @@ class Models:
         ]
 
 
-def _shared_capabilities(statuses: list[ModelStatus]) -> list[str]:
+def _shared_capabilities(statuses: list[ModelStatus]) -> tuple[str, ...]:
     """What every node can do that tells what it can do: any of them may get the request."""
     told = [each.capabilities for each in statuses if each.capabilities]
-    return [each for each in told[0] if all(each in other for other in told)] if told else []
+    return tuple(each for each in told[0] if all(each in other for other in told)) if told else ()
 
 
-def _first(names: Iterable[str]) -> str | None:
-    return next((name for name in names if name), None)
+def _first(names: Iterable[str]) -> str:
+    return next((name for name in names if name), "")

@@ -1,6 +1,7 @@
 """`/v1/requests`: what runs for a caller, and an end to it."""
 
 import asyncio
+import logging
 import time
 from dataclasses import dataclass
 from typing import cast
@@ -10,15 +11,21 @@ from node.protocol.messages import ModelState
 from router.api.ownership import holder, own_id
 from router.auth import SCOPE_ADMIN
 from router.core import Core
-from router.errors import UnknownRequest
+from router.errors import RouterError, UnknownRequest
 from router.fleet import Fleet
+from router.node_client import KIND_AGENT
 from router.relay import Relay
 from router.types import Caller, NodeView
 
 PATH = "/v1/requests"
 
+RESPONSES_PATH = "/v1/responses"
+
 STATE_QUEUED = "queued"
 STATE_RUNNING = "running"
+
+
+log = logging.getLogger("mlx_fleet.router")
 
 
 @dataclass(slots=True)
@@ -28,12 +35,13 @@ class Running:
     relay: Relay
     task: asyncio.Task[None]
     cancelled: bool = False
+    ended: bool = False
 
     def is_for(self, caller: Caller) -> bool:
         """Whether the caller may see and end it."""
         return SCOPE_ADMIN in caller.scopes or self.relay.ticket.caller.owner == caller.owner
 
-    def cancel(self) -> None:
+    def cut(self) -> None:
         """Ends it as if its caller had left."""
         if not self.cancelled:
             self.cancelled = True
@@ -55,6 +63,7 @@ class RunningRequests:
         return running
 
     def end(self, running: Running) -> None:
+        running.ended = True
         del self._running[running.relay.ticket.request_id]
 
     def shown_to(self, caller: Caller) -> dict[str, object]:
@@ -62,15 +71,36 @@ class RunningRequests:
         visible = [each for each in self._running.values() if each.is_for(caller)]
         return {"object": "list", "data": [_shown(each, self._core.fleet) for each in visible]}
 
-    def cancel(self, request_id: str, caller: Caller) -> bool:
+    async def cancel(self, request_id: str, caller: Caller) -> bool:
         """Ends a request that runs here; False where there is none of the caller's with that id,
         which may be any of those that its answer and its headers carry."""
         parsed = parse_id(request_id)
         running = self._running.get(parsed.request_id if parsed else request_id)
         if running is None or not running.is_for(caller):
             return False
-        running.cancel()
+        # A cancelled response is an answer of its own kind, which its node tells and keeps.
+        if running.relay.ticket.path == RESPONSES_PATH:
+            if await self._ends_on_node(running):
+                return True
+            if running.ended:
+                return False
+        running.cut()
         return True
+
+    async def _ends_on_node(self, running: Running) -> bool:
+        """Whether the request's node has ended it at the request of its owner."""
+        relay = running.relay
+        view = self._core.fleet.node(relay.lease.node_id) if relay.lease else None
+        if view is None or view.kind != KIND_AGENT:
+            return False
+        ticket = relay.ticket
+        target = f"{PATH}/{ticket.request_id}"
+        try:
+            answer = await self._core.dispatcher.follow_up(view, ticket.caller, "DELETE", target)
+        except RouterError as error:
+            log.warning("%s is cut, since its node did not end it: %s", relay.request_id, error)
+            return False
+        return answer.status == 200
 
     def holder(self, request_id: str, caller: Caller) -> NodeView:
         """The node that may know a request of the caller's that does not run here.

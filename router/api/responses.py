@@ -3,11 +3,13 @@
 import asyncio
 import re
 
+from node.protocol.ids import RESPONSE_PREFIX
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
-from router.api.ownership import RESPONSE_PREFIX, holder, own_id
+from router.api.methods import need
+from router.api.ownership import holder, own_id
 from router.core import Core
-from router.errors import MethodNotAllowed, ShuttingDown, UnknownPath, UnknownResponse
+from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
 from router.node_client import WholeAnswer
 from router.relay import PASSED_HEADERS, Send
 from router.types import Caller, NodeView
@@ -28,21 +30,18 @@ class StoredResponses:
     async def serve(self, caller: Caller, scope: Scope, send: Send) -> None:
         """Answers a request below `PATH`.
 
-        Raises `UnknownPath`, `MethodNotAllowed`, `UnknownResponse`, and what
-        `Dispatcher.follow_up` raises.
+        Raises `UnknownPath`, `MethodNotAllowed`, `UnknownResponse`, `BadRequest` for a query that
+        cannot be passed on, and what `Dispatcher.follow_up` raises.
         """
-        path, method = scope["path"], scope["method"]
+        path = scope["path"]
         target = _TARGET.fullmatch(path)
         if target is None:
             raise UnknownPath(f"There is nothing at {path}.")
-        methods = _METHODS[target["verb"]]
-        if method not in methods:
-            raise MethodNotAllowed(f"{path} takes {' and '.join(methods)}.")
+        method = need(scope, *_METHODS[target["verb"]])
         view = self._holder(target["id"], caller)
-        query: bytes = scope["query_string"]
-        rest = f"?{query.decode('ascii')}" if query and _QUERY.fullmatch(query) else ""
+        target_on_node = path + _query(scope["query_string"])
         try:
-            answer = await self._core.dispatcher.follow_up(view, caller, method, path + rest)
+            answer = await self._core.dispatcher.follow_up(view, caller, method, target_on_node)
         except asyncio.CancelledError:
             raise ShuttingDown from None
         await pass_answer(send, view, answer)
@@ -57,6 +56,13 @@ class StoredResponses:
                 "The node that held this response is not part of the fleet any more."
             )
         return view
+
+
+def _query(query: bytes) -> str:
+    """The query with its mark, as the node gets it."""
+    if not _QUERY.fullmatch(query):
+        raise BadRequest("The query is longer than 2,000 characters, or no address could hold it.")
+    return f"?{query.decode('ascii')}" if query else ""
 
 
 async def pass_answer(send: Send, view: NodeView, answer: WholeAnswer) -> None:

@@ -9,24 +9,27 @@ import secrets
 import time
 
 from router.api import requests, responses
-from router.api.answers import send_error, send_json
+from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
 from router.api.bodies import (
     ClientLeft,
+    ResponseRouting,
     Scope,
+    parse_response_routing,
     parse_routing,
     read_body,
+    referred_items,
     splice_model,
     trace_lines,
 )
+from router.api.methods import need
 from router.api.models import Models
-from router.api.ownership import pinned_node_id
+from router.api.ownership import node_of_items, node_of_response
 from router.api.requests import RunningRequests
 from router.api.responses import StoredResponses, pass_answer
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.dialects import dialect_of
 from router.errors import (
-    MethodNotAllowed,
     RequestCancelled,
     RouterError,
     ShuttingDown,
@@ -80,7 +83,7 @@ class V1:
         key = key_from_headers(scope["headers"])
         if path in RELAYED_PATHS:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
-            _need(scope, "POST")
+            need(scope, "POST")
             await self._infer(caller, scope, receive, send)
         elif _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
@@ -90,26 +93,41 @@ class V1:
             if path.startswith(responses.PATH + "/"):
                 await self._responses.serve(caller, scope, send)
             elif _is_at(path, _MODELS):
-                _need(scope, "GET", "HEAD")
-                name = path.removeprefix(_MODELS).lstrip("/")
-                await send_json(send, self._models.one(name) if name else self._models.all())
+                need(scope, "GET")
+                name = path.removeprefix(_MODELS).removeprefix("/")
+                body = self._models.one(name) if name else self._models.all()
+                await send_bytes(send, 200, body, JSON_HEADERS)
             else:
                 raise UnknownPath(f"There is nothing at {path}.")
 
     # --- inference ---
 
     async def _infer(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
-        core = self._core
         arrived_s = time.monotonic()
         try:
             body = await read_body(scope, receive)
+            ticket = await self._ticket(caller, scope, body, arrived_s)
         except asyncio.CancelledError:
             raise ShuttingDown from None
+        core = self._core
+        relay = Relay(ticket, send, core.dispatcher, core.settings.hold_head_s)
+        try:
+            await self._run(relay, receive)
+        except RouterError as error:
+            await _tell(relay, error)
+        except Exception:
+            log.exception("a fault of the router, in request %s", relay.request_id)
+            await _tell(relay, RouterError())
+
+    async def _ticket(self, caller: Caller, scope: Scope, body: bytes, arrived_s: float) -> Ticket:
         path = scope["path"]
-        routing = parse_routing(body, goes_on=path == responses.PATH)
-        model = core.fleet.resolve(routing.model)
-        previous_id = routing.previous_id
-        ticket = Ticket(
+        goes_on = path == responses.PATH
+        routing = parse_response_routing(body) if goes_on else parse_routing(body)
+        model = self._core.fleet.resolve(routing.model)
+        pinned = ""
+        if isinstance(routing, ResponseRouting):
+            pinned = await self._pinned(caller, routing, model)
+        return Ticket(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
             caller=caller,
             path=path,
@@ -119,18 +137,17 @@ class V1:
             arrived_s=arrived_s,
             body=body if model == routing.model else splice_model(body, model),
             trace=trace_lines(scope["headers"]),
-            pinned_node_id=(
-                pinned_node_id(core.fleet, caller, previous_id, model) if previous_id else ""
-            ),
+            pinned_node_id=pinned,
         )
-        relay = Relay(ticket, send, core.dispatcher, core.settings.hold_head_s)
-        try:
-            await self._run(relay, receive)
-        except RouterError as error:
-            await _tell(relay, error)
-        except Exception:
-            log.exception("a fault of the router, in request %s", relay.request_id)
-            await _tell(relay, RouterError())
+
+    async def _pinned(self, caller: Caller, routing: ResponseRouting, model: str) -> str:
+        """The node that holds what the request goes on from; empty where it is complete."""
+        fleet = self._core.fleet
+        if routing.previous_response_id:
+            # What the input refers to may have come with that response, wherever it was made.
+            return node_of_response(fleet, caller, routing.previous_response_id, model)
+        items = await referred_items(routing)
+        return node_of_items(fleet, caller, items, model) if items else ""
 
     async def _run(self, relay: Relay, receive: Receive) -> None:
         running = self._running.begin(relay)
@@ -148,16 +165,16 @@ class V1:
     async def _serve_requests(self, caller: Caller, scope: Scope, send: Send) -> None:
         request_id = scope["path"].removeprefix(requests.PATH).removeprefix("/")
         if not request_id:
-            _need(scope, "GET", "HEAD")
+            need(scope, "GET")
             await send_json(send, self._running.shown_to(caller))
             return
-        _need(scope, "DELETE")
-        if self._running.cancel(request_id, caller):
-            await send_json(send, {"id": request_id, "object": "request", "cancelled": True})
-            return
-        view = self._running.holder(request_id, caller)
-        target = f"{requests.PATH}/{request_id}"
+        need(scope, "DELETE")
         try:
+            if await self._running.cancel(request_id, caller):
+                await send_json(send, {"id": request_id, "object": "request", "cancelled": True})
+                return
+            view = self._running.holder(request_id, caller)
+            target = f"{requests.PATH}/{request_id}"
             answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except asyncio.CancelledError:
             raise ShuttingDown from None
@@ -172,9 +189,3 @@ async def _tell(relay: Relay, error: RouterError) -> None:
 
 def _is_at(path: str, base: str) -> bool:
     return path == base or path.startswith(base + "/")
-
-
-def _need(scope: Scope, method: str, other: str = "") -> None:
-    """Raises `MethodNotAllowed`."""
-    if scope["method"] not in (method, other):
-        raise MethodNotAllowed(f"{scope['path']} takes {method}.")

@@ -262,6 +262,36 @@ def test_a_stored_response_of_another_key_is_not_found(front: Router, other_key:
         assert client.responses.retrieve(made.id).id == made.id
 
 
+@pytest.mark.parametrize("how", ["delete", "cancel"])
+def test_a_response_that_is_ended_before_it_is_told_is_told_as_cancelled_and_kept(
+    front: Router, how: str
+) -> None:
+    with _openai(front) as client, ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(
+            client.responses.create, model=MODEL, input="hello", max_output_tokens=LONG_TOKENS
+        )
+        while not (found := _listed(front)):
+            pass
+        response_id = found[0]["id"].replace("req_", "resp_")
+        while not _is_in_work(client, response_id):
+            pass
+        if how == "delete":
+            assert _delete(front, found[0]["id"]).json()["cancelled"] is True
+        else:
+            assert client.responses.cancel(response_id).status == "cancelled"
+        answer = waiting.result(TIMEOUT_S)
+        kept = client.responses.retrieve(response_id)
+    assert (answer.id, answer.status) == (response_id, "cancelled")
+    assert (kept.status, kept.output_text) == ("cancelled", answer.output_text)
+
+
+def _is_in_work(client: openai.OpenAI, response_id: str) -> bool:
+    try:
+        return client.responses.retrieve(response_id).status == "in_progress"
+    except openai.NotFoundError:  # It is still on its way to the node.
+        return False
+
+
 def test_a_running_response_is_cancelled_by_its_key_only(front: Router, other_key: str) -> None:
     with _openai(front) as client, _openai(front, other_key) as other:
         stream = client.responses.create(

@@ -62,10 +62,10 @@ async def _answer(model: Any, history: list[Any], how: str) -> Any:
 
 
 def _said(message: Any) -> Said:
-    # The reasoning of a response is in its items, as the server told it.
+    # The reasoning of a response is in its items.
     items = [] if isinstance(message.content, str) else message.content
     reasoning = "".join(
-        part["text"] for each in items if each["type"] == "reasoning" for part in each["content"]
+        part["text"] for each in items if each["type"] == "reasoning" for part in each["summary"]
     )
     assert message.invalid_tool_calls == []
     assert message.usage_metadata["output_tokens"] > 0
@@ -93,11 +93,12 @@ async def test_a_model_with_tools_calls_them_and_answers(
     async with (
         serving(tmp_path, family) as agent,
         _model(chat_model, agent) as chat,
-        _model(chat_model, agent, use_responses_api=True) as responses,
+        _model(
+            chat_model, agent, use_responses_api=True, reasoning={"summary": "auto"}
+        ) as responses,
     ):
         chats = {how: await _session(chat, how) for how in _WAYS}
         answered = {how: await _session(responses, how) for how in _WAYS}
-    unreasoned = without_reasoning(SESSION)
-    # It reads the reasoning of a whole response only; of a streamed one, no more than summaries.
-    assert chats == dict.fromkeys(_WAYS, unreasoned)
-    assert answered == {"collected": list(SESSION), "streamed": unreasoned}
+    # Of chat completions it reads no reasoning.
+    assert chats == dict.fromkeys(_WAYS, without_reasoning(SESSION))
+    assert answered == dict.fromkeys(_WAYS, list(SESSION))

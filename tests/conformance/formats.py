@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from node.parsing.registry import grammar_for, opener_of
+from node.parsing.registry import grammar_for
 from node.types import OutputFormat
 from tests.conformance.corpus import Case
 
@@ -163,7 +163,7 @@ def prompt_tail(case: Case, reasoning: str) -> str:
     first = _first(case.output, (*markers.strict, *markers.orphans))
     if first and first not in markers.orphans:
         return ""
-    return opener_of(reasoning) if _begins_within(case, shown=bool(first)) else ""
+    return grammar_for(reasoning, "none").opener if _begins_within(case, shown=bool(first)) else ""
 
 
 def _first(text: str, markers: Iterable[str]) -> str:

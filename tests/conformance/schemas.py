@@ -15,10 +15,10 @@ from node.dialects.anthropic_errors import error_body as anthropic_error_body
 from node.dialects.base import AnswerHead, Asked, Collected, Writer
 from node.dialects.chat import read_chat
 from node.dialects.completions import read_completion
-from node.dialects.models import ModelCard, models_body
 from node.dialects.openai_errors import error_body as openai_error_body
 from node.dialects.responses import read_responses
 from node.errors import EngineFault, UnknownModel
+from node.protocol.models import ModelCard, models_body
 from node.types import Accepted, PartKind
 from tests.conformance.answers import SAMPLES, USAGE, Sample
 from tests.conformance.result import Result

@@ -145,7 +145,7 @@ def _text_parts(context: Context, _abilities: Abilities) -> Context | None:
     for message in context["messages"]:
         content = message["content"]
         if isinstance(content, list):
-            content = "".join(part.get("text", "") for part in content)
+            content = "\n".join(part.get("text", "") for part in content)
         messages.append({**message, "content": content})
     return {**context, "messages": messages}
 
@@ -166,6 +166,19 @@ def _one_call_each(context: Context, abilities: Abilities) -> Context | None:
             messages += [{**message, "content": content, "tool_calls": [call]}, results[call["id"]]]
         if not message.get("tool_calls") and message["role"] != "tool":
             messages.append(message)
+    return {**context, "messages": messages}
+
+
+def _text_before_calls(context: Context, abilities: Abilities) -> Context | None:
+    if abilities.text_with_calls or not abilities.text_before_calls:
+        return None
+    context = _string_arguments(context, abilities) or context
+    messages: list[Context] = []
+    for message in context["messages"]:
+        if message.get("tool_calls") and message["content"]:
+            messages.append({"role": message["role"], "content": message["content"]})
+            message = {**message, "content": ""}
+        messages.append(message)
     return {**context, "messages": messages}
 
 
@@ -205,6 +218,7 @@ DOCUMENTED: Mapping[str, Rewrite] = {
     "a system message, without which the template shows no tools": _system_for_tools,
     "a system message that the template would drop is in the first user's": _no_system,
     "arguments as JSON text, which would else be spelled as Python's": _string_arguments,
+    "the text of calls that it would lose is a message before them": _text_before_calls,
 }
 
 

@@ -110,6 +110,9 @@ async def running(
     token, _ = load_token(settings)
     app = build_app(settings, hold_head_s=hold_head_s)
     listener = socket.create_server(("127.0.0.1", 0))
+    # Passed on to its connections. The product's loop sets it by itself; without it each answer
+    # on a connection that stays waits some 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on"))
     task = asyncio.create_task(server.serve([listener]))
     agent = RunningAgent(app, token, listener.getsockname()[1])

@@ -23,6 +23,7 @@ from node.errors import (
     EngineDied,
     LoadFailure,
     NodeError,
+    RequestCancelled,
     ShuttingDown,
     StartError,
     UnknownModel,
@@ -43,7 +44,7 @@ from node.protocol.messages import (
 from node.settings import Settings
 from node.store import ModelEntry
 from node.stream import Batch
-from node.supervisor import EngineKind
+from node.supervisor import EngineKind, Supervisor
 from node.types import Accepted, Delta, Progress
 from tests.node.serving import chat_body
 
@@ -235,6 +236,30 @@ async def test_ids_are_taken_over_if_they_are_sane_and_free() -> None:
         other = job(agent, "x" * 64).request_id
         assert other != "x" * 64 and len(other) <= 64
         await batches.aclose()
+
+
+async def test_a_cancel_counts_also_while_the_model_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as agent:
+        find, asked, go = Supervisor.find, asyncio.Event(), asyncio.Event()
+
+        async def slow_find(self: Supervisor, model: str) -> ModelEntry:
+            asked.set()
+            await go.wait()
+            return await find(self, model)
+
+        monkeypatch.setattr(Supervisor, "find", slow_find)
+        events = agent.subscribe("", 0)
+        task = asyncio.create_task(run(agent, job(agent, "mine")))
+        await asked.wait()
+        agent.requests.cancel("mine", "origin")
+        go.set()
+        with pytest.raises(RequestCancelled):
+            await task
+        seen = await until_finished(events)
+        assert [each.reason for each in seen if isinstance(each, Finished)] == ["cancelled"]
+        assert agent.requests.open("") == []
 
 
 async def test_changes_of_residency_are_told_at_once_and_silence_is_short() -> None:

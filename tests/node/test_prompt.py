@@ -444,10 +444,18 @@ def test_space_that_a_template_strips_changes_nothing(
     assert len(prompt.boundaries) == 1
 
 
-def test_a_system_message_that_wanders_is_not_reusable(
+def test_a_system_message_that_wanders_is_kept_at_its_place(
     renderers_of: dict[str, PromptRenderer],
 ) -> None:
     prompt = renderers_of["system last"].render(chat(SYSTEM, USER))
+    # All of it, and the answer behind it.
+    assert prompt.reusable_tokens is None
+    assert len(prompt.boundaries) == 2
+
+
+def test_a_text_that_changes_at_its_begin_is_not_reusable(tmp_path: Path) -> None:
+    wandering = "<|begin|>{{ messages | length }}" + CHATML
+    prompt = PromptRenderer(made_folder(tmp_path, byte_level(), wandering)).render(chat(USER))
     assert prompt.reusable_tokens == 1
     assert prompt.boundaries == ()
 

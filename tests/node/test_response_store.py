@@ -55,10 +55,25 @@ def test_what_was_put_comes_back_also_after_a_restart(tmp_path: Path) -> None:
         store.close()
 
 
-def test_an_id_is_kept_once(store: ResponseFile) -> None:
-    store.put(response("a"), "")
-    store.put(response("a", text="y"), "")
-    assert store.get("resp_a", "") == response("a", text="y")
+def test_an_id_that_is_taken_is_not_taken_again(store: ResponseFile) -> None:
+    assert not store.has("resp_a")
+    store.put(response("a"), "router/key")
+    assert store.has("resp_a")
+    with pytest.raises(ResponseStoreFault):
+        store.put(response("a", text="y"), "")
+    assert store.get("resp_a", "router/key") == response("a")
+    assert store.get("resp_a", "") is None
+    store.delete("resp_a", "router/key")
+    assert not store.has("resp_a")
+
+
+def test_a_chain_that_goes_round_ends(store: ResponseFile) -> None:
+    store.put(response("a", "b"), "")
+    store.put(response("b", "a"), "")
+    store.put(response("c", "c"), "")
+    for name in "abc":
+        with pytest.raises(PreviousResponseNotFound):
+            store.history(f"resp_{name}", (), "")
 
 
 def test_others_find_nothing_and_delete_nothing(store: ResponseFile) -> None:

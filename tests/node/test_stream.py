@@ -9,6 +9,7 @@ from starlette.types import Message
 
 from node.dialects.base import AnswerHead, Writer
 from node.dialects.chat import read_chat
+from node.dialects.responses import read_responses
 from node.errors import EngineDied, EngineFault
 from node.protocol.messages import FinishReason
 from node.stream import Batch, EventStream, collect
@@ -152,6 +153,19 @@ async def test_collect_joins_the_same_deltas() -> None:
     assert whole["choices"][0]["message"]["content"] == "abc"
     assert whole["choices"][0]["finish_reason"] == "length"
     assert whole["usage"]["prompt_tokens"] == 1
+
+
+async def test_collect_tells_a_cancelled_response_as_far_as_it_came() -> None:
+    asked = read_responses(b'{"model": "m", "input": "x"}')
+    head = AnswerHead("0123456789abcdef-a", "m", 0)
+    cancelled = Delta("u", (), 0, FinishReason.CANCELLED)
+    body, headers = await collect(batches([delta("a")], [cancelled]), asked.writer(head))
+    assert headers == []
+    response = json.loads(body)
+    assert response["status"] == "cancelled"
+    assert response["output"][0]["content"][0]["text"] == "a"
+    with pytest.raises(EngineFault):
+        await collect(batches([delta("a")], [cancelled]), answer())
 
 
 async def test_collect_raises_what_the_row_raises() -> None:

@@ -63,9 +63,7 @@ async def world(
     **fields: Any,
 ) -> AsyncIterator[World]:
     script = script or Script()
-    store = ScriptedStore(
-        scripted_entries(script) if entries is None else entries, ModelFormats()
-    )
+    store = ScriptedStore(scripted_entries(script) if entries is None else entries, ModelFormats())
     settings = Settings(home=Path("/nowhere"), engine="scripted", **fields)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     supervisor = Supervisor(store, Budget(budget_bytes), kind, on_change=lambda: made.on_change())

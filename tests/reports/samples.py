@@ -31,8 +31,7 @@ CALLS: Mapping[str, str] = {
     "glm": "<tool_call>find\n<arg_key>where</arg_key>\n<arg_value>a b</arg_value>\n"
     "<arg_key>depth</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
     "granite": '<|tool_call|>[{"name": "find", "arguments": {"where": "a b", "depth": 3}}]',
-    "granite_20b_fc": '<function_call> {"name": "find", "arguments": '
-    '{"where": "a b", "depth": 3}}',
+    "granite_20b_fc": '<function_call> {"name": "find", "arguments": {"where": "a b", "depth": 3}}',
     "harmony": "<|channel|>commentary to=functions.find <|constrain|>json<|message|>"
     '{"where": "a b", "depth": 3}<|call|>',
     "hermes": '<tool_call>\n{"name": "find", "arguments": {"where": "a b", "depth": 3}}\n'
@@ -73,9 +72,9 @@ CALLS: Mapping[str, str] = {
     "a b]<]minimax[>[</where>]<]minimax[>[<depth>3]<]minimax[>[</depth>]<]minimax[>[</invoke>\n"
     "]<]minimax[>[</tool_call>",
     "mistral": '[TOOL_CALLS]find[ARGS]{"where": "a b", "depth": 3}',
-    "muse": ' to=find<|message|><atem:function_calls><atem:invoke name="find"><atem:parameter name="where">'
-    'a b</atem:parameter><atem:parameter name="depth">3</atem:parameter></atem:invoke>'
-    "</atem:function_calls><|eom|>",
+    "muse": ' to=find<|message|><atem:function_calls><atem:invoke name="find">'
+    '<atem:parameter name="where">a b</atem:parameter><atem:parameter name="depth">3'
+    "</atem:parameter></atem:invoke></atem:function_calls><|eom|>",
     "nemotron_toolcall": '<TOOLCALL>[{"name": "find", "arguments": {"where": "a b", "depth": 3}}]'
     "</TOOLCALL>",
     "olmo3": "<function_calls>find(where='a b', depth=3)</function_calls>",

@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Iterable
 
+import msgspec
+import pydantic_core
 import pytest
 
 from node.parsing.machine import TextMachine
 from node.parsing.registry import tool_call_name, tool_call_names
 from node.parsing.source import HELD_LENGTH
-from node.types import OutputFormat, PartKind, ToolSchema
+from node.types import PartKind
 from tests.node.parsing.reading import Said, collect, output_format, read, said
 from tests.reports.samples import ARGUMENTS, CALLS
 
@@ -136,7 +138,8 @@ def test_markup_is_read_where_the_vocabulary_has_no_tokens_for_it() -> None:
 )
 def test_a_name_of_another_server_reads_the_family_that_it_means(alias: str, form: str) -> None:
     name = tool_call_name(alias)
-    assert read(CALLS[form], tool_calls=name, tail=tail_of(form)) == Said(calls=(FIND,))
+    output = output_format(tool_calls=name, tail=tail_of(form))
+    assert said(output, pieces(CALLS[form], 4)) == Said(calls=(FIND,))
 
 
 # --- what is none ----------------------------------------------------------------------------
@@ -155,7 +158,8 @@ def test_a_name_of_another_server_reads_the_family_that_it_means(alias: str, for
     ],
 )
 def test_an_answer_of_json_is_an_answer(form: str, answer: str) -> None:
-    assert read(answer, tool_calls=form) == Said(answer)
+    for size in (1, 3, len(answer)):
+        assert said(output_format(tool_calls=form), pieces(answer, size)) == Said(answer)
 
 
 @pytest.mark.parametrize("form", MARKED)
@@ -175,7 +179,9 @@ def test_an_answer_may_explain_markup(form: str) -> None:
         f"In code:\n```\n{opener}NAME\n```\nThen it runs, and <|im_end|> is the end.",
         "A turn ends with `<|im_end|>` or `</s>`. The next one begins behind it.",
     ):
-        assert read(answer, tool_calls=form, tail=tail_of(form)) == Said(answer)
+        output = output_format(tool_calls=form, tail=tail_of(form))
+        for size in (1, 3, len(answer)):
+            assert said(output, pieces(answer, size)) == Said(answer)
 
 
 @pytest.mark.parametrize("form", MARKED)
@@ -236,8 +242,8 @@ def test_a_call_behind_a_block_that_never_ended_is_a_call() -> None:
 def test_a_value_between_tags_keeps_each_of_its_characters(form: str, value: str) -> None:
     call = re.sub(r"\n?a b\n?", lambda match: match[0].replace("a b", value), CALLS[form])
     called = ("find", {"where": value, "depth": 3})
-    if form == "minimax_m2" and value.startswith("\n"):
-        # Here the line ends beside the tags are not the format's.
+    if form != "qwen3_coder" and value.startswith("\n"):
+        # A line's end behind the tag is the format's; these formats need none.
         call = call.replace(value, f"\n{value}\n")
     assert read(call, tool_calls=form) == Said(calls=(called,))
 
@@ -279,36 +285,39 @@ def test_the_pieces_of_the_arguments_make_their_json(form: str) -> None:
 
 
 def test_a_call_that_is_repeated_is_made_once_unless_repeats_are_wanted() -> None:
-    text = f"I look.\n{CALLS['hermes']}" + f"\n{CALLS['hermes']}" * 12
-    assert read(text, tool_calls="hermes") == Said("I look.", calls=(FIND,))
-    other = text + CALLS["hermes"].replace("3", "4")
+    call = CALLS["hermes"]
     again = ("find", {**ARGUMENTS, "depth": 4})
-    assert read(other, tool_calls="hermes").calls == (FIND, again)
-    tools = (ToolSchema("find"),)
-    wanted = OutputFormat("none", "hermes", tools=tools, repeated_calls=True)
-    assert len(said(wanted, text).calls) == 13
+    assert read(call * 2 + call.replace("3", "4"), tool_calls="hermes").calls == (FIND, again)
+    output = output_format(tool_calls="hermes")
+    assert said(output, "\n".join([call] * 13)).calls == (FIND,)
+    wanted = msgspec.structs.replace(output, repeated_calls=True)
+    assert said(wanted, "\n".join([call] * 13)).calls == (FIND,) * 13
 
 
-@pytest.mark.parametrize(
-    "where",
-    [
-        '"\\ud800"',
-        '"\\u0000"',
-        "[" * 500 + "]" * 500,
-        '{"a": ' * 5000 + "1" + "}" * 5000,
-        "1e999",
-        "-0",
-        "1" * 5000,
-    ],
+ODD_VALUES = (
+    '"\\ud800"',
+    '"\\u0000"',
+    "[" * 100 + "]" * 100,
+    *("[" * depth + "]" * depth for depth in (980, 981, 982, 983, 5000)),
+    "1e999",
+    "[1e999]",
+    "-0",
+    "9" * 5000,
+    "NaN",
 )
-@pytest.mark.parametrize("form", ["hermes", "mistral", "kimi_k2", "lfm2", "gemma4", "qwen3_coder"])
-def test_odd_values_make_a_call_or_text_but_never_nothing(form: str, where: str) -> None:
-    text = CALLS[form].replace("a b", "x", 1).replace('"x"', where)
-    text = text.replace('<|"|>x<|"|>', where).replace("\nx\n", f"\n{where}\n")
-    assert where in text
-    collected = collect(output_format(tool_calls=form), pieces(text, 997))
-    if not collected.calls:
-        assert collected.text(PartKind.CONTENT).strip() == text
-    for part in collected.segments:
-        part.text.encode()
-        part.call_id.encode()
+
+
+@pytest.mark.parametrize("form", MARKED)
+def test_odd_values_make_a_call_or_text_but_never_nothing(form: str) -> None:
+    output = output_format(tool_calls=form, tools={"find": {}})
+    before, _, behind = CALLS[form].rpartition("3")
+    for value in ODD_VALUES:
+        text = before + value + behind
+        collected = collect(output, pieces(text, 997))
+        if not collected.calls:
+            assert collected.text(PartKind.CONTENT).strip() == text.strip()
+        for segment in collected.segments:
+            segment.text.encode()
+        for call in collected.calls:
+            # By a reader that takes no half characters, no constants and no deep nesting.
+            pydantic_core.from_json(call.text, allow_inf_nan=False)

@@ -95,6 +95,8 @@ def test_revoked_and_removed_keys_are_unauthorized() -> None:
         ([(b"authorization", b"bearer  abc ")], "abc"),
         ([(b"x-api-key", b" abc ")], "abc"),
         ([(b"authorization", b"Basic abc"), (b"x-api-key", b"xyz")], "xyz"),
+        ([(b"authorization", b"Bearer abc"), (b"x-api-key", b"xyz")], "abc"),
+        ([(b"x-api-key", b"xyz"), (b"authorization", b"Bearer abc")], "abc"),
         ([(b"authorization", b"Basic abc")], None),
         ([(b"cookie", b"abc")], None),
         ([(b"authorization", b"Bearer \xff")], "\xff"),

@@ -41,6 +41,13 @@ def test_the_body_is_openai_s_envelope() -> None:
     }
 
 
+def test_the_request_s_id_stands_beside_the_error() -> None:
+    error = errors.NodeFailed()
+    assert set(json.loads(error.body())) == {"error"}
+    error.request_id = "req_1"
+    assert json.loads(error.body())["request_id"] == "req_1"
+
+
 def test_an_error_may_say_when_to_come_back() -> None:
     assert errors.NoNodeReady(retry_after_s=5).retry_after_s == 5
     assert errors.NoNodeReady().retry_after_s is None

@@ -7,6 +7,10 @@ import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, jsonSchema, stepCountIs, streamText, tool } from "ai";
 
 const MAX_STEPS = 8;
+// It asks for reasoning only where it takes the model for one that reasons.
+const PROVIDER_OPTIONS = {
+  "openai.responses": { openai: { forceReasoning: true, reasoningSummary: "auto" } },
+};
 
 async function readInput() {
   const pieces = [];
@@ -77,6 +81,7 @@ for (const [name, model] of Object.entries(models(asked))) {
     stopWhen: stepCountIs(MAX_STEPS),
     maxRetries: 0,
     maxOutputTokens: asked.maxTokens,
+    providerOptions: PROVIDER_OPTIONS[name],
   };
   sessions[name] = { collected: await generated(request), streamed: await streamed(request) };
 }

@@ -70,6 +70,33 @@ def test_a_bad_value_stops_the_start(options: dict[str, object]) -> None:
         read_settings(options, {})
 
 
+@pytest.mark.parametrize(
+    ("reasoning", "tools", "goes"),
+    [
+        ("harmony", "hermes", False),
+        ("think", "kimi_k3", False),
+        ("command_r", "muse", False),
+        ("harmony", "gpt_oss", True),
+        ("none", "harmony", True),
+        ("harmony", "none", True),
+        ("think", "glm", True),
+    ],
+)
+def test_formats_that_do_not_go_together_stop_the_start(
+    reasoning: str, tools: str, goes: bool
+) -> None:
+    everywhere = {"reasoning_parsers": (("", reasoning),), "tool_parsers": (("", tools),)}
+    mixed = {"reasoning_parsers": (("m", reasoning),), "tool_parsers": (("", tools),)}
+    apart = {"reasoning_parsers": (("m", reasoning),), "tool_parsers": (("n", tools),)}
+    read_settings(apart, {})
+    for options in (everywhere, mixed):
+        if goes:
+            read_settings(options, {})
+        else:
+            with pytest.raises(StartError, match="do not go together"):
+                read_settings(options, {})
+
+
 def test_auto_as_an_option_wins_over_a_size_in_the_environment() -> None:
     environ = {"MLX_FLEET_NODE_KV_DISK_BYTES": "5GB"}
     assert read_settings({}, environ).kv_disk_bytes == 5 * 10**9

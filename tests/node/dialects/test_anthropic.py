@@ -84,7 +84,7 @@ def test_all_fields_about_sampling_are_applied() -> None:
         ({"model": ""}, "model"),
         ({"messages": []}, "messages"),
         ({"temperature": 1.5}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
         ({"stop_sequences": "END"}, "stop_sequences"),
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"stop_sequences": ["x"] * 17}, "stop_sequences"),
@@ -92,6 +92,7 @@ def test_all_fields_about_sampling_are_applied() -> None:
         ({"thinking": {}}, "thinking.type"),
         ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
+        ({"chat_template_kwargs": {"conversations": []}}, "chat_template_kwargs.conversations"),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
     ],
 )
@@ -186,6 +187,8 @@ def test_the_refusal_of_a_budget_says_what_to_use() -> None:
 def test_effort_and_kwargs_go_to_the_template() -> None:
     request = read(output_config={"effort": "max"}, chat_template_kwargs={"deep": True})
     assert request.template == TemplateOptions(reasoning_effort="max", kwargs={"deep": True})
+    request = read(chat_template_kwargs={"a": {"b": None, "c": [None]}})
+    assert request.template.kwargs == {"a": {"c": [None]}}
 
 
 # --- prefill ---------------------------------------------------------------------------------
@@ -267,6 +270,12 @@ def test_a_count_is_of_the_same_prompt() -> None:
 def test_a_count_takes_any_thinking_budget() -> None:
     thinking = {"type": "enabled", "budget_tokens": 1024}
     assert count(thinking=thinking).template.enable_thinking is True
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "look"}])
+def test_a_count_takes_a_forced_call_which_no_prompt_shows(choice: dict[str, Any]) -> None:
+    tools = [{"name": "look", "input_schema": {"type": "object"}}]
+    assert count(tools=tools, tool_choice=choice) == count(tools=tools)
 
 
 def test_a_count_is_spelled_as_the_sdk_reads_it() -> None:

@@ -21,13 +21,19 @@ def test_a_tool_is_a_function_without_what_means_nothing_to_a_model() -> None:
         description="Looks.",
         cache_control={"type": "ephemeral"},
         eager_input_streaming=True,
-        strict=False,
+        strict=None,
         defer_loading=False,
         allowed_callers=["direct"],
     )
     assert read_tools([given], None) == (
         Tool({"name": "look", "description": "Looks.", "parameters": SCHEMA}),
     )
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_strict_is_shown_as_other_dialects_show_it(strict: bool) -> None:
+    (read,) = read_tools([tool(strict=strict)], None)
+    assert read.function == {"name": "look", "parameters": SCHEMA, "strict": strict}
 
 
 def test_examples_of_the_input_go_into_the_description() -> None:
@@ -50,7 +56,6 @@ def test_without_tools_a_choice_changes_nothing() -> None:
     [
         ({"type": "web_search_20250305", "name": "web_search"}, "tools[0].type"),
         ({"type": "bash_20250124", "name": "bash"}, "tools[0].type"),
-        (tool(strict=True), "tools[0].strict"),
         (tool(defer_loading=True), "tools[0].defer_loading"),
         (tool(allowed_callers=["code_execution_20250825"]), "tools[0].allowed_callers"),
     ],

@@ -88,6 +88,14 @@ def test_a_chunk_of_usage_comes_where_stream_options_ask(read: Callable[..., Ask
 
 
 @READERS
+def test_a_refusal_says_what_may_be_there(read: Callable[..., Asked]) -> None:
+    with pytest.raises(Unsupported, match="it may be null or 1"):
+        read(typical_p=0.5)
+    with pytest.raises(Unsupported, match="does not support prompt_logprobs; leave it out"):
+        read(prompt_logprobs=3)
+
+
+@READERS
 @pytest.mark.parametrize(
     "fields",
     [

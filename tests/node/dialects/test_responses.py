@@ -38,7 +38,7 @@ def test_a_plain_body_gets_the_defaults() -> None:
     assert asked.request.prompt_field == "input"
     assert asked.request.parallel_tool_calls
     assert asked.request.template == TemplateOptions()
-    assert (asked.store, asked.previous_id, asked.needs_history) == (True, None, False)
+    assert (asked.facts.store, asked.facts.previous_id, asked.needs_history) == (True, None, False)
 
 
 def test_a_read_body_is_what_every_dialect_gives() -> None:
@@ -56,10 +56,11 @@ def test_sampling_and_ends_are_applied() -> None:
     assert (asked.max_tokens, asked.stops, asked.stream) == (9, ("a",), True)
 
 
-def test_instructions_come_before_all_else_without_lines_that_always_change() -> None:
+def test_instructions_come_before_all_else_as_they_are() -> None:
+    # The prompt is made without lines that always change, and without a turn of nothing else.
     text = "x-anthropic-billing-header: cc=1\nBe brief."
     messages = request(instructions=text).messages
-    assert messages == (Message("system", "Be brief."), Message("user", "hi"))
+    assert messages == (Message("system", text), Message("user", "hi"))
 
 
 def test_the_effort_goes_to_the_template_and_none_turns_thinking_off() -> None:
@@ -67,6 +68,13 @@ def test_the_effort_goes_to_the_template_and_none_turns_thinking_off() -> None:
     assert request(reasoning={"effort": "none"}).template == TemplateOptions(enable_thinking=False)
     assert request(enable_thinking=True).template == TemplateOptions(enable_thinking=True)
     assert request(chat_template_kwargs={"x": 1}).template.kwargs == {"x": 1}
+
+
+@pytest.mark.parametrize("field", ["summary", "generate_summary"])
+def test_a_summary_is_told_by_either_name(field: str) -> None:
+    for kind in ("auto", "detailed", None):
+        assert read(reasoning={field: kind}).facts.summary == kind
+    assert read(reasoning={field: "auto", "summary": "detailed"}).facts.summary == "detailed"
 
 
 def test_what_codex_sends_is_taken() -> None:
@@ -94,8 +102,9 @@ def test_what_codex_sends_is_taken() -> None:
     )
     assert [tool.name for tool in asked.request.tools] == ["shell"]
     assert not asked.request.parallel_tool_calls
-    assert not asked.store
+    assert not asked.facts.store
     assert asked.facts.seals_reasoning
+    assert asked.facts.summary == "auto"
 
 
 def part(text: str) -> dict[str, str]:
@@ -145,7 +154,9 @@ def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: object) -
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"reasoning": {"summary": "detailed"}}, "reasoning.summary"),
+        ({"reasoning": {"summary": "concise"}}, "reasoning.summary"),
+        ({"reasoning": {"generate_summary": "concise"}}, "reasoning.generate_summary"),
+        ({"reasoning": {"summary": "auto", "generate_summary": "x"}}, "reasoning.generate_summary"),
         ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
@@ -239,6 +250,19 @@ def test_a_call_of_the_history_and_its_result_of_the_input_find_each_other() -> 
     ).request.messages
     assert messages is not None
     assert messages[-1] == Message("tool", "5", tool_call_id="c1", name="add")
+
+
+def test_a_summary_of_the_history_is_read_as_the_reasoning() -> None:
+    summary = [{"type": "summary_text", "text": "Hm."}]
+    thought = {"type": "reasoning", "id": "rs_a-0", "summary": summary, "content": []}
+    said = {"type": "message", "role": "assistant", "content": [text_out("two")], "id": "msg_a-1"}
+    answer = Message("assistant", "two", "Hm.")
+    asked = read(previous_response_id="resp_a")
+    messages = asked.with_history(History([thought, said])).request.messages
+    assert messages == (answer, Message("user", "hi"))
+    asked = read(input=[{"type": "item_reference", "id": "rs_a-0"}, said])
+    whole = asked.with_history(History(found={"rs_a-0": thought}))
+    assert whole.request.messages == (answer,)
 
 
 def test_references_are_resolved_from_what_was_found_and_from_the_history() -> None:

@@ -1,8 +1,7 @@
 """Ids of output items."""
 
-import pytest
-
-from node.dialects.responses_answer import input_item_id, item_id, response_id, response_of
+from node.dialects.responses_answer import input_item_id, item_id, response_id
+from node.protocol.ids import response_of
 from node.types import PartKind
 from tests.node.dialects.openai_stream import HEAD
 
@@ -12,8 +11,3 @@ def test_an_items_id_names_its_response() -> None:
     assert len({each.partition("_")[0] for each in ids}) == 3
     for each in [*ids, input_item_id(HEAD, 3)]:
         assert response_of(each) == response_id(HEAD)
-
-
-@pytest.mark.parametrize("text", ["", "msg", "msg_", "msg_abc", "msg_-1", "x_a-1", "msg_a-b"])
-def test_other_texts_name_none(text: str) -> None:
-    assert response_of(text) is None

@@ -39,6 +39,7 @@ TURN = [
     *call(0, "find", '{"q": "', 'é \\"x\\"', '"}'),
     *call(1, "mail__send", "{}"),
 ]
+SUMMARY = {"reasoning": {"summary": "auto"}}
 TOOLS = [
     {"type": "function", "name": "find", "parameters": {"type": "object"}, "strict": False},
     {
@@ -92,8 +93,45 @@ def test_a_stream_opens_each_item_adds_to_it_and_ends_it_in_order() -> None:
     assert indexes[-1] == 3
 
 
-def test_the_deltas_of_an_item_are_its_text() -> None:
-    found = events(streamed(writer(), TURN))
+def test_a_summary_is_streamed_in_place_of_the_reasoning() -> None:
+    plain, found = (events(streamed(writer(**fields), TURN)) for fields in ({}, SUMMARY))
+    thought = ["output_item.added", "reasoning_summary_part.added"]
+    thought += [*["reasoning_summary_text.delta"] * 2, "reasoning_summary_text.done"]
+    thought += ["reasoning_summary_part.done", "output_item.done"]
+    assert kinds(found) == [*kinds(plain)[:2], *thought, *kinds(plain)[9:]]
+    # What is not about the reasoning is the same, by its number too.
+    assert found[9:-1] == plain[9:-1]
+    added, *deltas, text, part, done = found[3:9]
+    place = {"item_id": "rs_0123456789abcdef-r1-0", "output_index": 0, "summary_index": 0}
+    for event in (added, *deltas, text, part):
+        assert {name: event[name] for name in place} == place
+        assert "content_index" not in event
+    assert added["part"] == {"type": "summary_text", "text": ""}
+    assert [event["delta"] for event in deltas] == ["Let me ", "see."]
+    assert text["text"] == "Let me see."
+    assert part["part"] == {"type": "summary_text", "text": "Let me see."}
+    assert "status" not in part
+    assert (done["item"]["summary"], done["item"]["content"]) == ([part["part"]], [])
+
+
+def test_a_summary_that_was_cut_says_so() -> None:
+    found = events(streamed(writer(**SUMMARY), TURN[:1], last(FinishReason.LENGTH)))
+    part, done = found[-3:-1]
+    assert (part["status"], done["item"]["status"]) == ("incomplete", "incomplete")
+    assert done["item"]["summary"] == [{"type": "summary_text", "text": "Let me "}]
+
+
+def test_the_response_tells_which_summary_was_asked_for() -> None:
+    assert whole(writer(), [])["reasoning"] == {"effort": None, "summary": None}
+    for kind in ("auto", "detailed"):
+        response = whole(writer(reasoning={"effort": "low", "summary": kind}), TURN[:1])
+        assert response["reasoning"] == {"effort": "low", "summary": kind}
+        assert response["output"][0]["summary"] == [{"type": "summary_text", "text": "Let me "}]
+
+
+@pytest.mark.parametrize("fields", [{}, SUMMARY])
+def test_the_deltas_of_an_item_are_its_text(fields: dict[str, Any]) -> None:
+    found = events(streamed(writer(**fields), TURN))
     for index, item in enumerate(found[-1]["response"]["output"]):
         mine = [event for event in found if event.get("output_index") == index]
         said = "".join(event["delta"] for event in mine if "delta" in event)
@@ -104,26 +142,31 @@ def test_the_deltas_of_an_item_are_its_text() -> None:
             assert said == item["arguments"]
             json.loads(said)
         else:
-            assert [part["text"] for part in item["content"]] == [said]
+            parts = [*item.get("summary", ()), *item["content"]]
+            assert [part["text"] for part in parts] == [said]
 
 
-def test_a_stream_and_the_whole_end_in_the_same_response() -> None:
+@pytest.mark.parametrize("fields", [{}, SUMMARY])
+def test_a_stream_and_the_whole_end_in_the_same_response(fields: dict[str, Any]) -> None:
     for finish in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED):
         for parts in (TURN, TURN[:3], TURN[:1], []):
-            found = events(streamed(writer(), parts, last(finish)))
-            response = whole(writer(), parts, finish)
+            found = events(streamed(writer(**fields), parts, last(finish)))
+            response = whole(writer(**fields), parts, finish)
             RESPONSE.validate_python(response)
             assert without_time(found[-1]["response"]) == without_time(response)
 
 
-def test_the_clients_own_reader_puts_the_stream_together() -> None:
+@pytest.mark.parametrize("fields", [{}, SUMMARY])
+def test_the_clients_own_reader_puts_the_stream_together(fields: dict[str, Any]) -> None:
     def use(client: openai.OpenAI) -> Any:
         with client.responses.stream(model="m", input="hi") as stream:
             for _ in stream:
                 pass
             return stream.get_final_response()
 
-    response = with_client(streamed(writer(), TURN), use)
+    response = with_client(streamed(writer(**fields), TURN), use)
+    thought = response.output[0].summary if fields else response.output[0].content
+    assert [part.text for part in thought] == ["Let me see."]
     assert response.output_text == 'I call.\n\n"é"'
     assert [item.type for item in response.output] == [
         "reasoning",
@@ -144,6 +187,7 @@ def test_the_response_repeats_the_request_and_tells_the_usage() -> None:
     assert response["completed_at"] > 99
     assert (response["instructions"], response["metadata"]) == ("Be.", {"a": "b"})
     assert (response["temperature"], response["top_p"]) == (0.5, 1.0)
+    assert whole(writer(top_p=0), [])["top_p"] == 0
     assert [tool["type"] for tool in response["tools"]] == ["function", "namespace"]
     assert response["usage"] == {
         "input_tokens": 7,
@@ -235,6 +279,10 @@ def test_an_answer_given_back_as_input_is_the_same_message() -> None:
         assert messages_of(output) == (answer,)
         del output[0]["content"]
         assert (messages_of(output) == (answer,)) == (include is not None)
+        output = whole(writer(include=include, **SUMMARY), TURN)["output"]
+        assert messages_of(output) == (answer,)
+        del output[0]["summary"]
+        assert (messages_of(output) == (answer,)) == (include is not None)
 
 
 def test_a_snapshot_tells_what_there_is_so_far() -> None:
@@ -247,6 +295,10 @@ def test_a_snapshot_tells_what_there_is_so_far() -> None:
     assert [item["status"] for item in response["output"]] == ["completed", "in_progress"]
     assert response["output"][1]["content"][0]["text"] == "I call.\n"
     assert own.record() is None
+    summarised = writer(**SUMMARY)
+    summarised.parts(TURN[:1])
+    (item,) = json.loads(summarised.snapshot())["output"]
+    assert (item["summary"][0]["text"], item["content"]) == ("Let me ", [])
     own.parts(TURN[3:])
     final = events(streamed(writer(), TURN))[-1]["response"]
     own.ending(last())

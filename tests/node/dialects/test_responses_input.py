@@ -1,5 +1,8 @@
 """Items become messages."""
 
+import contextlib
+import itertools
+import json
 from typing import Any
 
 import pytest
@@ -47,14 +50,80 @@ def test_a_call_after_a_result_is_an_answer_of_its_own() -> None:
     assert roles == ["assistant", "tool", "assistant", "tool"]
 
 
-def test_what_comes_after_calls_or_text_begins_a_new_message() -> None:
-    messages = messages_of([call("a"), said("x"), said("y"), thought("z"), said("w")])
+def test_the_items_of_one_answer_are_one_message_in_whatever_order_they_came() -> None:
+    items = [thought("A."), said("Before."), call("a"), thought("B."), call("b"), said("After.")]
+    assert messages_of([USER, *items, output("a"), output("b")])[1] == Message(
+        "assistant",
+        "Before.After.",
+        "A.\nB.",
+        (ToolCall("a", "f", "{}"), ToolCall("b", "f", "{}")),
+    )
+
+
+def test_two_texts_in_a_row_are_two_answers() -> None:
+    messages = messages_of([call("a"), said("x"), said("y"), said(""), thought("z"), said("w")])
     assert [(m.content, m.reasoning, len(m.tool_calls)) for m in messages] == [
-        ("", "", 1),
-        ("x", "", 0),
-        ("y", "", 0),
-        ("w", "z", 0),
+        ("x", "", 1),
+        ("yw", "z", 0),
     ]
+
+
+def test_items_of_two_responses_are_two_answers() -> None:
+    head = "0123456789abcdef"
+    items = [
+        thought("A.", id=f"rs_{head}-one-0"),
+        {**said("x"), "id": f"msg_{head}-one-1"},
+        thought("B.", id=f"rs_{head}-two-0"),
+        {**said("y"), "id": f"msg_{head}-two-1"},
+        call("a", id="fc_of_another_server"),
+        {**said("z"), "id": f"msg_{head}-two-i0"},
+    ]
+    assert [(m.content, m.reasoning, len(m.tool_calls)) for m in messages_of(items)] == [
+        ("x", "A.", 0),
+        ("y", "B.", 1),
+        ("z", "", 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("{}", "{}"),
+        ({"b": [1, None]}, '{"b": [1, null]}'),
+        (None, ""),
+        ("", ""),
+        ('{"a": "cut o', '{"a": "cut o'),
+        ([1], "[1]"),
+        ({"a": float("nan")}, '{"a": NaN}'),
+    ],
+)
+def test_arguments_of_a_call_are_text_whatever_they_are(given: object, text: str) -> None:
+    (message,) = messages_of([call("a", arguments=given)])
+    assert message.tool_calls == (ToolCall("a", "f", text),)
+    assert stored_item(call("a", arguments=given), "fc_1")["arguments"] == text
+
+
+def test_an_answer_or_a_result_may_have_no_content() -> None:
+    items = [{"role": "assistant", "content": None}, call("a", id=None), output("a", None)]
+    assert [(m.role, m.content) for m in messages_of(items)] == [("assistant", ""), ("tool", "")]
+    assert stored_item(items[0], "msg_1")["content"] == []
+    assert stored_item(items[2], "msg_2")["output"] == []
+
+
+def test_whatever_is_taken_can_be_kept() -> None:
+    odd: tuple[Any, ...] = (None, "", "x", [], [{"type": "text", "text": "x"}], ["x"], 7, {}, [{}])
+    kinds = {"message": ("content",), "reasoning": ("content", "summary")}
+    kinds |= {"function_call": ("arguments", "namespace"), "function_call_output": ("output",)}
+    taken = 0
+    for kind, fields in kinds.items():
+        for values in itertools.product(odd, repeat=len(fields)):
+            item = {"type": kind, "role": "assistant", "call_id": "a", "name": "f"}
+            item |= dict(zip(fields, values, strict=True))
+            with contextlib.suppress(BadRequest):
+                messages_of([item])
+                taken += 1
+                json.dumps(stored_item(item, "msg_1"))
+    assert taken == 5 + 5 * 5 + 9 * 9 + 5
 
 
 def test_reasoning_without_text_stays_an_answer() -> None:
@@ -66,7 +135,7 @@ def test_developer_and_several_system_messages_keep_role_and_place() -> None:
         {"role": "system", "content": "a"},
         {"role": "developer", "content": [{"type": "input_text", "text": "b"}]},
         USER,
-        {"role": "system", "content": "x-anthropic-billing-header: 1\nc"},
+        {"role": "system", "content": "c"},
     ]
     assert messages_of(items) == (
         Message("system", "a"),
@@ -111,6 +180,15 @@ def test_what_others_encrypted_leaves_its_summary() -> None:
     assert messages_of([{**item, "summary": []}, said("x")]) == (Message("assistant", "x"),)
 
 
+def test_a_summary_alone_is_the_reasoning() -> None:
+    summary = [{"type": "summary_text", "text": "Hm.", "index": 0}]
+    bare: list[dict[str, Any]] = [{}, {"content": None}, {"content": [], "encrypted_content": None}]
+    for more in bare:
+        item = {"type": "reasoning", "id": "rs_1", "summary": summary, **more}
+        for each in (item, stored_item(item, "rs_1")):
+            assert messages_of([each, said("x")]) == (Message("assistant", "x", "Hm."),)
+
+
 @pytest.mark.parametrize(
     ("item", "path"),
     [
@@ -140,9 +218,12 @@ def test_what_is_no_text_is_unsupported_by_path(item: dict[str, Any], path: str)
         ({"role": "user", "content": [{"type": "x"}]}, "content[0].type"),
         ({"role": "user", "content": [{"type": "input_text"}]}, "content[0].text"),
         (output(""), "call_id"),
-        (output("a", None), "output"),
-        (call("a", arguments={}), "arguments"),
+        (output("a", 7), "output"),
         (call("a", name=None), "name"),
+        (thought("x") | {"summary": ["s"]}, "summary[0]"),
+        (thought("x") | {"summary": [{"type": "summary_text"}]}, "summary[0].text"),
+        ({"type": "reasoning", "content": {"a": 1}}, "content"),
+        ({"type": "reasoning", "encrypted_content": "mlx-fleet.1.eA==", "summary": 7}, "summary"),
         ({"type": "reasoning", "encrypted_content": "mlx-fleet.1.%%"}, "encrypted_content"),
     ],
 )

@@ -60,6 +60,15 @@ def test_reasoning_is_sealed_on_request() -> None:
         assert messages_of(output)[0].reasoning == "Hm."
 
 
+def test_what_is_sealed_is_the_summary_where_that_is_the_reasoning() -> None:
+    summary = [{"type": "summary_text", "text": "Hm."}]
+    thought = {**THOUGHT, "summary": summary, "content": []}
+    body = json.dumps({"id": "resp_1", "output": [thought]}).encode()
+    (item,) = json.loads(retrieved_body(body, seals_reasoning=True))["output"]
+    assert item.pop("summary") == summary
+    assert messages_of([item])[0].reasoning == "Hm."
+
+
 @pytest.mark.parametrize("query", [{"stream": ["true"]}, {"starting_after": ["3"]}])
 def test_what_has_ended_is_no_stream(query: dict[str, list[str]]) -> None:
     with pytest.raises(Unsupported) as caught:

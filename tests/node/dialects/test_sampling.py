@@ -43,6 +43,10 @@ def test_every_field_arrives() -> None:
     assert {*fields, "logit_bias"} == set(SamplingFields.model_fields) == set(SAMPLING_NOTES)
 
 
+def test_a_top_p_of_0_is_the_sampler_s_who_keeps_the_likeliest_token() -> None:
+    assert params(top_p=0).top_p == 0
+
+
 @pytest.mark.parametrize("top_k", [-1, 0, 2**31, 10**30])
 def test_a_top_k_without_effect_means_no_limit(top_k: int) -> None:
     assert params(top_k=top_k).top_k == 0
@@ -56,7 +60,7 @@ def test_a_top_k_without_effect_means_no_limit(top_k: int) -> None:
         {"temperature": "1"},
         {"temperature": True},
         {"temperature": float("nan")},
-        {"top_p": 0},
+        {"top_p": -0.1},
         {"top_p": 1.1},
         {"top_k": -2},
         {"top_k": 1.5},

@@ -1,10 +1,14 @@
 """What the template is told besides messages and tools."""
 
+import importlib
+import inspect
+
 import pytest
 
-from node.dialects.template import template_options
+from node.dialects.template import RESERVED_KWARGS, template_options
 from node.errors import BadRequest
 from node.request import TemplateOptions
+from node.template.chat_template import import_transformers
 
 
 def test_nothing_given_is_nothing_told() -> None:
@@ -23,7 +27,16 @@ def test_thinking_without_effort_is_a_contradiction() -> None:
     assert caught.value.param == "enable_thinking"
 
 
-def test_what_the_template_is_told_already_is_not_for_the_client() -> None:
+@pytest.mark.parametrize("name", sorted(RESERVED_KWARGS))
+def test_what_the_template_is_told_already_is_not_for_the_client(name: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        template_options(thinking=None, effort=None, kwargs={"messages": []})
-    assert caught.value.param == "chat_template_kwargs.messages"
+        template_options(thinking=None, effort=None, kwargs={"a": 1, name: None})
+    assert caught.value.param == f"chat_template_kwargs.{name}"
+
+
+def test_the_renderer_has_no_argument_that_a_client_could_set() -> None:
+    import_transformers()
+    library = importlib.import_module("transformers.utils.chat_template_utils")
+    taken = dict(inspect.signature(library.render_jinja_template).parameters)
+    # Documents are a variable of templates.
+    assert set(taken) - {"documents", "kwargs"} <= RESERVED_KWARGS

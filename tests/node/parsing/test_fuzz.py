@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from node.dialects.base import Collected, Segment
 from node.parsing.format import Marked
 from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for, opener_of, reasoning_names, tool_call_names
+from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
 from node.parsing.source import HELD_LENGTH
 from node.types import OutputFormat, PartKind, ToolSchema
 
@@ -72,7 +72,7 @@ BLOCKS = {
     "minimax_m3": ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="find">]<]minimax[>[<a>v'
     "]<]minimax[>[</a>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
     "mistral": '[TOOL_CALLS]find[ARGS]{"a": "v"}',
-    "muse": ' to=f<|message|><atem:function_calls><atem:invoke name="find"><atem:parameter '
+    "muse": ' to=find<|message|><atem:function_calls><atem:invoke name="find"><atem:parameter '
     'name="a">v</atem:parameter></atem:invoke></atem:function_calls>',
     "olmo3": "<function_calls>find(a='v', n=1)</function_calls>",
     "phi4_functools": 'functools[{"name": "find", "arguments": {"a": "v"}}]',
@@ -155,7 +155,7 @@ def within(inner: str, outer: str) -> bool:
 def forms(draw: st.DrawFn, tool_calls: str) -> OutputFormat:
     """A format with the given tool calls, and any reasoning."""
     reasoning = draw(st.sampled_from(reasoning_names()))
-    opener = opener_of(reasoning)
+    opener = grammar_for(reasoning, "none").opener
     return OutputFormat(
         reasoning=reasoning,
         tool_calls=tool_calls,

@@ -4,7 +4,8 @@ import pytest
 
 from tests.node.parsing.reading import Calls, Said, read
 
-SUFFIXES = pytest.mark.parametrize("suffix", [":opensource", ""])
+USUAL = pytest.mark.parametrize("suffix", [":opensource", ""])
+SUFFIXES = pytest.mark.parametrize("suffix", [":opensource", "", ":v2.1"])
 CALLS: Calls = (("find", {"where": "a < b\n", "depth": 2}), ("ping", {}))
 
 
@@ -24,7 +25,7 @@ FIND = f"<tool_call~>find<tool_sep~>\n{PAIRS}</tool_call~>\n"
 PING = "<tool_call~>ping<tool_sep~>\n</tool_call~>\n"
 
 
-@SUFFIXES
+@USUAL
 def test_reasoning_answer_and_calls_are_told_apart(suffix: str) -> None:
     text = tagged(f"Hm.</think~>I look.<tool_calls~>\n{FIND}{PING}</tool_calls~>", suffix)
     expected = Said("I look.", "Hm.", CALLS)

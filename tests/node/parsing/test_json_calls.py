@@ -74,10 +74,18 @@ def test_an_empty_list_is_nothing() -> None:
     assert read("<|tools_prefix|>[]<|tools_suffix|>So.", tool_calls="apertus") == Said("So.")
 
 
-def test_what_follows_a_call_in_a_list_may_be_no_call() -> None:
-    text = '<tool_calls>[{"name": "ping", "arguments": {}}, {"name": "open"'
-    said = Said(', {"name": "open"', "", (PINGED,))
-    assert read(text, tool_calls="jamba") == said
+@pytest.mark.parametrize("end", ['{"name": "open"', '{"name": "open", "arguments": {}}]', "1]"])
+@pytest.mark.parametrize(
+    ("name", "begin"), [("jamba", "<tool_calls>"), ("granite", "<|tool_call|>"), ("xlam", "")]
+)
+def test_a_list_with_something_else_than_calls_is_text(name: str, begin: str, end: str) -> None:
+    text = f'{begin}[{{"name": "ping", "arguments": {{}}}}, {end}'
+    assert read(text, tool_calls=name) == Said(text)
+
+
+def test_the_end_of_a_list_may_be_missing_at_the_end_of_the_output() -> None:
+    text = '<|tool_call|>[{"name": "ping", "arguments": {}}\n'
+    assert read(text, tool_calls="granite") == Said("", "", (PINGED,))
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", '[{"name": "open", "arguments": {}}]', "[x]", "[]"])

@@ -58,6 +58,12 @@ def test_reads_what_is_behind_the_python_tag() -> None:
     assert read(text, tool_calls="llama3_json") == Said(text)
 
 
+@pytest.mark.parametrize("text", ["[ping()]", "<|python_start|>[ping()]<|python_end|>"])
+def test_reads_calls_in_python_too(text: str) -> None:
+    assert read(text, tool_calls="llama4") == Said("", "", (PINGED,))
+    assert read("So [ping()].", tool_calls="llama4") == Said("So [ping()].")
+
+
 def test_reads_functions_in_tags() -> None:
     text = 'Ok. <function=find>{"where": "</function>"}</function><function=ping>{}</function>'
     said = Said("Ok.", "", (("find", {"where": "</function>"}), PINGED))

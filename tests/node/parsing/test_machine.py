@@ -230,6 +230,9 @@ class TestReasoning:
         assert read(form(), text) == [content(text)]
 
 
+QUOTED = ('<|"|>', "x", '<|"|>')
+
+
 class TestTokens:
     def test_markup_is_read_from_tokens_as_from_text(self) -> None:
         machine = TextMachine(form(), token_markers=frozenset({"<tool_call>", "</tool_call>"}))
@@ -248,6 +251,71 @@ class TestTokens:
         parts = [*machine.feed("a"), *machine.feed_token("<|end|>", special=True)]
         parts += [*machine.feed_token("<|added|>", special=False), *machine.finish()]
         assert "".join(part.text for part in parts) == "a<|added|>"
+
+    @pytest.mark.parametrize("special", [False, True])
+    @pytest.mark.parametrize(
+        ("tool_calls", "tools", "tokens"),
+        [
+            ("gemma4", TOOLS, ("<|tool_call>", "call:z{s:", *QUOTED, "}", "<tool_call|>")),
+            ("gemma4", (), ("<|tool_call>", "call:f{s:", *QUOTED, "}", "<tool_call|>")),
+            ("mistral", (), ("[TOOL_CALLS]", "f", "[ARGS]", "{}")),
+            ("lfm2", (), ("<|tool_call_start|>", "[f()]", "<|tool_call_end|>")),
+            (
+                "kimi_k2",
+                TOOLS,
+                (
+                    *("<|tool_call_begin|>", "z:0"),
+                    *("<|tool_call_argument_begin|>", "{}", "<|tool_call_end|>"),
+                ),
+            ),
+        ],
+    )
+    def test_the_markup_of_a_call_that_is_text_is_text(
+        self, tool_calls: str, tools: tuple[ToolSchema, ...], tokens: tuple[str, ...], special: bool
+    ) -> None:
+        machine = TextMachine(form(reasoning="none", tool_calls=tool_calls, tools=tools))
+        collected = Collected()
+        for text in tokens:
+            if text[0] in "<[" and text != "[f()]":
+                collected.add(machine.feed_token(text, special=special))
+            else:
+                collected.add(machine.feed(text))
+        collected.add(machine.finish())
+        assert collected.text(CONTENT) == "".join(tokens)
+
+    def test_reasoning_that_is_not_wanted_keeps_its_markup(self) -> None:
+        machine = TextMachine(form(reasoning="none", tool_calls="mistral"))
+        parts = [*machine.feed_token("[THINK]", special=True), *machine.feed("r")]
+        parts += [*machine.feed_token("[/THINK]", special=True), *machine.feed("a")]
+        assert "".join(part.text for part in [*parts, *machine.finish()]) == "[THINK]r[/THINK]a"
+
+    @pytest.mark.parametrize("tail", ["", "<think>\n\n</think>\n\n"])
+    def test_markers_of_reasoning_in_an_answer_stay_together(self, tail: str) -> None:
+        machine = TextMachine(
+            form(prompt_tail=tail), token_markers=frozenset({"<think>", "</think>"})
+        )
+        parts = []
+        for text in ("Put it in ", "<think>", " and ", "</think>", " tags.", "</think>"):
+            is_token = text.startswith("<")
+            parts += machine.feed_token(text, special=False) if is_token else machine.feed(text)
+        told = "".join(part.text for part in [*parts, *machine.finish()])
+        assert told == "Put it in <think> and </think> tags."
+
+
+class TestBlanks:
+    @pytest.mark.parametrize("tools", [TOOLS, ()])
+    @pytest.mark.parametrize("blank", ["<tool_call></tool_call>", "<tool_call>\n\n</tool_call>"])
+    def test_an_empty_block_where_the_answer_begins_is_no_text(
+        self, blank: str, tools: tuple[ToolSchema, ...]
+    ) -> None:
+        output = form(tools=tools)
+        assert read(output, f"{blank}a") == [content("a")]
+        assert read(output, f"<think>r</think>\n{blank}\n{blank}a") == [
+            reasoning("r"),
+            content("a"),
+        ]
+        assert read(output, f"a {blank} b") == [content(f"a {blank} b")]
+        assert read(output, "<tool_call> </tool") == [content("<tool_call> </tool")]
 
 
 class TestHolding:

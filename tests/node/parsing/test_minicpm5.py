@@ -1,6 +1,6 @@
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Calls, Said, read
 
 
 def call(name: str, **params: str) -> str:
@@ -24,6 +24,8 @@ def test_reads_calls_with_types_by_the_schema() -> None:
         ("<![CDATA[a]]]]><![CDATA[>b]]>", "a]]>b"),
         ("<![CDATA[]]>", ""),
         ("1 &lt; 2 &amp;&amp; &quot;q&quot;", '1 < 2 && "q"'),
+        ("&#x41;&#66;&apos;&amp;lt;", "AB'&lt;"),
+        ("?a=1&copy=2&lt=3&nbsp;&#0;&#xD800;", "?a=1&copy=2&lt=3&nbsp;&#0;&#xD800;"),
         ("a & b", "a & b"),
         ("a </param> b", "a </param> b"),
         ("a </function> b", "a </function> b"),
@@ -39,6 +41,14 @@ def test_a_string_is_kept_as_it_was_meant(written: str, value: str) -> None:
 @pytest.mark.parametrize("text", ['<function name="ping"/>', "<function name=' ping '></function>"])
 def test_reads_a_call_without_arguments(text: str) -> None:
     assert read(text, tool_calls="minicpm5") == Said(calls=(("ping", {}),))
+
+
+@pytest.mark.parametrize("text", ['<function name="ping"></function>', '<function name="ping"/>'])
+def test_behind_an_answer_a_call_without_arguments_has_a_line_of_its_own(text: str) -> None:
+    pinged: Calls = (("ping", {}),)
+    assert read(f"So.\n{text}", tool_calls="minicpm5") == Said("So.", calls=pinged)
+    assert read(f"So.\n{text}\nDone.", tool_calls="minicpm5") == Said("So.\n\nDone.", calls=pinged)
+    assert read(f"So.\n{text} it is.", tool_calls="minicpm5") == Said(f"So.\n{text} it is.")
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,26 @@ def test_keeps_the_ids_that_the_model_gave() -> None:
         assert [call.call_id for call in collect(form, text).calls] == ["a1b2c3d4e"]
 
 
-@pytest.mark.parametrize("behind", [" I am looking", "\nx [TOOL_CALLS]open{}", ', "junk"]', "]"])
+@pytest.mark.parametrize("behind", [" I am looking", ', "junk"', "]", ""])
 def test_what_is_said_behind_a_call_is_not_told(behind: str) -> None:
-    text = f'[TOOL_CALLS][{{"name": "ping", "arguments": {{}}}}{behind}'
+    text = f'[TOOL_CALLS][{{"name": "ping", "arguments": {{}}}}, "junk"]{behind}'
+    assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
+    text = f'[TOOL_CALLS]{{"name": "ping", "arguments": {{}}}}{behind}'
     assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
     assert read(f"[TOOL_CALLS]ping{{}}{behind}", tool_calls="mistral") == Said("", "", (PINGED,))
+
+
+@pytest.mark.parametrize("later", ["open{}", 'find{"where": "/a', '[{"name": "open"}] so'])
+def test_a_later_call_that_is_none_is_text(later: str) -> None:
+    text = f"[TOOL_CALLS]ping{{}} so [TOOL_CALLS]{later}"
+    assert read(text, tool_calls="mistral") == Said(f"[TOOL_CALLS]{later}", "", (PINGED,))
+    text = '[TOOL_CALLS][{"name": "ping", "arguments": {}}, {"name": "open"}]'
+    assert read(text, tool_calls="mistral") == Said(text)
+
+
+def test_the_end_of_a_list_may_be_missing() -> None:
+    text = '[TOOL_CALLS][{"name": "ping", "arguments": {}}'
+    assert read(text, tool_calls="mistral") == Said("", "", (PINGED,))
 
 
 def test_what_is_not_told_is_not_kept_either() -> None:

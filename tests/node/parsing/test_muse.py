@@ -49,6 +49,11 @@ def test_values_are_bare_text(value: str) -> None:
     assert muse(text) == Said(calls=(("find", {"where": value, "mode": "m"}),))
 
 
+def test_the_tags_name_the_tool_that_the_message_is_to() -> None:
+    text = f"to=ping<|message|>{block('find', ('where', 'x'))}"
+    assert muse(text) == Said(text)
+
+
 def test_a_header_that_the_output_ends_within_is_no_text() -> None:
     assert muse(" to=us") == Said()
 

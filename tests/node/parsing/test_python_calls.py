@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.parsing.python_calls import NoCalls, ends_in_string, read_calls
+from node.parsing.python_calls import NoCalls, Quotes, read_calls
 
 
 def only(text: str) -> dict[str, object]:
@@ -96,8 +96,19 @@ def test_the_search_for_a_strings_end_is_bounded() -> None:
         read_calls("f(a='" + "', b='" * 8000 + "")
 
 
-def test_knows_whether_a_string_is_open() -> None:
-    assert ends_in_string("f(a='x")
-    assert ends_in_string(r"f(a='x\'")
-    assert ends_in_string('f(a=\'"""')
-    assert not ends_in_string("f(a='x', b=\"it's\"")
+@pytest.mark.parametrize(
+    ("text", "is_open"),
+    [
+        ("f(a='x", True),
+        (r"f(a='x\'", True),
+        ('f(a=\'"""', True),
+        ("f(a='x', b=\"it's\"", False),
+        (r"f(a='x\\'", False),
+    ],
+)
+def test_knows_whether_a_string_is_open_however_it_is_cut(text: str, *, is_open: bool) -> None:
+    for at in range(len(text)):
+        quotes = Quotes()
+        for piece in (text[:at], "", text[at:]):
+            quotes.read(piece)
+        assert quotes.is_open is is_open

@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.node.parsing.reading import Calls, Said, read
+from node.parsing import python_blocks
+from node.parsing.python_calls import Call, read_calls
+from tests.node.parsing.reading import Calls, Said, output_format, read, said
 
 MARKED = [
     ("pythonic", "<|python_start|>[", "]<|python_end|>"),
@@ -38,11 +40,11 @@ def test_what_is_no_call_stays_text(name: str, begin: str, end: str, body: str) 
 
 @pytest.mark.parametrize("name", BARE)
 def test_a_bare_list_is_calls_where_the_answer_begins(name: str) -> None:
-    said = read("\n[find(where='/a]'), ping()]\n[find(depth=2)] Done.", tool_calls=name)
+    found = read("\n[find(where='/a]'), ping()]\n[find(depth=2)] Done.", tool_calls=name)
     calls: Calls = (("find", {"where": "/a]"}), ("ping", {}), ("find", {"depth": 2}))
-    assert said == Said("Done.", "", calls)
-    said = read("<think>r</think>[ping()]", reasoning="think", tool_calls=name)
-    assert said == Said("", "r", (("ping", {}),))
+    assert found == Said("Done.", "", calls)
+    found = read("<think>r</think>[ping()]", reasoning="think", tool_calls=name)
+    assert found == Said("", "r", (("ping", {}),))
 
 
 @pytest.mark.parametrize("name", BARE)
@@ -63,9 +65,55 @@ def test_other_text_in_brackets_is_text(name: str, text: str) -> None:
     assert read(text, tool_calls=name) == Said(text)
 
 
+@pytest.mark.parametrize(("name", "begin", "end"), MARKED)
+@pytest.mark.parametrize("calls", ["ping(), open()", "open(), ping()"])
+def test_a_list_with_a_tool_that_nobody_declared_is_text(
+    name: str, begin: str, end: str, calls: str
+) -> None:
+    for text in (f"{begin}{calls}{end}", *([f"[{calls}]"] if name in BARE else [])):
+        assert read(text, tool_calls=name) == Said(text)
+
+
+@pytest.mark.parametrize("calls", ["ping(), open()", "open(), ping()"])
+def test_so_it_is_in_brackets_and_behind_the_python_tag(calls: str) -> None:
+    for name, text in (
+        ("bracket", f"[Calling tool: {calls}]"),
+        ("llama3_json", f"<|python_tag|>[{calls}]"),
+    ):
+        assert read(text, tool_calls=name) == Said(text)
+
+
+def test_many_end_markers_in_a_string_are_no_reason_to_read_it_as_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths: list[int] = []
+
+    def counted(text: str) -> list[Call]:
+        lengths.append(len(text))
+        return read_calls(text)
+
+    monkeypatch.setattr(python_blocks, "read_calls", counted)
+    text = '<|tool_call_start|>[find(where="' + "<|tool_call_end|>" * 3500
+    form = output_format(tool_calls="lfm2")
+    assert said(form, (text[at : at + 64] for at in range(0, len(text), 64))) == Said(text)
+    assert sum(lengths) < 3 * len(text)
+
+
+@pytest.mark.parametrize("name", BARE)
+def test_the_end_of_a_list_is_found_in_one_pass(name: str) -> None:
+    text = "[find(names=[" + "'a'," * 3000 + "]), ping()]"
+    assert [each[0] for each in read_once(text, name).calls] == ["find", "ping"]
+    text = "[find(filter=" + "{" * 20000
+    assert read_once(text, name) == Said(text)
+
+
+def read_once(text: str, name: str) -> Said:
+    return said(output_format(tool_calls=name), (text,))
+
+
 def test_a_bare_list_may_hold_quotes_that_were_not_escaped() -> None:
-    said = read("[find(where='echo 'a' 'b'')]", tool_calls="lfm2")
-    assert said.calls == (("find", {"where": "echo 'a' 'b'"}),)
+    found = read("[find(where='echo 'a' 'b'')]", tool_calls="lfm2")
+    assert found.calls == (("find", {"where": "echo 'a' 'b'"}),)
 
 
 def test_calls_between_the_markers_may_be_json() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from node.parsing.markers import Markers
 from node.parsing.source import HELD_LENGTH, Malformed, Source, Step
+from node.parsing.tokens import Family
 from node.types import PartKind
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
@@ -27,6 +28,9 @@ class Notes:
             self.notes[-1][1] += text
         else:
             self.notes.append([kind, text])
+
+    def resume(self, kind: PartKind) -> None:
+        self.notes.append(("resume", kind))
 
     def edge(self) -> None:
         self.notes.append("edge")
@@ -266,6 +270,31 @@ class TestBlocks:
         assert read(kept, "<f,f>!x") == [("f", {}), ("f", {}), True, [CONTENT, "x"]]
         assert read(kept, "<f,f>?") == [False, [CONTENT, "<f,f>?"]]
 
+    def test_what_was_settled_is_text_at_once(self) -> None:
+        def settling(source: Source, notes: list[Any]) -> Step[None]:
+            def reading() -> Step[None]:
+                yield from source.expect("<a>")
+                source.settle_text()
+                yield from source.expect("<b>")
+                raise Malformed
+
+            while marker := (yield from source.until(CONTENT, MARKS)):
+                notes.append(marker)
+                yield from source.attempt(marker, reading(), CONTENT)
+
+        assert read(settling, "<<a><b>c") == [
+            *("<", [CONTENT, "<<a>"], "<", [CONTENT, "<b>c"]),
+        ]
+
+    def test_white_space_without_end_is_read_in_pieces(self) -> None:
+        def spaces(source: Source, notes: list[Any]) -> Step[None]:
+            notes.append(len((yield from source.space())))
+            yield from source.rest(CONTENT)
+
+        text = " " * (HELD_LENGTH + 5)
+        assert run(spaces, [text]) == [HELD_LENGTH, [CONTENT, " " * 5]]
+        assert run(spaces, text) == [HELD_LENGTH, [CONTENT, " " * 5]]
+
     def test_text_behind_a_call_may_be_passed_over(self) -> None:
         def skipping(source: Source, notes: list[Any]) -> Step[None]:
             def reading() -> Step[None]:
@@ -306,7 +335,7 @@ class TestTokens:
 
     def test_special_tokens_are_no_text_but_those_that_are_kept(self) -> None:
         source, sink = self.source()
-        source.keeps_tokens = frozenset({"<k>"})
+        source.tokens.kept = frozenset({"<k>"})
         for token in ("<s>", "<k>", "<n>"):
             source.append("x")
             source.append_token(token, special=token != "<n>")
@@ -314,7 +343,7 @@ class TestTokens:
 
     def test_an_orphan_is_no_text_where_it_is_a_token(self) -> None:
         source, sink = self.source()
-        source.orphans = frozenset({"</b>"})
+        source.tokens.pair(Family(frozenset({"<b>"}), frozenset({"</b>"}), drops_ends=True))
         source.append("a</b>")
         source.append_token("</b>", special=False)
         source.append("c")
@@ -322,7 +351,7 @@ class TestTokens:
 
     def test_the_end_of_a_block_that_is_text_stays_with_its_begin(self) -> None:
         source, sink = self.source()
-        source.orphans = frozenset({">"})
+        source.tokens.pair(Family(frozenset({"<"}), frozenset({">"}), drops_ends=True))
         for piece in ("<", "?", ">", "a", ">"):
             if piece in "<>":
                 source.append_token(piece, special=False)

@@ -4,7 +4,8 @@ import pytest
 
 from node.parsing.format import ReasoningFormat
 from node.parsing.think import ALWAYS_THINK, MIXED_THINK, THINK
-from tests.node.parsing.reading import Said, read
+from node.types import PartKind
+from tests.node.parsing.reading import Said, collect, output_format, read
 
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'
 PINGED: tuple[tuple[str, Any], ...] = (("ping", {}),)
@@ -22,11 +23,50 @@ PINGED: tuple[tuple[str, Any], ...] = (("ping", {}),)
         ("<think>", "", Said()),
         ("", "", Said()),
         ("", "\n<think>a</think>c", Said("c", "a")),
-        ("<think>an old one</think> then <think>", "a</think>c", Said("c", "a")),
+        ("<think>an old one</think>b<|user|>c<|assistant|><think>", "a</think>c", Said("c", "a")),
     ],
 )
 def test_the_prompt_tells_where_reasoning_begins(tail: str, text: str, expected: Said) -> None:
     assert read(text, reasoning="think", tail=tail) == expected
+
+
+HEAD = "<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        f"{HEAD}The tag <think> is",
+        f"{HEAD}Tags:\n<think> is",
+        f"{HEAD}<think>\n\n</think>\n\nThe tag <think> is",
+        f"{HEAD}</think>The tag <think>",
+        "<|assistant|>The tag <think>",
+        "[/INST]The tag <think> is",
+    ],
+)
+def test_an_answer_that_the_prompt_begins_may_speak_of_reasoning(tail: str) -> None:
+    assert read("used <think>, </think>.", reasoning="think", tail=tail) == Said(
+        "used <think>, </think>."
+    )
+
+
+@pytest.mark.parametrize(
+    "head", ["", HEAD, "<|im_end|>\n<|im_start|>assistant", "<|assistant|>", "]~b]ai\n", "x: "]
+)
+def test_an_opener_where_the_answer_begins_counts_whatever_stands_before(head: str) -> None:
+    assert read("a</think>b", reasoning="think", tail=f"{head}<think>\n") == Said("b", "a")
+
+
+def test_reasoning_that_the_prompt_begins_goes_on() -> None:
+    form = output_format(reasoning="think", tail=f"{HEAD}<think>\nThe tag <think>")
+    parts = collect(form, [" is mine</think>b"])
+    assert parts.text(PartKind.REASONING) == " is mine"
+    assert parts.text(PartKind.CONTENT) == "b"
+
+
+def test_after_reasoning_that_the_prompt_closed_an_opener_is_text() -> None:
+    tail = f"{HEAD}<think>\n\n</think>\n\n"
+    assert read("<think> is a tag.", reasoning="think", tail=tail) == Said("<think> is a tag.")
 
 
 @pytest.mark.parametrize("text", ["a", "a <thi", "a </think", "a\n</th"])
@@ -106,6 +146,14 @@ def test_a_call_that_is_not_to_be_read_ends_reasoning_too(body: str, line: str) 
     call = f"<tool_call>{line}{body}\n</tool_call>"
     found = read(f"I look.\n{call}\n</think>", reasoning="think", tools={}, tail="<think>")
     assert found == Said(call, "I look.")
+    twice = f"{call}\n{call}"
+    assert read(f"I look.\n{twice}", reasoning="think", tools={}, tail="<think>") == Said(
+        twice, "I look."
+    )
+    thought = f"What does {call} mean?"
+    for talk in (thought, f"{call}{thought}", f"{thought}{call[:-3]}"):
+        found = read(f"{talk}</think>ok", reasoning="think", tools={}, tail="<think>")
+        assert found == Said("ok", talk)
     talk = "The tag <tool_call> is it."
     assert read(talk, reasoning="think", tools={}, tail="<think>") == Said("", talk)
 

@@ -17,6 +17,12 @@ OPEN = (
     "\n</tool_call>{% endfor %}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|begin|>assistant\n{% endif %}"
 )
+# Takes lists of parts, too.
+LISTED = OPEN.replace(
+    "{{ m.content }}",
+    "{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}",
+)
 # Drops the reasoning of answers before the last user's message.
 LAST_USER = OPEN.replace(
     "{% for m in messages %}",
@@ -48,7 +54,7 @@ POOR = (
 )
 
 ALL = Abilities(
-    parts=True,
+    parts=frozenset({"user", "system", "tool"}),
     system=True,
     several_systems=True,
     late_system=True,
@@ -58,12 +64,12 @@ ALL = Abilities(
     assistant_first=True,
     empty_assistant=True,
     tools=True,
-    bare_tools=True,
-    bare_parameters=True,
     calls=True,
     calls_alone=True,
     results=True,
     parallel_calls=True,
+    text_with_calls=True,
+    text_before_calls=True,
     long_ids=True,
     user_after_result=True,
     text_beside_reasoning=True,

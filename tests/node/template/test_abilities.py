@@ -21,12 +21,12 @@ def test_a_template_that_takes_all_has_all_abilities() -> None:
     assert found.assistant_first
     assert found.empty_assistant
     assert found.tools
-    assert found.bare_tools
-    assert found.bare_parameters
     assert found.calls
     assert found.calls_alone
     assert found.results
     assert found.parallel_calls
+    assert found.text_with_calls
+    assert found.text_before_calls
     assert found.long_ids
     assert found.user_after_result
     assert found.text_beside_reasoning
@@ -75,6 +75,17 @@ def test_a_system_that_wanders_to_the_front_is_not_late() -> None:
 
 
 @pytest.mark.parametrize(
+    "shown", ["messages[-1].role == 'user'", "messages | length == 2", "not loop.nextitem"]
+)
+def test_a_system_that_does_not_stay_where_it_is_is_none(shown: str) -> None:
+    front = "{% if m.role != 'system' and " + shown + " %}{{ messages[0].content }}{% endif %}"
+    text = OPEN.replace("{{ m.content }}", "{% if m.role != 'system' %}{{ m.content }}{% endif %}")
+    found = abilities_of(text.replace("<|begin|>", front + "<|begin|>", 1))
+    assert found.calls
+    assert not found.system
+
+
+@pytest.mark.parametrize(
     ("spelled", "parts"),
     [
         ("{{ m.content }}", False),
@@ -87,7 +98,46 @@ def test_a_system_that_wanders_to_the_front_is_not_late() -> None:
     ],
 )
 def test_a_list_that_is_spelled_out_is_not_taken(spelled: str, parts: bool) -> None:
-    assert abilities_of(OPEN.replace("{{ m.content }}", spelled)).parts is parts
+    found = abilities_of(OPEN.replace("{{ m.content }}", spelled)).parts
+    assert found == ({"user", "system", "tool"} if parts else set())
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool"])
+def test_lists_may_be_taken_of_some_roles_only(role: str) -> None:
+    spelled = (
+        "{% if m.content is not string and m.role == '" + role + "' %}"
+        "{% for p in m.content %}{{ p.text }}{% endfor %}{% else %}{{ m.content }}{% endif %}"
+    )
+    assert abilities_of(OPEN.replace("{{ m.content }}", spelled)).parts == {role}
+
+
+def test_text_may_hide_calls() -> None:
+    hiding = OPEN.replace("m.tool_calls or []", "(m.tool_calls or []) if not m.content")
+    found = abilities_of(hiding)
+    assert found.calls
+    assert not found.text_with_calls
+    assert found.text_before_calls
+    refusing = "{% if loop.previtem and loop.previtem.role == 'assistant' == m.role %}"
+    found = abilities_of(
+        hiding.replace(
+            "<|begin|>", refusing + "{{ raise_exception('No.') }}{% endif %}<|begin|>", 1
+        )
+    )
+    assert found.calls
+    assert not found.text_before_calls
+    # One that leaves the text out spells the calls.
+    silent = "{% if not m.tool_calls %}{{ m.content }}{% endif %}"
+    assert abilities_of(OPEN.replace("{{ m.content }}", silent)).text_with_calls
+
+
+def test_calls_may_be_spelled_without_tools_only() -> None:
+    alone = OPEN.replace("m.tool_calls or []", "(m.tool_calls or []) if not tools")
+    found = abilities_of(
+        alone.replace("c.function.arguments | tojson", "'' ~ c.function.arguments")
+    )
+    assert not found.calls
+    assert found.calls_alone
+    assert found.string_arguments
 
 
 def test_a_role_may_want_parts_only() -> None:
@@ -129,14 +179,6 @@ def test_tools_may_be_shown_with_a_system_message_only() -> None:
     found = abilities_of(OPEN.replace("if tools", "if tools and messages[0].role == 'system'"))
     assert found.tools
     assert found.tools_with_system
-
-
-def test_descriptions_may_be_needed() -> None:
-    needy = "{{ '' + t.function.description }}{{ t | tojson }}"
-    found = abilities_of(OPEN.replace("{{ t | tojson }}", needy))
-    assert found.tools
-    assert not found.bare_tools
-    assert found.bare_parameters
 
 
 def test_a_template_that_spells_calls_shows_how() -> None:

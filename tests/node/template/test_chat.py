@@ -8,7 +8,7 @@ from node.errors import BadRequest
 from node.request import Message, TextPart, TextRequest, ToolCall
 from node.template.chat import MARKERS, TAIL_LENGTH, Chat, ChatRenderer, NextTurn, gives_reasoning
 from node.template.chat_template import ChatTemplate
-from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
+from tests.node.template.samples import LAST_USER, LISTED, OPEN, POOR, STRICT, WEATHER, asking
 
 USER, ANSWER = Message("user", "hello"), Message("assistant", "hi")
 CALL = ToolCall("call_0123456789", "weather", '{"city": "Bern"}')
@@ -84,7 +84,19 @@ def test_calls_that_are_text_end_there_too() -> None:
 def test_several_parts_end_once() -> None:
     parts = (TextPart("a"), TextPart("b "))
     chat = renderer_of(OPEN).render(asking(Message("user", parts), ANSWER, USER))
+    assert parts_of(chat)[0] == "<|begin|>user\na\nb"
+    chat = renderer_of(LISTED).render(asking(Message("user", parts), ANSWER, USER))
     assert parts_of(chat)[0] == "<|begin|>user\nab"
+
+
+@pytest.mark.parametrize(("text", "gap"), [(OPEN, "\n"), (LISTED, "")])
+def test_calls_end_where_a_result_of_several_parts_begins(text: str, gap: str) -> None:
+    parts = (TextPart(""), TextPart(" a"), TextPart("b"))
+    result = replace(RESULT, content=parts)
+    chat = renderer_of(text).render(asking(USER, CALLING, result, tools=(WEATHER,)))
+    ended = parts_of(chat)
+    assert ended[1].endswith("</tool_call><|end|>\n<|begin|>tool\n ")
+    assert ended[2:] == [f"a{gap}b", "<|end|>\n<|begin|>assistant\n"]
 
 
 def test_reasoning_within_a_loop_of_calls_is_shared() -> None:

@@ -5,7 +5,7 @@ from datetime import datetime
 import pytest
 
 from node.errors import BadRequest
-from node.template.chat_template import ChatTemplate
+from node.template.chat_template import ChatTemplate, stopping
 
 USER = {"role": "user", "content": "hello"}
 
@@ -41,3 +41,23 @@ def test_words_are_found_as_words() -> None:
     template = ChatTemplate("{{ messages[0].reasoning_content }}", {})
     assert template.mentions("reasoning_content")
     assert not template.mentions("reasoning")
+
+
+def test_a_loop_that_looks_back_for_a_message_ends_where_nothing_is_left_to_do() -> None:
+    text = (
+        "{%- for message in messages -%}{%- set before = namespace(role='none', found=false) -%}"
+        "{%- if loop.index0 > 0 -%}{%- for j in range(loop.index0 - 1, -1, -1) -%}"
+        "{%- if not before.found -%}{%- if messages[j]['role'] != 'tool' -%}"
+        "{%- set before.role = messages[j]['role'] -%}{%- set before.found = true -%}"
+        "{%- endif -%}{%- endif -%}{%- if before.found -%}!{%- endif -%}{%- endfor -%}{%- endif -%}"
+        "<{{ before.role }}>{%- endfor -%}"
+    )
+    roles = ["user", "assistant", "tool", "tool", "user"]
+    turns = [{"role": role, "content": "x"} for role in roles]
+    shown = ChatTemplate(text, {}).render(turns, None, {}, generation=False)
+    assert shown == "<none>!<user>!!<assistant>!!<assistant>!!<assistant>"
+    quick = text.replace("{%- if before.found -%}!{%- endif -%}", "")
+    shown = ChatTemplate(quick, {}).render(turns, None, {}, generation=False)
+    assert shown == "<none><user><assistant><assistant><assistant>"
+    assert "{%- break -%}" in stopping(quick)
+    assert stopping(text) == text

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from node.errors import BadRequest
 from node.request import TemplateOptions
 from node.template.options import template_variables
 from tests.node.template.samples import ALL
@@ -38,7 +37,6 @@ def test_nothing_is_said_where_the_client_says_nothing() -> None:
 def test_thinking_goes_in_under_each_name() -> None:
     assert variables(thinking=True) == ON
     assert variables(thinking=False) == OFF
-    assert variables(effort="none") == OFF
 
 
 def test_the_named_fields_stand_against_the_clients_variables() -> None:
@@ -67,10 +65,3 @@ def test_thinking_is_an_effort_where_it_has_no_other_name() -> None:
     off = template_variables(TemplateOptions(enable_thinking=False), CHOOSY)
     on = template_variables(TemplateOptions(enable_thinking=True), CHOOSY)
     assert (off["thinking_effort"], on["thinking_effort"]) == ("none", "high")
-
-
-@pytest.mark.parametrize("name", ["messages", "tools", "chat_template", "continue_final_message"])
-def test_what_the_template_gets_from_elsewhere_cannot_be_set(name: str) -> None:
-    with pytest.raises(BadRequest, match=name) as caught:
-        template_variables(TemplateOptions(kwargs={name: 1}), ALL)
-    assert caught.value.param == "chat_template_kwargs"

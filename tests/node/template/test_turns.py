@@ -1,5 +1,6 @@
 """Messages brought to what a template can take."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +9,7 @@ import pytest
 from node.errors import BadRequest
 from node.request import MediaPart, Message, TextPart, Tool, ToolCall
 from node.template.abilities import Abilities
-from node.template.tool_text import read_arguments
-from node.template.turns import BRIDGE, build_turns, list_tools
+from node.template.turns import BRIDGE, build_turns
 from tests.node.template.samples import ALL, WEATHER
 
 USER, ANSWER = Message("user", "hello"), Message("assistant", "hi")
@@ -57,17 +57,13 @@ def test_arguments_may_be_wanted_as_text() -> None:
     assert made[1]["tool_calls"][0]["function"]["arguments"] == "{}"
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments"),
-    [
-        ("", {}),
-        ('{"a": null}', {"a": None}),
-        ("[1]", {"arguments": [1]}),
-        ("{bad", {"arguments": "{bad"}),
-    ],
-)
-def test_arguments_that_are_no_object_are_an_argument(text: str, arguments: Any) -> None:
-    assert read_arguments(text) == arguments
+def test_arguments_that_are_no_object_are_an_argument() -> None:
+    cut = Message("assistant", tool_calls=(ToolCall("1", "f", '{"city": "Be'),))
+    made = turns(USER, cut)
+    assert made[1]["tool_calls"][0]["function"]["arguments"] == {"arguments": '{"city": "Be'}
+    made = turns(USER, cut, abilities=replace(ALL, string_arguments=True))
+    text = made[1]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(text) == {"arguments": '{"city": "Be'}
 
 
 def test_a_developer_is_a_system_to_a_template_that_knows_none() -> None:
@@ -81,6 +77,8 @@ def test_volatile_lines_are_no_part_of_a_system_text() -> None:
     parts = (TextPart(header), TextPart("be nice"))
     assert turns(Message("system", header), Message("system", parts), USER) == turns(SYSTEM, USER)
     assert turns(Message("user", header))[0]["content"] == header
+    empty = Message("system", (TextPart(header), TextPart("")))
+    assert turns(empty, USER) == turns(USER)
 
 
 def test_several_systems_are_one_where_the_template_takes_one() -> None:
@@ -148,6 +146,47 @@ def test_calls_in_parallel_come_one_by_one_where_the_template_takes_one() -> Non
     assert [turn["content"] for turn in made[1:]] == ["both", "", "stray"]
 
 
+SAYING = Message("assistant", "I look.", "why", (CALL,))
+
+
+def test_text_comes_before_calls_that_it_would_hide() -> None:
+    assert turns(USER, SAYING, RESULT)[1]["content"] == "I look."
+    made = turns(USER, SAYING, RESULT, abilities=replace(ALL, text_with_calls=False))
+    assert [turn["role"] for turn in made] == ["user", "assistant", "assistant", "tool"]
+    assert made[1] == {"role": "assistant", "content": "I look.", "reasoning_content": "why"}
+    assert made[2]["content"] == ""
+    assert made[2]["tool_calls"][0]["function"]["name"] == "weather"
+    assert "reasoning_content" not in made[2]
+    assert made == turns(
+        *(USER, replace(SAYING, tool_calls=()), CALLING, RESULT),
+        abilities=replace(ALL, text_with_calls=False, assistant_twice=False),
+    )
+
+
+def test_text_that_hides_calls_and_cannot_stand_before_them_is_left_out() -> None:
+    abilities = replace(ALL, text_with_calls=False, text_before_calls=False, assistant_twice=False)
+    expected = turns(USER, replace(SAYING, content=""), RESULT, abilities=abilities)
+    assert expected[1]["reasoning_content"] == "why"
+    assert expected[1]["tool_calls"]
+    assert turns(USER, SAYING, RESULT, abilities=abilities) == expected
+    apart = (replace(SAYING, tool_calls=()), CALLING)
+    assert turns(USER, *apart, RESULT, abilities=abilities) == expected
+
+
+def test_text_before_calls_that_come_one_by_one() -> None:
+    both = Message("assistant", "both", tool_calls=(CALL, SECOND))
+    noon = Message("tool", "noon", tool_call_id=SECOND.call_id)
+    lacking = {"text_with_calls": False, "parallel_calls": False}
+    made = said(USER, both, RESULT, noon, **lacking)[1:]
+    assert made == [
+        ("assistant", "both"),
+        ("assistant", ""),
+        ("tool", "sunny"),
+        ("assistant", ""),
+        ("tool", "noon"),
+    ]
+
+
 def test_ids_are_nine_letters_and_digits_where_the_template_wants_that() -> None:
     made = turns(USER, CALLING, RESULT, abilities=replace(ALL, long_ids=False))
     short = made[1]["tool_calls"][0]["id"]
@@ -196,7 +235,6 @@ def test_tools_are_described_in_the_system_text() -> None:
     assert '<tool_call>\n{"name": "name_of_the_function", ' in made[0]["content"]
     alone = turns(USER, abilities=NO_TOOLS, tools=(WEATHER,))
     assert alone[0]["role"] == "system"
-    assert list_tools((WEATHER,), NO_TOOLS) is None
 
 
 def test_the_description_asks_for_calls_as_the_template_spells_them() -> None:
@@ -237,26 +275,6 @@ def test_calls_are_spelled_as_the_model_does(spelled: str, text: str) -> None:
 # --- tools in the template -------------------------------------------------------------------
 
 
-def test_tools_are_given_as_the_client_said_them() -> None:
-    assert list_tools((WEATHER,), ALL) == [{"type": "function", "function": WEATHER.function}]
-    assert list_tools((), ALL) is None
-    assert list_tools((), replace(ALL, empty_tools=True)) == []
-
-
-def test_descriptions_are_empty_where_the_template_needs_some() -> None:
-    properties: dict[str, Any] = {"a": {"type": "string"}, "b": True}
-    tool = Tool({"name": "f", "parameters": {"type": "object", "properties": properties}})
-    made = list_tools((tool, Tool({"name": "g"})), replace(ALL, bare_tools=False))
-    assert made is not None
-    assert made[0]["function"]["description"] == ""
-    assert made[1]["function"]["parameters"] == {"type": "object", "properties": {}}
-    made = list_tools((tool,), replace(ALL, bare_parameters=False))
-    assert made is not None
-    described = {"a": {"type": "string", "description": ""}, "b": True}
-    assert made[0]["function"]["parameters"]["properties"] == described
-    assert "description" not in properties["a"]
-
-
 def test_a_template_may_show_tools_in_a_system_message_only() -> None:
     abilities = replace(ALL, tools_with_system=True)
     made = turns(USER, abilities=abilities, tools=(WEATHER,))
@@ -267,9 +285,39 @@ def test_a_template_may_show_tools_in_a_system_message_only() -> None:
 # --- contents --------------------------------------------------------------------------------
 
 
-def test_text_in_parts_is_one_text() -> None:
-    message = Message("user", (TextPart("a "), TextPart("b")))
-    assert said(message, parts=False) == [("user", "a b")]
+PARTS = (TextPart("a"), TextPart(""), TextPart("b"))
+NO_PARTS: frozenset[str] = frozenset()
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user"])
+def test_text_in_parts_is_one_text_with_lines_where_the_template_takes_no_list(role: Any) -> None:
+    message = Message(role, PARTS)
+    listed = [{"type": "text", "text": part.text} for part in PARTS]
+    assert turns(message)[0]["content"] == [
+        part for part in listed if part["text"] or role == "user"
+    ]
+    assert said(message, parts=NO_PARTS) == [(role, "a\nb")]
+
+
+def test_results_may_be_lists() -> None:
+    result = Message("tool", PARTS[::2], tool_call_id=CALL.call_id)
+    listed = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert turns(USER, CALLING, result)[2]["content"] == listed
+    assert said(USER, CALLING, result, parts=frozenset({"user"}))[2] == ("tool", "a\nb")
+    stray = "<tool_response>\na\nb\n</tool_response>"
+    assert said(USER, result)[1] == ("user", stray)
+
+
+def test_what_an_answer_said_in_parts_goes_together_as_it_was_said() -> None:
+    assert said(USER, Message("assistant", PARTS))[1] == ("assistant", "ab")
+
+
+def test_messages_that_become_one_are_one_text() -> None:
+    both = (Message("user", PARTS), LATER)
+    assert said(*both, user_twice=False) == [("user", "a\nb\n\nmore")]
+    late = Message("system", PARTS)
+    wrapped = "<system>\na\nb\n</system>"
+    assert said(USER, ANSWER, late, late_system=False)[2] == ("user", wrapped)
 
 
 def test_a_template_may_want_parts() -> None:
@@ -289,5 +337,5 @@ def test_media_are_parts() -> None:
     spelled = turns(USER, CALLING, result, abilities=NO_TOOLS)[2]["content"]
     assert [part["type"] for part in spelled] == ["text", "text", "image", "text"]
     with pytest.raises(BadRequest, match="text only") as caught:
-        turns(seen, abilities=replace(ALL, parts=False))
+        turns(seen, abilities=replace(ALL, parts=NO_PARTS))
     assert caught.value.param == "messages"

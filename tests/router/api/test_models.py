@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.protocol.messages import ModelStatus, StatusEvent
+from node.protocol.messages import ModelState, ModelStatus, StatusEvent
 from router.api.models import Models
 from router.fleet import Fleet
 from tests.router.api.test_v1 import a_node, refused
@@ -30,6 +30,9 @@ FIELDS = {
     "created_at",
     "context_window",
     "max_model_len",
+    "max_input_tokens",
+    "lifecycle",
+    "state",
     "capabilities",
     "tool_call_parser",
     "reasoning_parser",
@@ -106,16 +109,27 @@ def test_of_several_nodes_what_holds_on_each_is_shown() -> None:
         model_status(context_tokens=4096, capabilities=("completion",), tool_parser="hermes"),
         model_status("other", context_tokens=1, capabilities=("x",)),
     )
-    model = Models(fleet, 0).one("m")
+    model = json.loads(Models(fleet, 0).one("m"))
     assert model["context_window"] == 4096
     assert model["capabilities"] == ["completion"]
-    assert (model["tool_call_parser"], model["reasoning_parser"]) == ("hermes", None)
+    assert model["tool_call_parser"] == "hermes"
     assert model["created_at"] == "1970-01-01T00:00:00Z"
 
 
 def test_a_model_of_which_nothing_is_told_shows_nothing() -> None:
-    model = Models(fleet_of(model_status()), 0).one("m")
-    assert (model["context_window"], model["capabilities"]) == (None, [])
+    model = json.loads(Models(fleet_of(model_status()), 0).one("m"))
+    assert model["capabilities"] == []
+    unknown = {"context_window", "max_model_len", "max_input_tokens"}
+    assert not (unknown | {"tool_call_parser", "reasoning_parser"}) & set(model)
+
+
+def test_a_model_is_shown_as_near_as_the_nearest_of_its_nodes() -> None:
+    states = (ModelState.FAILED, ModelState.ON_DISK, ModelState.DRAINING, ModelState.LOADING)
+    known = (*states, ModelState.READY)
+    assert set(known) == set(ModelState)
+    for count in range(1, len(known) + 1):
+        fleet = fleet_of(*(model_status(state=state) for state in known[:count]))
+        assert json.loads(Models(fleet, 0).one("m"))["state"] == known[count - 1].value
 
 
 @pytest.mark.parametrize("name", ["x", "dangling"])

@@ -34,14 +34,15 @@ COUNTED = b'event: response.output_text.delta\ndata: {"type":"x","sequence_numbe
 class Held:
     """A node's script that begins as told, and then says nothing until its caller is gone."""
 
-    def __init__(self, first: bytes = b"") -> None:
+    def __init__(self, first: bytes = b"", delete_status: str = "200 OK") -> None:
         self._first = first
+        self._delete_status = delete_status
         self.begun = asyncio.Event()
         self.gone = asyncio.Event()
 
     async def __call__(self, request: Request) -> None:
         if request.method == "DELETE":
-            await request.answer(b'{"cancelled":true}')
+            await request.answer(b'{"cancelled":true}', self._delete_status)
             return
         if self._first:
             await request.begin_stream()
@@ -214,10 +215,41 @@ async def test_a_cancelled_message_ends_in_anthropic_s_error(
         await router.idle()
 
 
-async def test_a_cancelled_response_s_error_is_counted_on(
+async def test_a_response_is_ended_by_its_node_whose_answer_passes(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
-    script = Held(COUNTED)
+    asked, told = asyncio.Event(), b'event: response.incomplete\ndata: {"sequence_number":42}\n\n'
+
+    async def script(request: Request) -> None:
+        if request.method == "DELETE":
+            asked.set()
+            await request.answer(b'{"cancelled":true}')
+            return
+        await request.begin_stream()
+        await request.chunk(COUNTED)
+        await asked.wait()
+        await request.chunk(told)
+        await request.end_stream()
+
+    node = await add_agent(router, "a", script)
+    caller = await router.post(STREAM, "/v1/responses")
+    await caller.head()
+    assert await caller.chunk() == COUNTED
+    shown = caller.headers["x-request-id"].replace("req_", "resp_")
+    # Whoever asks: a node knows the response's owner only.
+    await cancelled(await cancel(router, shown, router.new_key("admin")))
+    assert await caller.body() == told
+    (request,) = [each for each in node.requests if each.method == "DELETE"]
+    found = parse_id(shown)
+    assert found is not None and request.target == f"{REQUESTS}/{found.request_id}"
+    origin = f"{router.core.router_id}/{router.caller().key_id}"
+    assert request.header("x-fleet-origin") == origin
+
+
+async def test_a_response_that_its_node_does_not_know_is_cut_and_its_error_counted_on(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    script = Held(COUNTED, "404 Not Found")
     await add_agent(router, "a", script)
     caller = await begun(router, script, STREAM, "/v1/responses")
     await caller.head()
@@ -228,6 +260,19 @@ async def test_a_cancelled_response_s_error_is_counted_on(
     error = json.loads(event)
     assert (error["type"], error["code"]) == ("error", "request_cancelled")
     assert error["sequence_number"] == 42
+
+
+async def test_a_response_whose_node_does_not_answer_is_cut(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    script = Held()
+    await add_agent(router, "a", script)
+    caller = await begun(router, script, WHOLE, "/v1/responses")
+    (shown,) = await listed(router)
+    router.core.fleet.lost(agent_id("a"), "It sleeps.")
+    await cancelled(await cancel(router, shown["id"]))
+    await refused(caller, 409, "request_cancelled")
+    await asyncio.wait_for(script.gone.wait(), WAIT_S)
 
 
 @pytest.mark.parametrize("prefix", ["req_", "chatcmpl-", "resp_", "msg_", ""])

@@ -254,6 +254,132 @@ async def test_a_request_that_refers_to_an_item_goes_where_its_response_is(
     assert asked(*nodes.values()) == [0, 2]
 
 
+def item_id(router: RunningRouter, name: str, key: str = "") -> str:
+    """The id of an item of a response that the node of that name gave."""
+    return response_id(router, name, key).replace("resp_", "rs_") + "-0"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        {},
+        {"type": None},
+        {"type": ""},
+        {"type": "item_reference", "role": "user"},
+        {"status": {"type": "x", "role": "y"}},
+    ],
+)
+async def test_a_reference_may_come_without_a_type(
+    router: RunningRouter, add_agent: AddNode, reference: dict[str, Any]
+) -> None:
+    nodes = {name: await add_agent(router, name, stored) for name in "ab"}
+    said = {"type": "message", "role": "user", "id": item_id(router, "a"), "content": "x"}
+    body = {"model": "m", "input": [said, {"id": item_id(router, "b"), **reference}]}
+    for _ in range(2):
+        await (await router.post(body, RESPONSES)).body()
+    assert asked(*nodes.values()) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [{"type": "reasoning", "id": "ITEM"}],
+        [{"role": "user", "id": "ITEM"}],
+        [{"type": "item_reference", "id": 7}],
+        [{"type": "item_reference", "id": "msg_68af4030592c81938ec0a5fbab4a3e9f"}],
+        [{"type": "item_reference"}],
+        [{"type": "message", "content": [{"type": "item_reference", "id": "ITEM"}]}],
+        'an item_reference with its "id"',
+        ["id", {"id": "ITEM"}],
+        {"id": "ITEM"},
+    ],
+)
+async def test_what_refers_to_no_item_of_the_fleet_goes_anywhere(
+    router: RunningRouter, add_agent: AddNode, items: Any
+) -> None:
+    nodes = [await add_agent(router, name, stored) for name in "ab"]
+    text = json.dumps({"model": "m", "input": items}).replace("ITEM", item_id(router, "b"))
+    for _ in nodes:
+        await (await router.post(text.encode(), RESPONSES)).body()
+    assert asked(*nodes) == [1, 1]
+
+
+async def test_references_in_a_long_input_are_found(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    nodes = {name: await add_agent(router, name, stored) for name in "ab"}
+    said = {"role": "user", "content": "x" * (2 << 20)}
+    body = {"model": "m", "input": [said, {"type": "item_reference", "id": item_id(router, "b")}]}
+    for _ in range(2):
+        await (await router.post(body, RESPONSES)).body()
+    assert asked(*nodes.values()) == [0, 2]
+
+
+async def test_references_to_items_of_two_nodes_are_refused_and_say_why(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    for name in "ab":
+        await add_agent(router, name, silent)
+    refs = [{"type": "item_reference", "id": item_id(router, name)} for name in "aab"]
+    caller = await router.post({"model": "m", "input": refs}, RESPONSES)
+    error = await refused(caller, 404, "item_not_found")
+    assert error["param"] == "input[2].id"
+    assert "is on the node b, that in input[0].id on a" in error["message"]
+
+
+async def test_beside_a_previous_response_only_that_tells_the_node(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    nodes = {name: await add_agent(router, name, stored) for name in "ab"}
+    ref = {"type": "item_reference", "id": item_id(router, "a")}
+    caller = await router.post(going_on(response_id(router, "b"), input=[ref]), RESPONSES)
+    await caller.body()
+    assert asked(*nodes.values()) == [0, 1]
+
+
+@pytest.mark.parametrize("whose", ["theirs", "gone", "away"])
+async def test_an_item_that_cannot_be_had_is_refused_by_its_own_name(
+    router: RunningRouter, add_agent: AddNode, whose: str
+) -> None:
+    await add_agent(router, "a", silent)
+    await add_agent(router, "c", silent)
+    router.core.fleet.lost(agent_id("c"), "It sleeps.")
+    wanted = {
+        "theirs": item_id(router, "a", router.new_key("inference")),
+        "gone": item_id(router, "z"),
+        "away": item_id(router, "c"),
+    }[whose]
+    body = {"model": "m", "input": [{"role": "user", "content": "x"}, {"id": wanted}]}
+    caller = await router.post(body, RESPONSES)
+    if whose == "away":
+        assert "send the item whole" in (await refused(caller, 503, "node_away"))["message"]
+        return
+    error = await refused(caller, 404, "item_not_found")
+    assert error["param"] == "input[1].id"
+    assert "send the item whole" in error["message"]
+
+
+async def test_a_query_that_is_too_long_is_400_and_not_dropped(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    await add_agent(router, "a", silent)
+    query = "after=" + "x" * 2000
+    caller = await ask(router, "GET", f"{response_id(router)}/input_items?{query}")
+    assert "query" in (await refused(caller, 400, "invalid_value"))["message"]
+
+
+@pytest.mark.parametrize("verb", ["", "/input_items"])
+async def test_head_is_asked_of_the_node_as_get(
+    router: RunningRouter, add_agent: AddNode, verb: str
+) -> None:
+    node = await add_agent(router, "a", stored)
+    caller = await ask(router, "HEAD", response_id(router) + verb)
+    assert await caller.head() == 200
+    caller.writer.write_eof()
+    assert await asyncio.wait_for(caller.reader.read(), WAIT_S) == b""
+    assert node.requests[-1].method == "GET"
+
+
 @pytest.mark.parametrize("previous_id", [None, "absent"])
 async def test_a_request_that_goes_on_from_nothing_goes_anywhere(
     router: RunningRouter, add_agent: AddNode, previous_id: str | None

@@ -138,10 +138,23 @@ async def test_another_method_is_405(router: RunningRouter, method: str, path: s
         method, path, content_length="0", authorization=f"Bearer {router.key}"
     )
     await refused(caller, 405, "method_not_allowed")
+    allowed = caller.headers["allow"].split(", ")
+    assert allowed and method not in allowed
+    assert ("HEAD" in allowed) == ("GET" in allowed)
+
+
+@pytest.mark.parametrize("path", ["/v1/models/", "/v1/requests/"])
+async def test_a_list_may_be_asked_for_with_a_slash_behind_it(
+    router: RunningRouter, path: str
+) -> None:
+    caller = await router.send("GET", path, authorization=f"Bearer {router.key}")
+    assert json.loads(await caller.body())["object"] == "list"
+    assert caller.status == 200
 
 
 async def test_head_has_no_body(router: RunningRouter) -> None:
-    for path, status in ((CHAT, 405), ("/v1/nothing", 404), ("/v1/models", 200)):
+    paths = (CHAT, 405), ("/v1/nothing", 404), ("/v1/models", 200), ("/v1/requests", 200)
+    for path, status in paths:
         caller = await router.send("HEAD", path, authorization=f"Bearer {router.key}")
         assert await caller.head() == status
         caller.writer.write_eof()

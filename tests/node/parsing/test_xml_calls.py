@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from tests.node.parsing.reading import Calls, Said, read
 
 FORMS = ("qwen3_coder", "hermes")
 
@@ -137,7 +137,67 @@ def test_what_is_said_in_the_tag_is_content() -> None:
         "</tool_call>\nDone."
     )
     assert read(text, tool_calls="qwen3_coder") == Said(
-        "I look it up.so \nDone.", calls=(("find", {"where": "a"}),)
+        "I look it up.\nso \nDone.", calls=(("find", {"where": "a"}),)
+    )
+
+
+def test_a_call_stands_behind_a_few_lines_in_the_tag() -> None:
+    said = "Let me check,\n\nif a < b:\n"
+    call = "<function=find><parameter=where>a</parameter></function></tool_call>"
+    found = (("find", {"where": "a"}),)
+    assert read(f"<tool_call>{said}{call}", tool_calls="qwen3_coder") == Said(
+        said.strip(), calls=found
+    )
+    text = f"<tool_call>{said * 3}"
+    assert read(text + call, tool_calls="qwen3_coder") == Said(text.strip(), calls=found)
+    for text in ("the <tool_call> tag\nof <tool_call>", "<tool_call> and </tool_call>"):
+        assert read(f"A {text}", tool_calls="qwen3_coder") == Said(f"A {text}")
+
+
+@pytest.mark.parametrize("call", ["<function=ping></function>", "<function=ping>\n</function>"])
+def test_a_call_without_a_tag_and_arguments_has_a_line_of_its_own(call: str) -> None:
+    pinged: Calls = (("ping", {}),)
+    assert read(f"So.\n{call}", tool_calls="qwen3_coder") == Said("So.", calls=pinged)
+    assert read(f"So.\n{call} \nDone.", tool_calls="qwen3_coder") == Said(
+        "So.\n\nDone.", calls=pinged
+    )
+    for text in (f"So. {call}", f"So.\n{call} it is", f"So:\n- {call}"):
+        assert read(text, tool_calls="qwen3_coder") == Said(text)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "use <parameter=depth> tag",
+        "use\n<parameter=depth>3</parameter>\nas it is",
+        "use\n<parameter=depth>3</parameter>",
+    ],
+)
+def test_a_value_may_quote_the_tag_of_another_parameter(value: str) -> None:
+    for text in (value, f"\n{value}\n", f"\r\n{value}\r\n"):
+        text = (
+            f"<tool_call><function=find><parameter=where>{text}</parameter></function></tool_call>"
+        )
+        assert read(text, tool_calls="qwen3_coder").calls == (("find", {"where": value}),)
+
+
+def test_line_ends_of_both_kinds_part_a_value_from_its_tags() -> None:
+    text = (
+        "<tool_call>\r\n<function=find>\r\n<parameter=where>\r\na\r\n\r\n</parameter>\r\n"
+        "<parameter=depth>\r\n1\r\n</parameter>\r\n</function>\r\n</tool_call>\r\n"
+    )
+    assert read(text, tool_calls="qwen3_coder") == Said(
+        calls=(("find", {"where": "a\r\n", "depth": 1}),)
+    )
+
+
+def test_several_values_may_lack_their_ends() -> None:
+    text = (
+        "<function=find>\n<parameter=where>\na\n<parameter=depth>\n1\n<parameter=exact>\ntrue\n"
+        "</parameter>\n</function>"
+    )
+    assert read(text, tool_calls="qwen3_coder").calls == (
+        ("find", {"where": "a", "depth": 1, "exact": True}),
     )
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import anthropic
 import openai
 
-from node.dialects.models import ModelCard, model_body, models_body
+from node.protocol.models import ModelCard, model_body, models_body
 from tests.node.dialects.openai_stream import serving
 
 CARD = ModelCard("org/m", 4096, ("completion", "tools"), "hermes", "think", "ready")

@@ -1,0 +1,155 @@
+"""Calls as `call:f{a:v}` between markers: Gemma 4 and FunctionGemma.
+
+The arguments are no JSON: keys are bare, and strings stand between tokens and hold anything. Small
+models also write `call:f(a="v")`, a `tool_code` block in Python, or leave the tokens out.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from node.parsing.coercion import Schema, property_schema, typed
+from node.parsing.format import ToolFormat
+from node.parsing.json_calls import read_declared_name, read_marked_calls
+from node.parsing.python_blocks import read_python
+from node.parsing.source import Malformed, Source, Step
+from node.parsing.tell import tell
+
+_KEY = re.compile(r"[^\s:{}\[\],<\"]*")
+_BARE = re.compile(r"[^,{}\[\]\n]*")
+_DEPTH = 64
+
+
+class _Place(NamedTuple):
+    """Where a value stands."""
+
+    schema: object
+    root: Schema
+    depth: int
+
+    def member(self, key: str) -> "_Place":
+        schema = self.schema
+        return self._at(property_schema(schema, key) if isinstance(schema, Mapping) else None)
+
+    def item(self) -> "_Place":
+        return self._at(self.schema.get("items") if isinstance(self.schema, Mapping) else None)
+
+    def _at(self, schema: object) -> "_Place":
+        return _Place(schema, self.root, self.depth + 1)
+
+
+class BracedCalls(ToolFormat):
+    """`call:f{a:v}`, one or more between markers."""
+
+    def __init__(
+        self, name: str, opener: str, closer: str, quote: str, stop_tokens: tuple[str, ...] = ()
+    ) -> None:
+        """`quote` stands at both ends of a string."""
+        self.name = name
+        self.openers = (opener, "```tool_code")
+        self.starts = ("call:", "tool_code =", "tool_code=")
+        self.orphans = (closer, *stop_tokens)
+        self.stop_tokens = stop_tokens
+        self._opener = opener
+        self._closer = closer
+        self._quote = quote
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if "tool_code" in opener:
+            yield from self._tool_code(source, opener)
+            return
+        if opener == self._opener:
+            yield from source.space()
+            if (yield from source.peek()) == "{":
+                yield from read_marked_calls(source)
+                yield from self._close(source)
+                return
+            yield from source.expect("call:")
+        while True:
+            yield from self._call(source)
+            yield from source.space()
+            if not (yield from source.accept("call:")):
+                break
+        yield from self._close(source)
+
+    def _close(self, source: Source) -> Step[None]:
+        yield from source.space()
+        yield from source.accept(self._closer)
+
+    def _call(self, source: Source) -> Step[None]:
+        name = yield from read_declared_name(source)
+        yield from source.space()
+        bracket = yield from source.expect("{", "(")
+        if bracket == "(":
+            tell(source, (yield from read_python(source, name + bracket)))
+            return
+        schema = source.schemas[name]
+        source.call(name, (yield from self._object(source, _Place(schema, schema, 0))))
+
+    def _tool_code(self, source: Source, opener: str) -> Step[None]:
+        yield from source.space()
+        printed = yield from source.accept("print(")
+        name = yield from read_declared_name(source)
+        begun = name + (yield from source.expect("("))
+        tell(source, (yield from read_python(source, begun)))
+        if printed:
+            yield from source.accept(")")
+        yield from source.space()
+        yield from source.accept("```" if opener.startswith("```") else "print(tool_code)")
+
+    def _object(self, source: Source, place: _Place) -> Step[dict[str, Any]]:
+        """Reads on behind the `{`."""
+        value: dict[str, Any] = {}
+        while True:
+            yield from source.space()
+            if (yield from source.accept("}")):
+                return value
+            key = yield from self._key(source)
+            yield from source.space()
+            yield from source.expect(":")
+            value[key] = yield from self._value(source, place.member(key))
+            yield from source.space()
+            if (yield from source.expect(",", "}")) == "}":
+                return value
+
+    def _list(self, source: Source, place: _Place) -> Step[list[Any]]:
+        """Reads on behind the `[`."""
+        values: list[Any] = []
+        while True:
+            yield from source.space()
+            if (yield from source.accept("]")):
+                return values
+            values.append((yield from self._value(source, place.item())))
+            yield from source.space()
+            if (yield from source.expect(",", "]")) == "]":
+                return values
+
+    def _key(self, source: Source) -> Step[str]:
+        if (yield from source.accept(self._quote)):
+            key, _ = yield from source.capture(self._quote)
+            return key
+        if (yield from source.peek()) == '"':
+            return str((yield from source.json_value()))
+        key = yield from source.run(_KEY)
+        if not key:
+            raise Malformed
+        return key
+
+    def _value(self, source: Source, place: _Place) -> Step[Any]:
+        if place.depth > _DEPTH:
+            raise Malformed
+        yield from source.space()
+        if (yield from source.accept(self._quote)):
+            text, _ = yield from source.capture(self._quote)
+            return text
+        bracket = yield from source.accept("{", "[")
+        if bracket == "{":
+            return (yield from self._object(source, place))
+        if bracket:
+            return (yield from self._list(source, place))
+        if (yield from source.peek()) == '"':
+            return (yield from source.json_value())
+        text = (yield from source.run(_BARE)).strip()
+        if not text:
+            raise Malformed
+        return typed(text, place.schema, place.root)

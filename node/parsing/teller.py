@@ -1,0 +1,166 @@
+"""Makes parts of what a grammar finds, up to a stop string."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from node.parsing.coercion import fit
+from node.parsing.json_text import is_strict_json, read_json, write_json
+from node.parsing.source import Finished, Malformed
+from node.parsing.stops import StopMatcher
+from node.types import OutputFormat, Part, PartKind
+
+_CONTENT = PartKind.CONTENT
+_REASONING = PartKind.REASONING
+_SPACE_LENGTH = 4096
+"""Characters of white space that are held; of a longer run the begin is told."""
+
+
+class Teller:
+    """What a grammar finds, as parts. White space next to markup is part of that."""
+
+    def __init__(self, output: OutputFormat, stops: StopMatcher, uid: str) -> None:
+        """Ids of calls are made of `uid`."""
+        self.ended = False
+        """A stop string was found."""
+        self._output = output
+        self._stops = stops
+        self._uid = uid
+        self._schemas = {tool.name: tool.parameters for tool in output.tools}
+        self._parts: list[Part] = []
+        self._kind = _CONTENT
+        self._pieces: list[str] = []
+        """Text of that kind that is no part yet."""
+        self._space: dict[PartKind, str] = {_CONTENT: "", _REASONING: ""}
+        self._at_edge: dict[PartKind, bool] = {_CONTENT: False, _REASONING: True}
+        """Whether there was markup since the last text of the kind, other than white space."""
+        self._told: set[PartKind] = set()
+        """Of which there was such text. Only then white space before more of it counts."""
+        self._calls: set[tuple[str, str]] = set()
+        self._call_ids: set[str] = set()
+        self._count = 0
+
+    def take(self) -> list[Part]:
+        """The parts since the last time."""
+        self._join()
+        parts, self._parts = self._parts, []
+        return parts
+
+    def close(self) -> None:
+        """Makes parts of what was held: nothing more can follow it."""
+        held = self._stops.flush()
+        if held:
+            self._show(held)
+        self._tell_space()
+
+    # --- Sink ---------------------------------------------------------------------------------
+
+    def say(self, kind: PartKind, text: str) -> None:
+        if kind is _CONTENT:
+            text, self.ended = self._stops.feed(text)
+        if self._at_edge[kind] and kind not in self._told:
+            text = text.lstrip()
+        if text:
+            text = self._space[kind] + text
+            shown = text.rstrip()
+            if shown:
+                self._put(kind, shown)
+            space = text[len(shown) :]
+            while len(space) > _SPACE_LENGTH:
+                self._put(kind, space[:_SPACE_LENGTH])
+                space = space[_SPACE_LENGTH:]
+            self._space[kind] = space
+        if kind is _CONTENT and self.ended:
+            self._tell_space()
+            raise Finished
+
+    def resume(self, kind: PartKind) -> None:
+        self._at_edge[kind] = False
+
+    def edge(self) -> None:
+        held = self._stops.flush()
+        if shown := held.rstrip():
+            self._show(shown)
+        self._space[_CONTENT] += held[len(shown) :]
+        for kind in self._space:
+            self._at_edge[kind] = True
+            if kind not in self._told:
+                self._space[kind] = ""
+
+    def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
+        text = self._arguments(name, arguments)
+        self.edge()
+        said = (name, json.dumps(read_json(text), sort_keys=True))
+        if said not in self._calls or self._output.repeated_calls:
+            self._calls.add(said)
+            index, self._count = self._count, self._count + 1
+            if not call_id or call_id in self._call_ids:
+                call_id = self._call_id(index)
+            self._call_ids.add(call_id)
+            self._join()
+            self._parts.append(Part(PartKind.TOOL_START, "", index, name, call_id))
+            self._parts.append(Part(PartKind.TOOL_ARGS, text, index))
+        if not self._output.parallel_calls:
+            raise Finished
+
+    def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
+        self._arguments(name, arguments)
+
+    # --- parts --------------------------------------------------------------------------------
+
+    def _show(self, held: str) -> None:
+        self._put(_CONTENT, self._space[_CONTENT] + held)
+        self._space[_CONTENT] = ""
+
+    def _put(self, kind: PartKind, text: str) -> None:
+        self._told.add(kind)
+        self._at_edge[kind] = False
+        self._add(kind, text)
+
+    def _tell_space(self) -> None:
+        # Behind reasoning it is the white space before its closing marker.
+        space = self._space[_CONTENT]
+        if space and not self._at_edge[_CONTENT]:
+            self._space[_CONTENT] = ""
+            self._add(_CONTENT, space)
+
+    def _add(self, kind: PartKind, text: str) -> None:
+        """Pieces of a kind that follow each other become one part."""
+        if kind is not self._kind:
+            self._join()
+            self._kind = kind
+        self._pieces.append(text)
+
+    def _join(self) -> None:
+        if self._pieces:
+            self._parts.append(Part(self._kind, "".join(self._pieces)))
+            self._pieces = []
+
+    def _arguments(self, name: str, arguments: str | Mapping[str, Any]) -> str:
+        """The arguments' JSON text. Raises `Malformed`."""
+        schema = self._schemas.get(name)
+        if schema is None:
+            raise Malformed
+        text = arguments if isinstance(arguments, str) else None
+        value: Any = arguments
+        try:
+            # Some models write the object as a string.
+            for _ in range(2):
+                if isinstance(value, str):
+                    text = value
+                    value = read_json(value)
+            if not isinstance(value, Mapping):
+                raise Malformed
+            fitted = fit(dict(value), schema)
+            if text is None or fitted != value or not is_strict_json(text):
+                text = write_json(fitted)
+                # Values may have been put together to something that is too deep.
+                read_json(text)
+        except ValueError:
+            raise Malformed from None
+        return text.strip()
+
+    def _call_id(self, index: int) -> str:
+        digest = hashlib.blake2b(f"{self._uid}:{index}".encode(), digest_size=12)
+        return f"call_{digest.hexdigest()}"

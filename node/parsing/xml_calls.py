@@ -1,0 +1,147 @@
+"""Calls as `<function=f><parameter=a>v</parameter></function>` in a tag: Qwen3-Coder, Qwen3.5,
+Nemotron 3, MiMo, Step 3.5, Seed-OSS; MiniMax M2 and more, in other words.
+
+The outer tag may be missing, and a call without it and without arguments counts only on a line of
+its own: within a sentence it is talk about calls.
+"""
+
+import re
+from typing import Any
+
+from node.parsing.coercion import Schema
+from node.parsing.format import ToolFormat
+from node.parsing.markers import Markers
+from node.parsing.source import Malformed, Source, Step
+from node.parsing.xml_values import XmlTags, read_parameters, unquoted
+from node.types import PartKind
+
+_NAME = re.compile(r"[^>\n<]*")
+_TEXT = re.compile(r"[^<\n]*")
+_TEXT_LINES = 8
+"""Of what a model says before its call within the tag. Until it is known what that is nobody is
+told, so it must not be long."""
+_BLANKS = re.compile(r"[ \t\r]*")
+
+
+class XmlCalls(ToolFormat):
+    """Calls in one set of tags."""
+
+    def __init__(
+        self,
+        name: str,
+        wrapper: str,
+        *,
+        function: str = "<function=",
+        parameter: str = "<parameter=",
+        keeps_last_newline: bool = False,
+    ) -> None:
+        """`function` and `parameter` are what their tags begin with, up to the name.
+        `keeps_last_newline`: it belongs to a value that did not begin with one."""
+        self.name = name
+        self._on_a_line = f"\n{function}"
+        self.openers = (wrapper, function, self._on_a_line)
+        self._wrapper = wrapper
+        self._wrapper_end = f"</{wrapper[1:]}"
+        self._function = function
+        self._function_end = _end_of(function)
+        self._tags = XmlTags(
+            parameter,
+            _end_of(parameter),
+            (self._function_end, self._wrapper_end),
+            Markers((_end_of(parameter), self._function_end, parameter)),
+            (wrapper, function),
+            keeps_last_newline,
+        )
+        self.orphans = (self._wrapper_end, self._function_end)
+        self.blanks = ((wrapper, self._wrapper_end),)
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        said = ""
+        if opener == self._wrapper:
+            yield from source.space()
+            if (yield from source.peek()) in ("{", "["):
+                yield from self.read_json(source)
+                return
+            said = yield from self._read_said(source)
+        mark: str | None = self._function
+        while mark == self._function:
+            mark = yield from self._read_function(source, said, opener)
+            if mark != self._wrapper_end:
+                mark = yield from source.maybe(self._read_next(source, opener))
+            said = ""
+
+    def read_json(self, source: Source) -> Step[None]:
+        """What may stand in the tag besides XML."""
+        raise Malformed
+        yield
+
+    def _read_said(self, source: Source) -> Step[str]:
+        """What a model says before its call, within the tag, and the call's begin."""
+        said, lines = "", 1
+        while True:
+            said += yield from source.run(_TEXT)
+            mark = yield from source.accept(self._function, self._wrapper_end, self._wrapper)
+            if mark == self._function:
+                return said
+            char = yield from source.peek()
+            lines += char == "\n"
+            if mark or not char or lines > _TEXT_LINES:
+                raise Malformed
+            said += yield from source.expect(char)
+
+    def _read_next(self, source: Source, opener: str) -> Step[str]:
+        """The tag that goes on with the block, or ends it."""
+        yield from source.space()
+        ends = (self._function, self._wrapper_end)
+        if opener != self._wrapper:
+            return (yield from source.expect(*ends))
+        mark = yield from source.accept(*ends)
+        if mark:
+            return mark
+        rest = yield from source.run(_TEXT)
+        yield from source.expect(self._wrapper_end)
+        _say(source, rest)
+        return self._wrapper_end
+
+    def _read_function(self, source: Source, said: str, opener: str) -> Step[str]:
+        """Tells the call whose name comes next, and `said` before it; the tag that ended it."""
+        name = unquoted((yield from source.run(_NAME)))
+        if name not in source.schemas:
+            raise Malformed
+        if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
+            raise Malformed
+        yield from source.space()
+        arguments, mark = yield from self._read_arguments(source, source.schemas[name])
+        if not arguments and opener != self._wrapper and source.has_spoken:
+            if opener != self._on_a_line or mark != self._function_end:
+                raise Malformed
+            yield from source.run(_BLANKS)
+            if (yield from source.peek()) not in ("", "\n"):
+                raise Malformed
+        if opener == self._on_a_line and not source.in_reasoning:
+            # The line's begin is read with the tag, but it is none of the call.
+            source.say(PartKind.CONTENT, "\n")
+        _say(source, said)
+        source.call(name, arguments)
+        return mark
+
+    def _read_arguments(self, source: Source, schema: Schema) -> Step[tuple[Any, str]]:
+        """The arguments, and the tag that ended them."""
+        if (yield from source.peek()) != "{":
+            return (yield from read_parameters(source, self._tags, schema))
+        arguments = yield from source.json_value()
+        yield from source.space()
+        return arguments, (yield from source.expect(*self._tags.ends))
+
+
+def _end_of(tag: str) -> str:
+    """The end tag of what begins so."""
+    return f"</{re.split('[= ]', tag[1:])[0]}>"
+
+
+def _say(source: Source, text: str) -> None:
+    """Tells what stands in the tag besides calls: in an answer only, for in reasoning it may all
+    turn out to be text."""
+    if text and source.in_reasoning:
+        raise Malformed
+    source.say(PartKind.CONTENT, text)

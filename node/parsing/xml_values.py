@@ -1,0 +1,168 @@
+"""Parameters as `<parameter=a>v</parameter>`, whose values are bare text: whatever stands between
+the tags, which may hold tags itself. The end of a value may be missing."""
+
+import re
+from typing import Any, NamedTuple
+
+from node.parsing.coercion import Schema, declares, property_schema, typed
+from node.parsing.markers import Markers
+from node.parsing.source import Malformed, Source, Step
+
+_NAME = re.compile(r"[^>\n<]*")
+
+
+class XmlTags(NamedTuple):
+    parameter: str
+    """What the tag of one begins with, up to the name."""
+    parameter_end: str
+    ends: tuple[str, str]
+    """What ends a call, and what ends all of them."""
+    in_value: Markers
+    """What may end a value."""
+    follows: tuple[str, ...]
+    """What may follow a call."""
+    keeps_last_newline: bool
+    """A value that did not begin with a line end keeps that before its end tag."""
+
+
+class _Begin(NamedTuple):
+    """Of a parameter, where the value of the one before it may not have been ended."""
+
+    at: int
+    """Where its tag begins in that value's text, and where it ends."""
+    end: int
+    key: str
+
+
+class _Text(NamedTuple):
+    """What follows the tag of a parameter, up to what is surely no value."""
+
+    text: str
+    closed: bool
+    """An end tag of its own came last, which is not in the text."""
+    mark: str
+    key: str
+    """Name of the next parameter, if it is one that follows."""
+    begins: list[_Begin]
+
+
+def read_parameters(
+    source: Source, tags: XmlTags, schema: Schema
+) -> Step[tuple[dict[str, Any], str]]:
+    """Reads (the arguments of a call, the tag that ended it). Raises `Malformed`."""
+    arguments: dict[str, Any] = {}
+    mark = yield from source.expect(tags.parameter, *tags.ends)
+    key = ""
+    if mark == tags.parameter:
+        key, _ = yield from _read_key(source)
+        if not key:
+            raise Malformed
+    while mark == tags.parameter:
+        found = yield from _read_text(source, tags, schema, {*arguments, key})
+        for name, value in _values(key, found, tags):
+            arguments[name] = typed(value, property_schema(schema, name), schema)
+        mark, key = found.mark, found.key
+    return arguments, mark
+
+
+def unquoted(name: str) -> str:
+    return name.strip().strip("\"'").strip()
+
+
+def without_line_ends(text: str, *, last: bool = True) -> str:
+    """The value without the line ends that part it from its tags: one at each end; the last only
+    if there is a first, where not `last`."""
+    begins = text.startswith(("\n", "\r\n"))
+    if begins:
+        text = text[1 + (text[0] == "\r") :]
+    if begins or last:
+        text = text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
+    return text
+
+
+def _ends_a_line(text: str) -> bool:
+    """Whether what follows begins a line, or is indented on one."""
+    return not text[text.rfind("\n") + 1 :].strip()
+
+
+def _read_key(source: Source) -> Step[tuple[str, str]]:
+    """(name of a parameter up to the end of its tag, "" if it is no tag; what was read)."""
+    read = yield from source.run(_NAME)
+    end = yield from source.accept(">")
+    return unquoted(read) if end else "", read + end
+
+
+def _read_text(source: Source, tags: XmlTags, schema: Schema, known: set[str]) -> Step[_Text]:
+    """Up to the last end tag before the next parameter or the function's end; without one, up to
+    that end. `known`: the parameters that were there."""
+    text = ""
+    begins: list[_Begin] = []
+    while True:
+        piece, mark = yield from source.capture_any(tags.in_value)
+        text += piece
+        read, closed, key = mark, mark == tags.parameter_end, ""
+        if closed:
+            space = yield from source.space()
+            mark = yield from source.accept(tags.parameter, *tags.ends)
+            read += space + mark
+        if mark == tags.parameter:
+            key, name = yield from _read_key(source)
+            read += name
+        elif mark and not closed:
+            mark, rest = yield from _read_end(source, tags)
+            read += rest
+            if mark:
+                return _Text(text, closed, mark, key, begins)
+        if mark and closed and (key or mark != tags.parameter):
+            return _Text(text, closed, mark, key, begins)
+        if key and key not in known and declares(schema, key) and _ends_a_line(text):
+            begins.append(_Begin(len(text), len(text) + len(read), key))
+            known.add(key)
+        text += read
+
+
+def _read_end(source: Source, tags: XmlTags) -> Step[tuple[str, str]]:
+    """(the tag that ended the function, what was read) behind its end tag, if that is one although
+    the last value has none: then another call follows, or nothing. Else ("", …)."""
+    read = yield from source.space()
+    end = yield from source.accept(tags.ends[1])
+    read += end + (yield from source.space())
+    ahead = yield from source.peek(max(map(len, tags.follows)))
+    ends = not ahead or ahead.startswith(tags.follows)
+    return (end or tags.ends[0]) if ends else "", read
+
+
+def _values(key: str, found: _Text, tags: XmlTags) -> list[tuple[str, str]]:
+    """The parameters that the text holds, by name: more than the one it began with where others
+    begin on lines of their own, and have no end tag within it that would make them a quotation."""
+    values = []
+    begun = 0
+    for begin in _unclosed(found, tags):
+        values.append((key, _bare(found.text[begun : begin.at], tags, closed=False)))
+        key, begun = begin.key, begin.end
+    values.append((key, _bare(found.text[begun:], tags, closed=found.closed)))
+    return values
+
+
+def _unclosed(found: _Text, tags: XmlTags) -> list[_Begin]:
+    if not found.begins:
+        return []
+    text = found.text
+    if not found.closed:
+        # The last end tag is that of the last value.
+        text = text[: max(text.rfind(tags.parameter_end), 0)] or text
+    by_position = {begin.at: begin for begin in found.begins}
+    open_: list[int] = []
+    for match in re.finditer(f"{re.escape(tags.parameter)}|{re.escape(tags.parameter_end)}", text):
+        if match[0] == tags.parameter:
+            open_.append(match.start())
+        elif open_:
+            open_.pop()
+    return [by_position[at] for at in open_ if at in by_position]
+
+
+def _bare(value: str, tags: XmlTags, *, closed: bool) -> str:
+    last = -1 if closed else value.rfind(tags.parameter_end)
+    if last >= 0:
+        value = value[:last]
+    return without_line_ends(value, last=not tags.keeps_last_newline)

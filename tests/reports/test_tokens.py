@@ -1,0 +1,70 @@
+"""From the tokens of an output to what it says. Each of these was a fault of another server."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from node.dialects.base import Collected
+from node.dialects.chat import read_chat
+from node.engine.detokenizer import Vocabulary
+from node.engine.output import OutputReader
+from node.parsing.selection import Formats
+from node.prompt import PromptRenderer, generate_request
+from node.types import GenerateRequest, Loaded, PartKind
+from tests.node.parsing.reading import TOOLS, output_format
+from tests.node.template.samples import OPEN
+from tests.node.tokenisers import byte_level, made_folder
+from tests.reports.samples import ARGUMENTS, CALLS
+
+INFO = Loaded(0, context_tokens=10_000, max_rows=1, vocab_size=1000)
+
+
+def said(tokenizer: Tokenizer, row: GenerateRequest, tokens: Iterable[int]) -> Collected:
+    reader, collected = OutputReader(Vocabulary(tokenizer), row), Collected()
+    for token in tokens:
+        collected.add(reader.read(token))
+    collected.add(reader.end())
+    return collected
+
+
+def spelled(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The text without any added token, character by character."""
+    return [token for character in text for token in tokenizer.encode(character).ids]
+
+
+def test_calls_are_read_where_the_vocabulary_has_no_token_that_marks_them(tmp_path: Path) -> None:
+    tokenizer = byte_level(specials=False)
+    renderer = PromptRenderer(made_folder(tmp_path, tokenizer, OPEN))
+    assert renderer.formats == Formats("think", "hermes")
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": schema}}
+        for name, schema in TOOLS.items()
+    ]
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "tools": tools}
+    request = read_chat(json.dumps(body).encode()).request
+    row = generate_request(request, "u", renderer.render(request), INFO)
+    output = f"<think>\nHm.\n</think>\n\nI look.\n{CALLS['hermes']}"
+    answer = said(tokenizer, row, tokenizer.encode(output).ids)
+    assert answer.text(PartKind.REASONING) == "Hm."
+    assert answer.text(PartKind.CONTENT) == "I look."
+    assert [(call.name, json.loads(call.text)) for call in answer.calls] == [("find", ARGUMENTS)]
+
+
+def test_an_answer_may_spell_out_the_tokens_of_the_vocabulary() -> None:
+    tokenizer = byte_level()
+    output = output_format(reasoning="think", tool_calls="hermes")
+    row = GenerateRequest("u", (), 99, output=output)
+    thought = "</think> would end it."
+    answer = "A turn ends with <|end|>, a thought with `</think>`, and <think> begins one."
+    tokens = [
+        *tokenizer.encode("<think>").ids,
+        *spelled(tokenizer, thought),
+        *tokenizer.encode("</think>").ids,
+        *spelled(tokenizer, answer),
+        *tokenizer.encode("<|end|>").ids,
+    ]
+    heard = said(tokenizer, row, tokens)
+    assert heard.text(PartKind.REASONING) == thought
+    assert heard.text(PartKind.CONTENT) == answer
