@@ -349,11 +349,9 @@ def _is_long(request: TextRequest) -> bool:
     if request.messages is None:
         return len(request.prompt or "") > THREAD_LENGTH
     # Templates spell tools with programs of some size.
-    return (
-        bool(request.tools)
-        or sum(
-            len(_said(message)) + len(message.reasoning) + MESSAGE_LENGTH
-            for message in request.messages
-        )
-        > THREAD_LENGTH
-    )
+    length = THREAD_LENGTH + 1 if request.tools else 0
+    for message in request.messages:
+        if length > THREAD_LENGTH:
+            return True
+        length += len(_said(message)) + len(message.reasoning) + MESSAGE_LENGTH
+    return length > THREAD_LENGTH

@@ -1,5 +1,6 @@
 """`/v1/responses` and what lies below it: answers that clients come back to."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
@@ -45,7 +46,8 @@ class ResponsesApi:
         if asked.needs_history:
             facts = asked.facts
             history = await self._store.history(facts.previous_id, asked.references, call.origin)
-            asked = asked.with_history(history)
+            # Of a long session, too much for the event loop.
+            asked = await asyncio.to_thread(asked.with_history, history)
         wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
         job = self._agent.requests.job(asked.request, call.path, wished_id, call.origin)
         call.request_id = job.request_id
@@ -69,8 +71,9 @@ class ResponsesApi:
         response_id = client_id(RESPONSE_PREFIX, node_id, job.request_id)
 
         async def keep() -> None:
-            record = writer.record()
-            if record is not None:
+            record = await asyncio.to_thread(writer.record) if asked.facts.store else None
+            # One that was deleted meanwhile is not open any more.
+            if record is not None and response_id in self._open:
                 await self._store.put(record, job.origin)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
