@@ -11,7 +11,8 @@ from node.dialects.anthropic_answer import MessageWriter, ThinkingShown
 from node.dialects.anthropic_messages import MessageFields, read_conversation, read_system
 from node.dialects.anthropic_tools import FORCED, ToolChoice, read_tools
 from node.dialects.base import AnswerHead
-from node.dialects.body import FieldTable, Lenient, Refusal, absent, falsy, only, unsupported
+from node.dialects.body import FieldTable, Lenient, Refusal, absent, off, on, only, unsupported
+from node.dialects.refusals import IGNORED, REFUSED_BY_ALL, elsewhere, renamed
 from node.dialects.sampling import (
     SAMPLING_NOTES,
     Count,
@@ -52,6 +53,7 @@ class CountBody(Lenient):
     tool_choice: ToolChoice | None = None
     thinking: _Thinking | None = None
     output_config: _OutputConfig | None = None
+    enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -102,25 +104,48 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "turn. Without this field the chat template decides.",
     "output_config": "`effort`: low, medium, high, xhigh, max; for the chat template. `format` and "
     "`task_budget` are refused.",
+    "enable_thinking": "For templates that know it, where `thinking` is left out; must not "
+    "contradict it.",
     "chat_template_kwargs": "An object: further variables of the chat template.",
 }
 
 _REFUSED: Mapping[str, Refusal] = {
-    "compaction": Refusal(absent, "null"),
-    "container": Refusal(absent, "null"),
+    **REFUSED_BY_ALL,
+    **{name: elsewhere(name) for name in ("include", "previous_response_id")},
     "context_management": Refusal(
         _clears_nothing, "null, no edits, or clear_thinking that keeps all"
     ),
-    "inference_geo": Refusal(
-        only("global"), "null or global", "A node cannot promise a place of inference."
+    "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
+    "prompt": renamed("prompt", "messages"),
+    "input": renamed("input", "messages"),
+    "instructions": renamed("instructions", "system"),
+    "functions": renamed("functions", "tools"),
+    "function_call": Refusal(
+        only("none", "auto"), "null, none or auto", "function_call is called tool_choice here."
     ),
-    "mcp_servers": Refusal(falsy, "null or empty"),
-    "output_format": Refusal(absent, "null"),
-    "speed": Refusal(only("standard"), "null or standard", "There is no faster mode."),
-    "thread": Refusal(absent, "null"),
+    "parallel_tool_calls": Refusal(
+        on, "null or true", "It is called tool_choice.disable_parallel_tool_use here."
+    ),
+    "stop": renamed("stop", "stop_sequences"),
+    "max_completion_tokens": renamed("max_completion_tokens", "max_tokens"),
+    "max_output_tokens": renamed("max_output_tokens", "max_tokens"),
+    "reasoning_effort": renamed("reasoning_effort", "output_config.effort"),
+    "reasoning": renamed("reasoning", "thinking or output_config.effort"),
+    "include_reasoning": Refusal(
+        on, "null or true", "include_reasoning is called thinking.display here."
+    ),
+    "text": renamed("text", "output_config"),
+    "continue_final_message": Refusal(
+        absent, "null", "An answer goes on from a last message of the assistant by itself."
+    ),
+    "add_generation_prompt": Refusal(
+        absent, "null", "An answer goes on from a last message of the assistant by itself."
+    ),
 }
 
 _IGNORED: Mapping[str, str] = {
+    **IGNORED,
+    "stream_options": "A stream tells its usage anyway.",
     "anthropic_beta": "It names features, each of which has fields of its own.",
     "anthropic_version": "There is one version.",
     "betas": "It names features, each of which has fields of its own.",
@@ -217,7 +242,7 @@ def _request(
 ) -> TextRequest:
     system = "" if body.system is None else read_system(body.system)
     messages = read_conversation(body.messages)
-    thinks = _thinks(body.thinking)
+    thinks = _thinks(body.thinking, enabled=body.enable_thinking)
     continued = _is_continued(messages, len(body.messages) - 1, thinks=bool(thinks))
     if messages and messages[-1].role == "assistant" and not continued:
         messages.pop()
@@ -262,9 +287,16 @@ def _is_continued(messages: Sequence[Message], index: int, *, thinks: bool) -> b
     return bool(last.content)
 
 
-def _thinks(thinking: _Thinking | None) -> bool | None:
+def _thinks(thinking: _Thinking | None, *, enabled: bool | None) -> bool | None:
     if thinking is None:
-        return None
+        return enabled
+    asked = _asks_for_thinking(thinking)
+    if enabled is not None and enabled != asked:
+        raise BadRequest("enable_thinking contradicts thinking.", param="enable_thinking")
+    return asked
+
+
+def _asks_for_thinking(thinking: _Thinking) -> bool:
     if thinking.type == "disabled":
         return False
     if thinking.type not in ("adaptive", "enabled"):
@@ -278,12 +310,12 @@ def _thinks(thinking: _Thinking | None) -> bool | None:
 
 def _check_budget(thinking: _Thinking, max_tokens: int) -> None:
     """Refuses a budget that would end the thinking before `max_tokens` does."""
-    if thinking.type != "enabled" or thinking.budget_tokens is None:
+    if thinking.type == "disabled" or thinking.budget_tokens is None:
         return
     if thinking.budget_tokens < max_tokens - 1:
         raise Unsupported(
             "This version of mlx-fleet does not hold thinking to a budget; use thinking of type "
-            "adaptive, or a budget_tokens of max_tokens - 1.",
+            "adaptive without one, or a budget_tokens of max_tokens - 1.",
             param="thinking.budget_tokens",
         )
 

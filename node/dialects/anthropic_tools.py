@@ -17,6 +17,7 @@ FORCED = ("any", "tool")
 
 class ToolChoice(Lenient):
     type: str
+    name: str | None = None
     disable_parallel_tool_use: bool | None = None
 
 
@@ -52,6 +53,10 @@ def read_tools(
     if kind not in ("auto", "none"):
         raise BadRequest(
             "tool_choice.type must be auto, any, tool or none.", param="tool_choice.type"
+        )
+    if choice is not None and choice.name is not None:
+        raise BadRequest(
+            "tool_choice.name is only allowed with type tool.", param="tool_choice.name"
         )
     return tuple(tools.values()) if kind == "auto" else ()
 

@@ -46,6 +46,16 @@ def falsy(value: object) -> bool:
     return not value
 
 
+def off(value: object) -> bool:
+    """Only null and false; not 0, which says something."""
+    return value is None or value is False
+
+
+def on(value: object) -> bool:
+    """Only null and true."""
+    return value is None or value is True
+
+
 def only(*values: object) -> Callable[[object], bool]:
     """null, or one of these values; true and false are not 1 and 0."""
     return lambda value: (

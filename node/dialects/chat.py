@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.base import AnswerHead
-from node.dialects.body import FieldTable, Refusal, absent, only, unsupported
+from node.dialects.body import FieldTable, Lenient, unsupported
 from node.dialects.chat_answer import ChatAnswer, ChatStyle, ReasoningField
 from node.dialects.chat_messages import MessageBody, read_messages
 from node.dialects.chat_tools import (
@@ -16,11 +16,16 @@ from node.dialects.chat_tools import (
     read_tools,
     wants_no_calls,
 )
-from node.dialects.openai_body import IGNORED, NOTES, REFUSED, OpenAIBody, off, wants_usage
+from node.dialects.openai_body import NOTES, REFUSED, OpenAIBody, wants_usage
+from node.dialects.refusals import IGNORED, refuse_reasoning, renamed
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.template import Effort, template_options
 from node.errors import BadRequest
 from node.request import Content, Message, TextPart, TextRequest, Tool
+
+
+class _Reasoning(Lenient):
+    effort: Effort | None = None
 
 
 class ChatBody(OpenAIBody):
@@ -31,6 +36,7 @@ class ChatBody(OpenAIBody):
     functions: list[FunctionBody] | None = None
     function_call: object = None
     reasoning_effort: Effort | None = None
+    reasoning: _Reasoning | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
@@ -62,6 +68,8 @@ CHAT = FieldTable(
         "reasoning_effort": (
             "none to max, for templates that know efforts; none turns thinking off."
         ),
+        "reasoning": "Another place for `reasoning_effort`: `effort`. What else it may hold is "
+        "refused.",
         "enable_thinking": "For templates that know it; null leaves it to the template.",
         "chat_template_kwargs": (
             "More variables for the template; `enable_thinking` and `reasoning_effort` of the body "
@@ -78,18 +86,13 @@ CHAT = FieldTable(
     },
     refused={
         **REFUSED,
-        "documents": Refusal(absent, "null"),
-        "chat_template": Refusal(absent, "null", "The template is the model's own."),
-        "add_special_tokens": Refusal(off, "null or false"),
-        "reasoning_format": Refusal(
-            only("auto", "deepseek", "parsed"), "null, auto, deepseek or parsed"
-        ),
-        "modalities": Refusal(lambda value: not value or value == ["text"], 'null or `["text"]`'),
-        "audio": Refusal(absent, "null"),
-        "prediction": Refusal(absent, "null"),
-        "web_search_options": Refusal(absent, "null"),
-        "moderation": Refusal(absent, "null"),
-        "verbosity": Refusal(only("medium"), "null or medium"),
+        "input": renamed("input", "messages"),
+        "instructions": renamed("instructions", "a message of the role system"),
+        "prompt": renamed("prompt", "messages"),
+        "system": renamed("system", "a message of the role system"),
+        "text": renamed("text", "response_format or verbosity"),
+        "thinking": renamed("thinking", "enable_thinking"),
+        "output_config": renamed("output_config", "reasoning_effort"),
     },
     ignored=IGNORED,
 )
@@ -125,13 +128,27 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
         parallel_tool_calls=parsed.parallel_tool_calls is not False and not is_legacy,
         template=template_options(
             thinking=parsed.enable_thinking,
-            effort=parsed.reasoning_effort,
+            effort=_effort(parsed),
             kwargs=parsed.chat_template_kwargs,
         ),
         continue_final=_continues(parsed, messages[-1]),
     )
     reasoning = None if parsed.include_reasoning is False else reasoning_field
     return AskedChat(request, ChatStyle(usage, reasoning, is_legacy))
+
+
+def _effort(body: ChatBody) -> Effort | None:
+    """Of either field. Raises `BadRequest` if they contradict each other, or `Unsupported`."""
+    if body.reasoning is None:
+        return body.reasoning_effort
+    refuse_reasoning(body.reasoning)
+    for name in ("summary", "generate_summary", "context", "mode"):
+        if (body.reasoning.model_extra or {}).get(name) is not None:
+            raise unsupported(f"reasoning.{name} in a chat", f"reasoning.{name}")
+    effort = body.reasoning.effort
+    if None not in (effort, body.reasoning_effort) and effort != body.reasoning_effort:
+        raise BadRequest("reasoning.effort contradicts reasoning_effort.", param="reasoning.effort")
+    return body.reasoning_effort if effort is None else effort
 
 
 def _tools(body: ChatBody) -> tuple[Tool, ...]:

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 import msgspec
 
 from node.dialects.base import AnswerHead, Collected
-from node.dialects.body import MAX_INT, FieldTable, Refusal, absent, falsy, only
+from node.dialects.body import MAX_INT, FieldTable, Refusal, absent, falsy, off, on, only
 from node.dialects.openai_body import (
     DONE,
-    IGNORED,
     KEEP_ALIVE,
     NOTES,
     REFUSED,
     OpenAIBody,
-    on,
     usage_fields,
     wants_usage,
 )
 from node.dialects.openai_errors import error_body
+from node.dialects.refusals import IGNORED, renamed
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.errors import BadRequest, NodeError, Unsupported
 from node.protocol.messages import FinishReason
@@ -26,6 +25,7 @@ from node.request import TextRequest
 from node.types import Accepted, Delta, Part
 
 _ONLY_CHATS = "Only /v1/chat/completions knows messages and tools."
+_NO_TEMPLATE = "A prompt goes without a chat template."
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,11 +43,23 @@ COMPLETIONS = FieldTable(
         "tool_choice": Refusal(only("none", "auto"), "null, none or auto", _ONLY_CHATS),
         "functions": Refusal(falsy, "null or empty", _ONLY_CHATS),
         "function_call": Refusal(only("none", "auto"), "null, none or auto", _ONLY_CHATS),
-        "reasoning_effort": Refusal(absent, "null", "A prompt goes without a chat template."),
-        "enable_thinking": Refusal(absent, "null", "A prompt goes without a chat template."),
-        "chat_template_kwargs": Refusal(
-            falsy, "null or empty", "A prompt goes without a chat template."
+        "parallel_tool_calls": Refusal(on, "null or true", _ONLY_CHATS),
+        "messages": Refusal(falsy, "null or empty", _ONLY_CHATS),
+        "reasoning_effort": Refusal(absent, "null", _NO_TEMPLATE),
+        "reasoning": Refusal(falsy, "null or empty", _NO_TEMPLATE),
+        "enable_thinking": Refusal(absent, "null", _NO_TEMPLATE),
+        "thinking": Refusal(falsy, "null or empty", _NO_TEMPLATE),
+        "output_config": Refusal(falsy, "null or empty", _NO_TEMPLATE),
+        "include_reasoning": Refusal(
+            on, "null or true", "A completion's text holds all that the model says."
         ),
+        "chat_template_kwargs": Refusal(falsy, "null or empty", _NO_TEMPLATE),
+        "continue_final_message": Refusal(off, "null or false", _NO_TEMPLATE),
+        "add_generation_prompt": Refusal(off, "null or false", _NO_TEMPLATE),
+        "input": renamed("input", "prompt"),
+        "instructions": Refusal(falsy, "null or empty", _NO_TEMPLATE),
+        "system": Refusal(falsy, "null or empty", _NO_TEMPLATE),
+        "text": renamed("text", "response_format"),
         "add_special_tokens": Refusal(on, "null or true"),
     },
     ignored=IGNORED,

@@ -11,9 +11,19 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.base import AnswerHead
-from node.dialects.body import FieldTable, Lenient, Refusal, absent, falsy, only, unsupported
+from node.dialects.body import (
+    FieldTable,
+    Lenient,
+    Refusal,
+    absent,
+    falsy,
+    off,
+    on,
+    only,
+    unsupported,
+)
 from node.dialects.chat_tools import wants_no_calls
-from node.dialects.openai_body import IGNORED, REFUSED
+from node.dialects.refusals import IGNORED, REFUSED_BY_ALL, refuse_reasoning, renamed
 from node.dialects.responses_answer import ResponseFacts
 from node.dialects.responses_events import ResponseWriter
 from node.dialects.responses_input import (
@@ -94,10 +104,6 @@ class ResponsesBody(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
-def _renamed(name: str) -> Refusal:
-    return Refusal(absent, "null", f"For /v1/responses the field is {name}.")
-
-
 def _is_plain_cache(value: object) -> bool:
     """Whether these cache options are hints at most."""
     if not isinstance(value, Mapping):
@@ -152,31 +158,40 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         ),
     },
     refused={
-        **{name: refusal for name, refusal in REFUSED.items() if name != "store"},
-        "background": Refusal(falsy, "null or false"),
-        "background_options": Refusal(absent, "null"),
+        **REFUSED_BY_ALL,
         "conversation": Refusal(
             absent,
             "null",
             "This version of mlx-fleet has no conversations; use previous_response_id.",
         ),
         "prompt": Refusal(absent, "null", "This version of mlx-fleet has no stored prompts."),
-        "truncation": Refusal(only("disabled"), "null or disabled"),
-        "max_tool_calls": Refusal(absent, "null"),
         "top_logprobs": Refusal(only(0), "null or 0"),
         "context_management": Refusal(falsy, "null or empty"),
-        "moderation": Refusal(absent, "null"),
-        "access_programs": Refusal(absent, "null"),
         "prompt_cache_options": Refusal(
             _is_plain_cache,
             "null, or `mode` implicit and `ttl`",
             "Every prompt is cached by itself.",
         ),
-        "max_tokens": _renamed("max_output_tokens"),
-        "max_completion_tokens": _renamed("max_output_tokens"),
-        "response_format": _renamed("text.format"),
-        "reasoning_effort": _renamed("reasoning.effort"),
-        "messages": _renamed("input"),
+        "max_tokens": renamed("max_tokens", "max_output_tokens"),
+        "max_completion_tokens": renamed("max_completion_tokens", "max_output_tokens"),
+        "response_format": renamed("response_format", "text.format"),
+        "reasoning_effort": renamed("reasoning_effort", "reasoning.effort"),
+        "verbosity": Refusal(
+            only("medium"), "null or medium", "verbosity is called text.verbosity here."
+        ),
+        "output_config": renamed("output_config", "reasoning.effort"),
+        "thinking": renamed("thinking", "reasoning.effort or enable_thinking"),
+        "stop_sequences": renamed("stop_sequences", "stop"),
+        "system": renamed("system", "instructions"),
+        "functions": renamed("functions", "tools"),
+        "function_call": Refusal(
+            only("none", "auto"), "null, none or auto", "function_call is called tool_choice here."
+        ),
+        "continue_final_message": Refusal(off, "null or false"),
+        "add_generation_prompt": Refusal(on, "null or true"),
+        "include_reasoning": Refusal(on, "null or true"),
+        "service_tier": Refusal(only("auto", "default"), "null, auto or default"),
+        "messages": renamed("messages", "input"),
     },
     ignored={
         **{
@@ -308,6 +323,7 @@ def _summary(reasoning: _Reasoning) -> str | None:
 
 
 def _refuse_reasoning(reasoning: _Reasoning) -> None:
+    refuse_reasoning(reasoning)
     if reasoning.context not in (None, "auto"):
         raise unsupported(f"reasoning context {reasoning.context}", "reasoning.context")
     if reasoning.mode not in (None, "standard"):

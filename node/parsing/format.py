@@ -82,7 +82,7 @@ class ReasoningFormat:
 _NEAR = 256
 """Characters before a place in the prompt that tell whether an answer begins there."""
 _ROLE = r"(?:assistant|model|bot|gpt|ai)?"
-_HEADER = re.compile(rf"(?:\A|[>\])|]\s*{_ROLE}:?)\s*\Z", re.IGNORECASE)
+_HEADER = re.compile(rf"(?:\A|[>\])|])\s*{_ROLE}:?\s*\Z", re.IGNORECASE)
 """Ends of what stands before an answer: markup, and who speaks."""
 _NO_WORDS = re.compile(r"(?:\A|\n|[^\w\s.,;])[ \t]*\Z")
 """Ends of what are not the first words of an answer. Who speaks may be told in any way."""

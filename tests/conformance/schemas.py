@@ -17,6 +17,13 @@ from node.dialects.chat import read_chat
 from node.dialects.completions import read_completion
 from node.dialects.openai_errors import error_body as openai_error_body
 from node.dialects.responses import read_responses
+from node.dialects.responses_answer import StoredResponse
+from node.dialects.responses_stored import (
+    ItemsPage,
+    deleted_body,
+    input_items_body,
+    retrieved_body,
+)
 from node.errors import EngineFault, UnknownModel
 from node.protocol.models import ModelCard, models_body
 from node.types import Accepted, PartKind
@@ -40,6 +47,18 @@ _CHAT = {
     "stream_options": {"include_usage": True},
 }
 _RESPONSES = {"input": [_ASK], "tools": [{"type": "function", **each} for each in _FUNCTIONS]}
+_TURN = (
+    {"role": "developer", "content": "You keep the harbour's log."},
+    {"role": "user", "content": [{"type": "input_text", "text": "Where is the Aurora?"}]},
+    {
+        "type": "reasoning",
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": "I look it up."}],
+    },
+    {"role": "assistant", "content": "Let me see."},
+    {"type": "function_call", "call_id": "call_1", "name": "find_ship", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "call_1", "output": "berth 4"},
+)
 _MESSAGES = {
     "max_tokens": 64,
     "messages": [_ASK],
@@ -193,6 +212,8 @@ def check_schemas(corpus: Path) -> Result:
                 check_whole(schemas, dialect, sample)
                 check_stream(schemas, dialect, sample)
         check_failure(schemas, dialect)
+    for sample in SAMPLES:
+        check_stored(schemas, sample)
     check_bodies(schemas)
     return schemas.result()
 
@@ -246,6 +267,35 @@ def check_stream(schemas: Schemas, dialect: Dialect, sample: Sample) -> None:
     joined = [text for text in dialect.arguments(events).values() if text]
     problem = None if joined == expected else f"{joined}, not {expected}"
     schemas.expect(f"{dialect.name}, joined arguments", problem)
+
+
+def check_stored(schemas: Schemas, sample: Sample) -> None:
+    """What the paths of a stored response answer."""
+    stored = _stored(sample)
+    for seals in (False, True):
+        response = json.loads(retrieved_body(stored.body, seals_reasoning=seals))
+        schemas.check("stored response", response, ("Response", "openai.Response"))
+        for is_ascending in (False, True):
+            page = ItemsPage(is_ascending=is_ascending, seals_reasoning=seals)
+            items = json.loads(input_items_body(stored, page))
+            schemas.check("input items", items, ("ResponseItemList",))
+    deleted = json.loads(deleted_body(stored.response_id))
+    expected = {"id": stored.response_id, "object": "response", "deleted": True}
+    schemas.expect("deleted", None if deleted == expected else f"{deleted}")
+
+
+def _stored(sample: Sample) -> StoredResponse:
+    """A turn whose input is an item of each kind, and whose answer is the sample."""
+    asked = read_responses(json.dumps({"model": "small", **_RESPONSES, "input": _TURN}).encode())
+    writer = asked.writer(HEAD)
+    writer.accepted(Accepted("row", USAGE.prompt_tokens, USAGE.cached_tokens))
+    collected = Collected(finish=sample.finish, stop=sample.stop, usage=USAGE)
+    for step in sample.steps:
+        collected.add(step)
+    writer.whole(collected)
+    stored = writer.record()
+    assert stored is not None
+    return stored
 
 
 def check_failure(schemas: Schemas, dialect: Dialect) -> None:

@@ -9,7 +9,8 @@ import pytest
 from node.dialects.base import Asked
 from node.dialects.chat import CHAT, read_chat
 from node.dialects.completions import COMPLETIONS, read_completion
-from node.dialects.openai_body import IGNORED, REFUSED, usage_fields
+from node.dialects.openai_body import REFUSED, usage_fields
+from node.dialects.refusals import IGNORED
 from node.errors import BadRequest, EngineFault, Unsupported
 from node.request import TextRequest
 from node.types import SamplingParams

@@ -42,6 +42,7 @@ HEAD = "<|im_start|>assistant\n"
         f"{HEAD}</think>The tag <think>",
         "<|assistant|>The tag <think>",
         "[/INST]The tag <think> is",
+        "The assistant: <think> is",
     ],
 )
 def test_an_answer_that_the_prompt_begins_may_speak_of_reasoning(tail: str) -> None:
@@ -57,8 +58,9 @@ def test_an_opener_where_the_answer_begins_counts_whatever_stands_before(head: s
     assert read("a</think>b", reasoning="think", tail=f"{head}<think>\n") == Said("b", "a")
 
 
-def test_reasoning_that_the_prompt_begins_goes_on() -> None:
-    form = output_format(reasoning="think", tail=f"{HEAD}<think>\nThe tag <think>")
+@pytest.mark.parametrize("head", [HEAD, "assistant: ", "\n Assistant:\n", "model", ""])
+def test_reasoning_that_the_prompt_begins_goes_on(head: str) -> None:
+    form = output_format(reasoning="think", tail=f"{head}<think>\nThe tag <think>")
     parts = collect(form, [" is mine</think>b"])
     assert parts.text(PartKind.REASONING) == " is mine"
     assert parts.text(PartKind.CONTENT) == "b"
