@@ -49,14 +49,15 @@ def test_an_answer_is_read_by_the_formats_of_its_template(tmp_path: Path) -> Non
     assert row.output.tools == (ToolSchema("f"),)
 
 
-def test_without_tools_no_calls_are_read(tmp_path: Path) -> None:
+def test_without_tools_there_is_nothing_to_call(tmp_path: Path) -> None:
     request = asking(USER)
     row = generate_request(request, "u", renderer_of(tmp_path, OPEN).render(request), INFO)
-    assert row.output == OutputFormat("think", "none", OPENED)
+    assert row.output == OutputFormat("think", "hermes", OPENED)
+    assert row.output.tools == ()
 
 
 def test_where_nothing_is_told_apart_there_is_nothing_to_read(tmp_path: Path) -> None:
-    plain = Prompt((1,), formats=Formats("none", "hermes"))
+    plain = Prompt((1,), formats=Formats("none", "auto"))
     assert generate_request(asking(USER), "u", plain, INFO).output is None
     off = Prompt((1,), formats=Formats("none", "none"))
     assert generate_request(asking(USER, tools=(TOOL,)), "u", off, INFO).output is None
