@@ -75,7 +75,9 @@ async def test_usage_comes_in_its_own_chunk_when_asked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 async def test_a_whole_answer_equals_the_collected_stream(tmp_path: Path, path: str) -> None:
-    body: dict[str, Any] = chat_body("same") | {"prompt": "same", "max_tokens": 7}
+    body: dict[str, Any] = chat_body("same", max_tokens=7)
+    if path == "/v1/completions":
+        body = {"model": "scripted", "prompt": "same", "max_tokens": 7}
     async with running(tmp_path) as agent:
         streamed = await agent.client.post(path, json=body | {"stream": True})
         whole = await agent.client.post(path, json=body)
