@@ -76,6 +76,8 @@ class RowStream:
         self.failure: NodeError | None = None
         self._on_end = on_end
         self._deltas: list[Delta] = []
+        self._told: dict[int, int] = {}
+        """Tokens of each choice so far."""
         self._waiter: asyncio.Future[None] | None = None
 
     async def answered(self) -> Accepted:
@@ -104,11 +106,12 @@ class RowStream:
 
     def on_delta(self, delta: Delta) -> None:
         self._deltas.append(delta)
-        self.token_count = delta.token_count
+        self.token_count += delta.token_count - self._told.get(delta.choice, 0)
+        self._told[delta.choice] = delta.token_count
         if delta.parts and self.first_content_s is None:
             self.first_content_s = time.monotonic()
             self.progress = None
-        if delta.finish is not None:
+        if delta.is_last:
             self._end(delta)
         self._wake()
 
@@ -295,7 +298,7 @@ class EngineLink:
             row = rows.get(delta.uid)
             if row is None:
                 continue
-            if delta.finish is not None:
+            if delta.is_last:
                 del rows[delta.uid]
             row.on_delta(delta)
         for progress in frame.progress:

@@ -322,6 +322,10 @@ def generate_request(
         prompt.reusable_tokens,
         prompt.dropped_answer,
         output=_output(request, prompt),
+        constraint=request.constraint,
+        thinking_tokens=request.thinking_tokens,
+        logprobs=request.logprobs,
+        choices=request.choices,
     )
 
 
@@ -334,13 +338,28 @@ def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
     if reasoning == tool_calls == NONE:
         return None
     # Without any the markup of calls is text, which the engine must know to keep its tokens.
-    tools = request.tools if tool_calls != NONE else ()
+    tools = _callable(request) if tool_calls != NONE else ()
     return OutputFormat(
         reasoning,
         tool_calls,
         prompt.tail,
-        tuple(ToolSchema(tool.name, dict(tool.parameters)) for tool in tools),
+        tools,
         request.parallel_tool_calls,
+        must_call=request.must_call,
+    )
+
+
+def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
+    wanted = request.callable_tools
+    return tuple(
+        ToolSchema(
+            tool.name,
+            dict(tool.parameters),
+            strict=tool.function.get("strict") is True,
+            param=f"tools[{at}].parameters",
+        )
+        for at, tool in enumerate(request.tools)
+        if wanted is None or tool.name in wanted
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from node.types import SamplingParams
+from node.types import Constraint, SamplingParams
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -103,3 +103,15 @@ class TextRequest:
     template: TemplateOptions = TemplateOptions()
     continue_final: bool = False
     """The answer goes on from the last message, which is an assistant's, in place of a new one."""
+    callable_tools: tuple[str, ...] | None = None
+    """Names of those of `tools` that may be called; None: all. The template shows all the same."""
+    must_call: bool = False
+    """The answer is a call, or several where `parallel_tool_calls` lets it."""
+    constraint: Constraint | None = None
+    """What the answer's text has to be."""
+    thinking_tokens: int | None = None
+    """Most tokens of reasoning; None: as many as the model's default says, or no limit."""
+    logprobs: int | None = None
+    """As in `GenerateRequest`."""
+    choices: int = 1
+    """How many answers."""

@@ -60,7 +60,7 @@ class EventStream:
                     continue
                 deltas = () if isinstance(batch, Progress) else batch
                 is_last = _is_complete(deltas)
-                body = self._spell(deltas, is_last=is_last)
+                body = self._spell(deltas)
                 # Tokens may come for long without text, so a batch is not yet an end of silence.
                 if not body and time.monotonic() - self._written_s >= silence_s * _NEARLY:
                     body = self._filler(batch)
@@ -75,13 +75,17 @@ class EventStream:
             await self._before_end()
             await self._write(error, more=False)
 
-    def _spell(self, deltas: Sequence[Delta], *, is_last: bool) -> bytes:
-        spell = self._writer.parts
-        if len(deltas) == 1 and not is_last:
-            return spell(deltas[0].parts) if deltas[0].parts else b""
-        pieces = [spell(delta.parts) for delta in deltas if delta.parts]
-        if is_last:
-            pieces.append(self._writer.ending(deltas[-1]))
+    def _spell(self, deltas: Sequence[Delta]) -> bytes:
+        writer = self._writer
+        if len(deltas) == 1 and deltas[0].finish is None:
+            delta = deltas[0]
+            return writer.parts(delta.parts, delta.choice) if delta.parts else b""
+        pieces: list[bytes] = []
+        for delta in deltas:
+            if delta.parts:
+                pieces.append(writer.parts(delta.parts, delta.choice))
+            if delta.finish is not None:
+                pieces.append(writer.ending(delta))
         return b"".join(pieces)
 
     def _filler(self, batch: Batch) -> bytes:
@@ -105,21 +109,25 @@ async def collect(
     batches: Batches, writer: Writer, before_end: BeforeEnd = _nothing
 ) -> tuple[bytes, Headers]:
     """The whole answer as JSON, by the same road, and headers about it. Raises a `NodeError`."""
-    parts: list[Part] = []
+    parts: dict[int, list[Part]] = {}
+    answers: dict[int, Collected] = {}
     last: Delta | None = None
     async for batch in batches:
         if isinstance(batch, Accepted):
             writer.accepted(batch)
             continue
         for delta in () if isinstance(batch, Progress) else batch:
-            parts += delta.parts
-            last = delta
-    if last is None or last.finish is None:
+            parts.setdefault(delta.choice, []).extend(delta.parts)
+            if delta.finish is not None:
+                answers[delta.choice] = Collected(finish=delta.finish, stop=delta.stop)
+                last = delta
+    if last is None or not last.is_last:
         raise EngineFault("The engine ended the request without its accounts.")
-    # A cancelled answer may have none; whether it is told without them is the writer's to say.
-    collected = Collected(finish=last.finish, stop=last.stop, usage=last.usage)
-    collected.add(parts)
-    body = writer.whole(collected)
+    # A cancelled answer may have no usage; whether it is told without is the writer's to say.
+    for choice, collected in answers.items():
+        collected.usage = last.usage
+        collected.add(parts[choice])
+    body = writer.whole([answers[choice] for choice in sorted(answers)])
     await before_end()
     return body, [] if last.usage is None else cached_header(last.usage.cached_tokens)
 
@@ -131,4 +139,4 @@ def cached_header(cached_tokens: int) -> Headers:
 
 def _is_complete(deltas: Sequence[Delta]) -> bool:
     """Whether the last delta ends the answer."""
-    return bool(deltas) and deltas[-1].finish is not None
+    return bool(deltas) and deltas[-1].is_last

@@ -55,6 +55,33 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """Only prefill the prompt and keep it, pinned; there is no output."""
     output: "OutputFormat | None" = None
     """None: the output is content, as it comes."""
+    constraint: "Constraint | None" = None
+    """What the answer must be; nothing where `output.must_call` is set, since calls go before."""
+    thinking_tokens: int | None = None
+    """Most tokens of reasoning before its end is forced; None: no limit."""
+    logprobs: int | None = None
+    """How many of the likeliest tokens are told with each token of content; 0: its own probability
+    only; None: none."""
+    choices: int = 1
+    """Answers to the same prompt, which is prefilled once; the i-th has `seed` + i."""
+
+
+class ConstraintKind(StrEnum):
+    JSON_OBJECT = "json_object"
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+    CHOICE = "choice"
+
+
+class Constraint(msgspec.Struct, frozen=True):
+    """What the text of an answer has to be, reasoning aside."""
+
+    kind: ConstraintKind
+    param: str
+    """The body's field that asks for it, for errors."""
+    text: str = ""
+    """The schema as JSON; the pattern; the grammar; a JSON list of strings for `CHOICE`."""
 
 
 class ToolSchema(msgspec.Struct, frozen=True):
@@ -63,6 +90,10 @@ class ToolSchema(msgspec.Struct, frozen=True):
     name: str
     parameters: dict[str, Any] = {}
     """JSON schema of the arguments, an object; empty where the client gave none."""
+    strict: bool = False
+    """The arguments are held to the schema also where no call is forced."""
+    param: str = "tools"
+    """The body's field that holds the schema, for errors."""
 
 
 class OutputFormat(msgspec.Struct, frozen=True):
@@ -81,6 +112,10 @@ class OutputFormat(msgspec.Struct, frozen=True):
     """False: the row ends with its first call."""
     repeated_calls: bool = False
     """True: a call that says exactly what an earlier one said is told again."""
+    must_call: bool = False
+    """The answer is a call of one of `tools`, or several where `parallel_calls` lets it."""
+    must_call_param: str = "tool_choice"
+    """The body's field that asks for it, for errors."""
 
 
 class PartKind(StrEnum):
@@ -92,6 +127,24 @@ class PartKind(StrEnum):
     """A piece of the JSON of the arguments of the call that began last."""
 
 
+class Alternative(msgspec.Struct, frozen=True, array_like=True):
+    """A token that could have been, or was."""
+
+    text: str
+    """Torn characters replaced."""
+    data: bytes
+    logprob: float
+    """Natural logarithm of its probability under the distribution that was sampled from."""
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """A token of content."""
+
+    token: Alternative
+    top: tuple[Alternative, ...] = ()
+    """The likeliest first; fewer than asked for where no other could be sampled."""
+
+
 class Part(msgspec.Struct, frozen=True, array_like=True):
     """A piece of output. `text` is never empty, but of a `TOOL_START`."""
 
@@ -101,6 +154,9 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
     """Number of the call within the answer, from 0; also of `TOOL_ARGS`."""
     name: str = ""
     call_id: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of `CONTENT`, if asked for: the tokens that it came with. Their texts need not be its text:
+    what a stop string or markup holds back comes with later parts, or never."""
 
 
 class RowUsage(msgspec.Struct, frozen=True, array_like=True):
@@ -114,10 +170,14 @@ class RowUsage(msgspec.Struct, frozen=True, array_like=True):
     decode_s: float
     reasoning_tokens: int = 0
     """Share of `completion_tokens`."""
+    reasoning_overflow_tokens: int = 0
+    """Share of `reasoning_tokens` that a budget has not room for: the forced end's, and those that
+    completed a torn character."""
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """What one engine step brought for one row. The last one of a row has `finish` and `usage`."""
+    """What one engine step brought for one choice. The last one of a choice has `finish`, the last
+    one of a request `usage` too: prompt counted once, output of all choices."""
 
     uid: str
     parts: tuple[Part, ...]
@@ -129,6 +189,14 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """A sentence, where `finish` is error."""
     stop: str | None = None
     """The stop string that ended the row."""
+    choice: int = 0
+    open_choices: int = 0
+    """How many choices go on; with `finish`, 0 means that the request has ended."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the request ends with it."""
+        return self.finish is not None and not self.open_choices
 
 
 # --- agent to engine -------------------------------------------------------------------------

@@ -212,10 +212,11 @@ class _Service:
         engine = self._engine
         match command:
             case Submit():
-                self._send(engine.submit(command.request))
+                answer = engine.submit(command.request)
+                if answer is not None:
+                    self._send(answer)
             case Cancel():
-                last = engine.cancel(command.uid)
-                return [] if last is None else [last]
+                return engine.cancel(command.uid)
             case SetLease():
                 # Before the engine tries: one that fails half-way counts by what it then holds.
                 self._lease = command.lease
@@ -240,6 +241,8 @@ class _Service:
         return self._engine.reset(reason)
 
     def _tell(self, deltas: list[Delta]) -> None:
+        for answer in self._engine.take_answers():
+            self._send(answer)
         progress = self._engine.take_progress()
         cache_events = self._engine.take_cache_events()
         if deltas or progress or cache_events:

@@ -169,9 +169,9 @@ class Requests:
                 is_open = True
                 while is_open:
                     deltas = await row.next(tick_s)
-                    if deltas and deltas[-1].finish is not None:
-                        raise_unless_complete(deltas[-1])
-                        is_open = False
+                    for delta in deltas:
+                        raise_unless_complete(delta)
+                        is_open = is_open and not delta.is_last
                     yield deltas or row.progress or ()
             finally:
                 take_back(start)

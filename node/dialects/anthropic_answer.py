@@ -63,7 +63,7 @@ class MessageWriter:
     def accepted(self, accepted: Accepted) -> None:
         self._accepted = accepted
 
-    def parts(self, parts: Sequence[Part]) -> bytes:
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         """Empty where the client sees nothing of the parts."""
         pieces: list[bytes] = []
         for part in parts:
@@ -96,8 +96,9 @@ class MessageWriter:
         body = error_body(error, "req_" + self._head.request_id)
         return b"event: error\ndata: " + body + b"\n\n"
 
-    def whole(self, collected: Collected) -> bytes:
+    def whole(self, answers: Sequence[Collected]) -> bytes:
         """Raises `EngineFault` if the engine gave no accounts."""
+        collected = answers[0]
         reason, stop = _stop_reason(collected.finish, collected.stop, called=bool(collected.calls))
         message = self._message(self._blocks(collected), reason, stop)
         return _encode({**message, "usage": _usage(collected.usage)})

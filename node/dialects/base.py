@@ -78,8 +78,9 @@ class Collected:
 
 
 class Writer(Protocol):
-    """Spells one answer. Used by one task: `accepted` at most once and first, then either `parts`
-    again and again and one of `ending` or `error`, or `whole`."""
+    """Spells one answer, or the choices of a request for several. Used by one task: `accepted` at
+    most once and first, then either `parts` again and again and `ending` for each choice, or
+    `error`; or `whole`."""
 
     silence: bytes
     """What a stream sends where there is nothing to say: a comment, or a ping."""
@@ -87,19 +88,20 @@ class Writer(Protocol):
     def accepted(self, accepted: Accepted) -> None:
         """The engine has taken the request: its prompt's tokens are known."""
 
-    def parts(self, parts: Sequence[Part]) -> bytes:
-        """The events of some parts, the stream's opening ones before the first; empty where the
-        client is not to see them."""
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
+        """The events of some parts of a choice, the stream's opening ones before the first; empty
+        where the client is not to see them."""
 
     def ending(self, last: Delta) -> bytes:
-        """The events that end a stream, the opening ones too where nothing was said. `last` ends
-        with `STOP` or `LENGTH`; its parts have been given to `parts` already."""
+        """The events that end a choice, and the stream where it is the last one, the opening ones
+        too where nothing was said. `last` ends with `STOP` or `LENGTH`; its parts have been given
+        to `parts` already."""
 
     def error(self, error: NodeError) -> bytes:
         """The event of a failure within a stream. Nothing follows it."""
 
-    def whole(self, collected: Collected) -> bytes:
-        """The JSON of stream=false."""
+    def whole(self, answers: Sequence[Collected]) -> bytes:
+        """The JSON of stream=false; the usage of each is that of all."""
 
 
 class Asked(Protocol):

@@ -73,7 +73,7 @@ class ChatAnswer:
     def accepted(self, accepted: Accepted) -> None:
         """A chat's stream tells usage at its end only."""
 
-    def parts(self, parts: Sequence[Part]) -> bytes:
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         """As `Writer.parts`; empty for reasoning that is not sent."""
         pieces: list[bytes] = []
         for part in parts:
@@ -107,8 +107,9 @@ class ChatAnswer:
     def error(self, error: NodeError) -> bytes:
         return b"data: " + error_body(error) + b"\n\n"
 
-    def whole(self, collected: Collected) -> bytes:
+    def whole(self, answers: Sequence[Collected]) -> bytes:
         """As `Writer.whole`. Raises `EngineFault` without usage."""
+        collected = answers[0]
         calls = collected.calls
         choice = {
             "index": 0,

@@ -134,7 +134,7 @@ class CompletionAnswer:
     def accepted(self, accepted: Accepted) -> None:
         """A completion's stream tells usage at its end only."""
 
-    def parts(self, parts: Sequence[Part]) -> bytes:
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         pieces: list[bytes] = []
         for part in parts:
             pieces += (self._head, _encode(part.text), self._tail)
@@ -151,8 +151,9 @@ class CompletionAnswer:
     def error(self, error: NodeError) -> bytes:
         return b"data: " + error_body(error) + b"\n\n"
 
-    def whole(self, collected: Collected) -> bytes:
+    def whole(self, answers: Sequence[Collected]) -> bytes:
         """As `Writer.whole`. Raises `EngineFault` without usage."""
+        collected = answers[0]
         choice = {
             "index": 0,
             "text": "".join(segment.text for segment in collected.segments),

@@ -108,7 +108,7 @@ class ResponseWriter:
     def accepted(self, accepted: Accepted) -> None:
         """Usage is told at the end only."""
 
-    def parts(self, parts: Sequence[Part]) -> bytes:
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
         pieces: list[bytes] = []
         for part in parts:
             item = self._open
@@ -146,7 +146,8 @@ class ResponseWriter:
         self._add(pieces, _FINAL_EVENT["failed"], {"response": msgspec.Raw(self._final)})
         return b"".join(pieces)
 
-    def whole(self, collected: Collected) -> bytes:
+    def whole(self, answers: Sequence[Collected]) -> bytes:
+        collected = answers[0]
         status = STATUS[collected.finish]
         usage = usage_of(collected.finish, collected.usage)
         last = len(collected.segments) - 1

@@ -23,11 +23,13 @@ class Engine(Protocol):
 
     info: Loaded
 
-    def submit(self, request: GenerateRequest) -> Accepted | Refused:
-        """Takes a row in; it waits inside the engine until there is room. Never blocks."""
+    def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
+        """Takes a row in; it waits inside the engine until there is room. Never blocks: None where
+        the answer comes later, with `take_answers`."""
 
-    def cancel(self, uid: str) -> Delta | None:
-        """Takes a row out, in whatever phase. Its last delta, or None if it is not here."""
+    def cancel(self, uid: str) -> list[Delta]:
+        """Takes a request out, in whatever phase. The last deltas of its choices; none if it is not
+        here."""
 
     def wait_s(self) -> float | None:
         """Seconds until `step` has work: 0 now, None not before the next `submit`."""
@@ -50,6 +52,10 @@ class Engine(Protocol):
 
     def stats(self) -> EngineStats:
         """The state at this moment."""
+
+    def take_answers(self) -> list[Accepted | Refused]:
+        """Answers to earlier `submit`s, where they are known now. `wait_s` reckons with them, and
+        `step` works them out."""
 
     def take_progress(self) -> tuple[Progress, ...]:
         """How far long prefills are, where that has changed since the last call."""

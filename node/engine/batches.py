@@ -17,8 +17,8 @@ from node.engine.codec import detached
 from node.engine.layers import CacheLayout
 from node.engine.model import LoadedModel
 from node.engine.penalties import Penalties, needs_penalties
+from node.engine.picker import Picked, Picker
 from node.engine.row import Row
-from node.engine.sampler import BatchSampler
 from node.engine.spans import KvSpan, LayerSnapshot
 
 
@@ -141,8 +141,10 @@ class PrefillGroup:
 class DecodeBatch:
     """Rows that get their next token in one pass.
 
-    A pass is launched before the tokens of the last one are asked for, so that the model works
-    while their text is made; a row that ends has then been fed its last token, too.
+    A pass has two halves. The model's, which needs the last tokens on the device only, is launched
+    before they are asked for, so that it works while their text is made. The picking of the next
+    tokens waits for that text, since it tells what some rows are held to; it is quick, and the
+    model still works. A row that ends has then been fed its last token, too.
     """
 
     def __init__(self, model: LoadedModel, layout: CacheLayout) -> None:
@@ -155,9 +157,11 @@ class DecodeBatch:
         """Tokens in the cache of each row."""
         self._next: mx.array | None = None
         """[rows]: what the next pass feeds."""
-        self._ready: mx.array | None = None
-        """[rows]: sampled, and not handed out."""
-        self._sampler: BatchSampler | None = None
+        self._logits: mx.array | None = None
+        """[rows, V]: of the last pass, and nothing picked of them."""
+        self._ready: Picked | None = None
+        """Picked, and not handed out."""
+        self._picker: Picker | None = None
         self._fresh = 0
         """How many of the last rows have not been fed since they joined."""
 
@@ -176,7 +180,7 @@ class DecodeBatch:
 
     def join(self, group: PrefillGroup) -> None:
         """Takes in rows that are prefilled but for their last token."""
-        assert self._ready is None, "rows join between two passes"
+        assert self._ready is None and self._logits is None, "rows join between two passes"
         caches, merged = group.release()
         fed = mx.array([int(row.tokens[-1]) for row in group.rows])
         if not self.rows:
@@ -199,46 +203,50 @@ class DecodeBatch:
             self.rows.append(row)
             self._lengths.append(row.done_tokens)
         self._fresh += len(group.rows)
-        self._sampler = None
+        self._picker = None
 
     def launch(self) -> None:
-        """Starts a pass, unless there are tokens that have not been handed out."""
+        """Starts what is missing of a pass, unless there are tokens that have not been handed
+        out. All rows have taken the tokens that were."""
         if self._ready is None:
-            self._pass()
+            if self._logits is None:
+                self._feed()
+            self._pick()
 
     def step(self, *, ahead: bool) -> list[int]:
-        """The next token of each row. With `ahead`, the pass after it is started first."""
+        """The next token of each row. With `ahead`, the model's half of the pass after it is
+        started first; `launch` then starts the other."""
         self.launch()
         ready = self._ready
         assert ready is not None
         self._ready = None
         if ahead:
-            self._pass()
-        return ready.tolist()  # type: ignore[return-value]
+            self._feed()
+        return ready.tokens.tolist()  # type: ignore[return-value]
 
-    def _pass(self) -> None:
+    @property
+    def is_ahead(self) -> bool:
+        """Whether only the picking is missing of a pass."""
+        return self._logits is not None
+
+    def _feed(self) -> None:
         inputs = self._next
         assert inputs is not None
-        logits = self._model.network(inputs[:, None], cache=self._caches)[:, -1, :]
-        if any(row.penalties is not None for row in self.rows):
-            logits = self._penalised(inputs, logits)
-        if self._sampler is None:
-            self._sampler = BatchSampler([row.sampling for row in self.rows], logits.shape[1])
-        self._next = self._ready = self._sampler.sample(logits)
-        mx.async_eval(self._next)
+        for place, row in enumerate(self.rows[: len(self.rows) - self._fresh]):
+            if row.penalties is not None:
+                row.penalties.count(inputs[place])
+        self._logits = self._model.network(inputs[:, None], cache=self._caches)[:, -1, :]
+        mx.async_eval(self._logits)
         self._lengths = [length + 1 for length in self._lengths]
         self._fresh = 0
 
-    def _penalised(self, inputs: mx.array, logits: mx.array) -> mx.array:
-        out = []
-        for place, row in enumerate(self.rows):
-            own = logits[place : place + 1]
-            if row.penalties is not None:
-                if place < len(self.rows) - self._fresh:
-                    row.penalties.count(inputs[place])
-                own = row.penalties.apply(own)
-            out.append(own)
-        return mx.concatenate(out)
+    def _pick(self) -> None:
+        logits = self._logits
+        assert logits is not None
+        if self._picker is None:
+            self._picker = Picker(self.rows, logits.shape[1])
+        self._ready, self._logits = self._picker.pick(logits), None
+        self._next = self._ready.tokens
 
     def view(self, row: Row) -> RowView:
         place = self.rows.index(row)
@@ -253,14 +261,16 @@ class DecodeBatch:
             places = mx.array(keep)
             if self._next is not None:
                 self._next = self._next[places]
+            if self._logits is not None:
+                self._logits = self._logits[places]
             if self._ready is not None:
-                self._ready = self._next
+                self._ready.keep(places)
         else:
-            self._caches, self._next, self._ready = [], None, None
+            self._caches, self._next, self._logits, self._ready = [], None, None, None
         self._fresh = sum(i >= len(self.rows) - self._fresh for i in keep)
         self.rows = [self.rows[i] for i in keep]
         self._lengths = [self._lengths[i] for i in keep]
-        self._sampler = None
+        self._picker = None
 
 
 def _grow_by(caches: list[Any], tokens: int) -> None:

@@ -23,6 +23,10 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 class Detokenizer(Protocol):
     """The text of one row."""
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether tokens wait for the rest of a character."""
+
     def step(self, token: int) -> str:
         """The text that the token completes; empty while a character is torn."""
 
@@ -71,6 +75,10 @@ class _ByteLevel:
         self._pieces = pieces
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
+    @property
+    def is_torn(self) -> bool:
+        return bool(self._decoder.getstate()[0])
+
     def step(self, token: int) -> str:
         return self._decoder.decode(self._pieces[token]) if token < len(self._pieces) else ""
 
@@ -88,6 +96,10 @@ class _Window:
         self._special = special
         self._before = prompt_tail
         self._pending: list[int] = []
+
+    @property
+    def is_torn(self) -> bool:
+        return bool(self._pending)
 
     def step(self, token: int) -> str:
         if token in self._special:

@@ -29,6 +29,16 @@ class OutputReader:
         """The stop string that ended it."""
         return self._machine.stop
 
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether the next token is reasoning, or ends it."""
+        return self._machine.in_reasoning
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether the last token left a character incomplete."""
+        return self._detokenizer.is_torn
+
     def read(self, token: int) -> list[Part]:
         """What one more token brings."""
         machine = self._machine

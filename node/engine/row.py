@@ -11,6 +11,7 @@ from node.engine.output import OutputReader
 from node.engine.penalties import Penalties
 from node.engine.sampler import RowSampling
 from node.engine.schedule import USUAL_ANSWER_TOKENS
+from node.engine.steering import Steer
 from node.protocol.messages import FinishReason
 from node.types import Delta, GenerateRequest, Part, RowUsage
 
@@ -29,6 +30,8 @@ class Row:
     sampling: RowSampling
     accepted_s: float
     penalties: Penalties | None = None
+    steer: Steer | None = None
+    """What its next token is held to; None: nothing ever."""
     output: list[int] = field(default_factory=list)
     """Tokens of output; an end token is among them."""
     token_count: int = 0

@@ -140,14 +140,15 @@ class ScriptedEngine:
         self._waiting.append(row)
         return Accepted(request.uid, prompt_tokens, row.cached_tokens)
 
-    def cancel(self, uid: str) -> Delta | None:
+    def cancel(self, uid: str) -> list[Delta]:
         self._fail("cancel")
-        for rows in (self._waiting, self._running):
-            row = next((row for row in rows if row.request.uid == uid), None)
-            if row is not None:
-                rows.remove(row)
-                return row.last(self._clock(), FinishReason.CANCELLED)
-        return None
+        ended = [row for row in (*self._waiting, *self._running) if row.request.uid == uid]
+        for row in ended:
+            (self._waiting if row in self._waiting else self._running).remove(row)
+        return [row.last(self._clock(), FinishReason.CANCELLED) for row in ended]
+
+    def take_answers(self) -> list[Accepted | Refused]:
+        return []
 
     def wait_s(self) -> float | None:
         now_s = self._clock()

@@ -7,21 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import numpy as np
 
 from node.engine.batches import DecodeBatch, PrefillGroup
 from node.engine.codec import codec_for
 from node.engine.gather import Gather
+from node.engine.intake import Intake
 from node.engine.layers import CacheLayout
 from node.engine.model import LoadedModel, load_folder
-from node.engine.output import OutputReader
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
-from node.engine.refusals import refusal, too_long
+from node.engine.refusals import too_long
 from node.engine.reuse import Reuse, open_disk
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
-from node.engine.sampler import RowSampling
 from node.engine.schedule import Companions, Limits, chunk_tokens
 from node.engine.upkeep import RowCounts, Upkeep
 from node.engine.warmup import warm_up
@@ -48,8 +46,6 @@ NOT_KEPT = (
 )
 FLUSH_S = 3.0
 """How long an engine that ends may spend on bringing stored KV to disk."""
-
-_NO_TOKEN = 2**31 - 1
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +89,8 @@ class TextEngine:
         self._reuse = Reuse(self._layout, spec, self._rates, open_disk(spec, logger.warning))
         self._upkeep = Upkeep(self._room, self._reuse, spec.snapshot_bytes)
         self._queue = Queue(self._reuse, self._rates)
+        self._intake = Intake(model, self.info, self._room)
+        self._answers: list[Accepted | Refused] = []
         self._gather = Gather()
         self._groups: list[PrefillGroup] = []
         self._batches: list[DecodeBatch] = []
@@ -110,30 +108,19 @@ class TextEngine:
 
     # --- requests ----------------------------------------------------------------------------
 
-    def submit(self, request: GenerateRequest) -> Accepted | Refused:
-        is_running = self._row(request.uid) is not None
-        # Ids beyond 32 bits are beyond any vocabulary, and must not wrap round.
-        tokens = np.asarray(request.tokens, dtype=np.int64).clip(-1, _NO_TOKEN).astype(np.int32)
-        refused = refusal(request, tokens, self.info, is_running=is_running)
-        if refused is not None:
-            return refused
-        longest = self._room.longest_tokens(self.info.context_tokens)
-        if len(tokens) >= longest:
-            return Refused(request.uid, too_long(len(tokens), longest), "messages")
-        row = Row(
-            request=request,
-            prompt=tokens,
-            tokens=tokens,
-            limit=output_limit(request, longest),
-            reader=OutputReader(self._model.vocabulary, request),
-            sampling=RowSampling.of(request.sampling),
-            accepted_s=time.monotonic(),
-        )
-        cached_tokens = self._queue.add(row)
-        return Accepted(request.uid, len(tokens), cached_tokens)
+    def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
+        taken = self._intake.take(request, is_running=self._is_running(request.uid))
+        return self._queued(taken) if isinstance(taken, Row) else taken
 
-    def _row(self, uid: str) -> Row | None:
-        return next((row for row in self._rows() if row.uid == uid), None)
+    def _queued(self, row: Row) -> Accepted:
+        return Accepted(row.uid, len(row.prompt), self._queue.add(row))
+
+    def take_answers(self) -> list[Accepted | Refused]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _is_running(self, uid: str) -> bool:
+        return any(row.uid == uid for row in self._rows())
 
     def _rows(self) -> list[Row]:
         return [*self._queue.rows(), *self._inside()]
@@ -145,12 +132,12 @@ class TextEngine:
     def _places(self) -> list[PrefillGroup | DecodeBatch]:
         return [*self._groups, *self._batches]
 
-    def cancel(self, uid: str) -> Delta | None:
-        row = self._row(uid)
-        if row is None:
-            return None
-        self._queue.remove(row)
-        return self._take_out(row).last(FinishReason.CANCELLED)
+    def cancel(self, uid: str) -> list[Delta]:
+        row = self._intake.drop(uid)
+        rows = [row] if row is not None else [each for each in self._rows() if each.uid == uid]
+        for row in rows:
+            self._queue.remove(row)
+        return [self._take_out(row).last(FinishReason.CANCELLED) for row in rows]
 
     def _take_out(self, row: Row) -> Row:
         """Removes a row from wherever it is inside; what has been computed of it is kept."""
@@ -172,7 +159,7 @@ class TextEngine:
     def wait_s(self) -> float | None:
         if self._groups or self._batches:
             return 0.0
-        waits = [self._upkeep.wait_s()]
+        waits = [self._upkeep.wait_s(), self._intake.wait_s()]
         rows = self._queue.ready()
         if rows:
             rest = sum(row.rest_estimate for row in rows)
@@ -181,6 +168,8 @@ class TextEngine:
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def step(self) -> list[Delta]:
+        for taken in self._intake.finished():
+            self._answers.append(self._queued(taken) if isinstance(taken, Row) else taken)
         self._reuse.poll()
         self._admit()
         if self._groups and (self._prefill_next or not self._batches):
@@ -293,6 +282,8 @@ class TextEngine:
             self._rates.learn_decode(len(tokens), batch.depth_tokens, now_s - began_s)
             began_s = now_s
             self._take(batch, tokens, now_s)
+            if batch.is_ahead:
+                batch.launch()
         self._drop_empty()
 
     def _take(self, batch: DecodeBatch, tokens: list[int], now_s: float) -> None:

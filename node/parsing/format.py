@@ -11,6 +11,7 @@ from typing import Protocol
 
 from node.parsing.markers import Markers
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelling import AnswerSpelling, CallSpelling
 from node.parsing.tokens import Family
 from node.types import PartKind
 
@@ -112,7 +113,7 @@ def _positions(text: str, markers: tuple[str, ...], begin: int) -> list[tuple[in
     return [match.span() for match in re.compile(pattern).finditer(text, begin)]
 
 
-class ToolFormat(Protocol):
+class ToolFormat(CallSpelling, Protocol):
     """Reads blocks of tool calls. One object serves all requests: it has no state."""
 
     name: str
@@ -144,7 +145,7 @@ class Setup:
     """Else their markup is content."""
 
 
-class Grammar(Protocol):
+class Grammar(AnswerSpelling, Protocol):
     """Reads a whole output. One object serves all requests: it has no state."""
 
     name: str

@@ -248,7 +248,7 @@ def check_whole(schemas: Schemas, dialect: Dialect, sample: Sample) -> None:
     collected = Collected(finish=sample.finish, stop=sample.stop, usage=USAGE)
     for step in sample.steps:
         collected.add(step)
-    body = json.loads(_writer(dialect, stream=False).whole(collected))
+    body = json.loads(_writer(dialect, stream=False).whole([collected]))
     schemas.check(f"{dialect.name}, whole", body, dialect.whole)
 
 
@@ -292,7 +292,7 @@ def _stored(sample: Sample) -> StoredResponse:
     collected = Collected(finish=sample.finish, stop=sample.stop, usage=USAGE)
     for step in sample.steps:
         collected.add(step)
-    writer.whole(collected)
+    writer.whole([collected])
     stored = writer.record()
     assert stored is not None
     return stored

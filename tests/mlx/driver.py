@@ -14,6 +14,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from tokenizers import Tokenizer
 
 from node.engine.model import LoadedModel, load_folder
+from node.engine.row import Row as EngineRow
 from node.engine.text import TextEngine
 from node.protocol.messages import FinishReason
 from node.types import (
@@ -132,12 +133,18 @@ class Driver:
         tokens = self.ids(prompt) if isinstance(prompt, str) else prompt
         request = GenerateRequest(uid, tokens, max_tokens, sampling, stops, **options)
         reply = self.call(lambda: self.engine.submit(request))
+        while reply is None:
+            # Its grammar is being compiled.
+            self.step()
+            reply = next(iter(self.call(self.engine.take_answers)), None)
         if isinstance(reply, Accepted):
-            self.rows[uid] = Row()
-            inside = self.engine._row(uid)
-            assert inside is not None
-            self.outputs[uid] = inside.output
+            self.rows |= {place(uid, choice): Row() for choice in range(request.choices)}
+            self.outputs[uid] = self.row(uid).output
         return reply
+
+    def row(self, uid: str) -> EngineRow:
+        """The row inside the engine."""
+        return next(row for row in self.engine._rows() if row.uid == uid)
 
     def step(self) -> list[Delta]:
         deltas = self.call(self.engine.step)
@@ -146,12 +153,12 @@ class Driver:
 
     def read(self, deltas: list[Delta]) -> None:
         for delta in deltas:
-            self.rows[delta.uid].read(delta)
+            self.rows[place(delta.uid, delta.choice)].read(delta)
 
     def cancel(self, uid: str) -> Delta | None:
-        delta = self.call(lambda: self.engine.cancel(uid))
-        self.read([delta] if delta is not None else [])
-        return delta
+        deltas = self.call(lambda: self.engine.cancel(uid))
+        self.read(deltas)
+        return deltas[-1] if deltas else None
 
     def run(self) -> dict[str, Row]:
         """Steps until all rows have ended."""
@@ -173,3 +180,8 @@ class Driver:
         self.submit("alone", prompt, *args, **options)
         self.run()
         return self.rows.pop("alone")
+
+
+def place(uid: str, choice: int) -> str:
+    """Where a driver has the row of a choice."""
+    return f"{uid}#{choice}" if choice else uid

@@ -144,8 +144,7 @@ def agreement(engine: Driver, tokens: tuple[int, ...], answer: list[int]) -> flo
 
     def run() -> float:
         reuse, model = engine.engine._reuse, engine.engine._model
-        row = engine.engine._row("probe")
-        assert row is not None
+        row = engine.row("probe")
         engine.engine._queue.remove(row)
         caches = reuse.restore(row)
         assert row.done_tokens == len(tokens) - 1

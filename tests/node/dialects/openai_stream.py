@@ -43,7 +43,7 @@ def streamed(writer: Writer, parts: list[Part], ending: Delta | None = None) -> 
 def whole(writer: Writer, parts: list[Part], finish: FinishReason = FinishReason.STOP) -> Any:
     collected = Collected(finish=finish, usage=USAGE)
     collected.add(parts)
-    return json.loads(writer.whole(collected))
+    return json.loads(writer.whole([collected]))
 
 
 def chunks(body: bytes) -> list[Any]:

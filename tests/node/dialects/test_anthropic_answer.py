@@ -83,7 +83,7 @@ def whole(
     end = end or last()
     collected = Collected(finish=end.finish or FinishReason.STOP, stop=end.stop, usage=USAGE)
     collected.add(parts)
-    return MESSAGE.validate_json(writer(thinking).whole(collected), strict=True)
+    return MESSAGE.validate_json(writer(thinking).whole([collected]), strict=True)
 
 
 def client(stream: bytes) -> Anthropic:
@@ -269,7 +269,7 @@ def test_the_reason_of_the_end_is_told(
 
 
 def test_a_question_about_the_cache_is_answered_with_no_diagnosis() -> None:
-    body = writer(diagnosed=True).whole(Collected(usage=USAGE))
+    body = writer(diagnosed=True).whole([Collected(usage=USAGE)])
     assert json.loads(body)["diagnostics"] == {"cache_miss_reason": {"type": "unavailable"}}
     MESSAGE.validate_json(body, strict=True)
 
@@ -294,4 +294,4 @@ def test_an_end_without_accounts_is_a_fault_of_the_engine() -> None:
     with pytest.raises(EngineFault):
         writer().ending(Delta("u", (), 0, FinishReason.STOP))
     with pytest.raises(EngineFault):
-        writer().whole(Collected())
+        writer().whole([Collected()])

@@ -276,7 +276,7 @@ def test_a_failure_is_one_event_that_openais_client_raises() -> None:
 
 def test_an_answer_without_usage_is_a_fault_of_the_engine() -> None:
     with pytest.raises(EngineFault):
-        answer().whole(Collected())
+        answer().whole([Collected()])
 
 
 def test_silence_is_a_comment() -> None:

@@ -355,4 +355,4 @@ def test_parts_of_one_step_are_told_as_if_each_came_by_itself() -> None:
 
 def test_a_collected_answer_without_accounts_is_a_fault() -> None:
     with pytest.raises(EngineFault):
-        writer().whole(Collected())
+        writer().whole([Collected()])

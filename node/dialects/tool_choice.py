@@ -1,0 +1,51 @@
+"""Which tools an answer may call, and whether it must: OpenAI's `tool_choice`, in words of no
+dialect."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from node.errors import BadRequest
+from node.request import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Fields as in `TextRequest`, but for the first."""
+
+    shows_tools: bool = True
+    """False: the model is shown none, and none are read out of the answer."""
+    must_call: bool = False
+    callable_tools: tuple[str, ...] | None = None
+    is_single: bool = False
+    """One call and no more: a tool was named."""
+
+
+AUTO = ToolChoice()
+NO_CALLS = ToolChoice(shows_tools=False)
+
+
+def required(tools: Sequence[Tool], field: str) -> ToolChoice:
+    """Any of the tools. Raises `BadRequest` where there is none."""
+    if not tools:
+        raise BadRequest(f"{field} demands a call, and there are no tools.", param=field)
+    return ToolChoice(must_call=True)
+
+
+def named(name: str, tools: Sequence[Tool], field: str) -> ToolChoice:
+    """This tool. Raises `BadRequest` for a name that no tool has."""
+    return ToolChoice(must_call=True, callable_tools=_known([name], tools, field), is_single=True)
+
+
+def allowed(names: Sequence[str], tools: Sequence[Tool], field: str, *, must: bool) -> ToolChoice:
+    """Only these; `must`: one of them. Raises `BadRequest` for a name that no tool has."""
+    if not names:
+        raise BadRequest(f"{field} allows no tools.", param=field)
+    return ToolChoice(must_call=must, callable_tools=_known(names, tools, field))
+
+
+def _known(names: Sequence[str], tools: Sequence[Tool], field: str) -> tuple[str, ...]:
+    known = {tool.name for tool in tools}
+    for name in names:
+        if name not in known:
+            raise BadRequest(f"{field} names {name!r}, which is none of the tools.", param=field)
+    return tuple(dict.fromkeys(names))
