@@ -18,6 +18,7 @@ import msgspec
 
 from node.errors import BadRequest, EngineDied, LoadFailure, NodeError
 from node.framing import FrameSplitter, decode_report, encode_frame
+from node.generate import GenerateRequest
 from node.hardware import python_command
 from node.types import (
     Accepted,
@@ -29,7 +30,6 @@ from node.types import (
     EngineSpec,
     EngineStats,
     Frame,
-    GenerateRequest,
     Loaded,
     LoadFailed,
     Loading,

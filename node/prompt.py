@@ -18,12 +18,13 @@ import msgspec
 
 from node.encoder import Encoded, PromptEncoder
 from node.errors import BadRequest, LoadFailure
+from node.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.parsing.selection import AUTO, NONE, Formats, select_formats
 from node.request import Message, TextPart, TextRequest
 from node.template.chat import ANSWER, Chat, ChatRenderer, NextTurn, gives_reasoning
 from node.template.chat_template import ChatTemplate, import_transformers
 from node.template.dropped import Encode, find_dropped, parts_of_answers
-from node.types import GenerateRequest, Loaded, OutputFormat, ToolSchema
+from node.types import Loaded
 
 THREAD_LENGTH = 16 * 1024
 """A prompt of more characters is rendered in a thread, so that it stalls no stream."""

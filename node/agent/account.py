@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown
+from node.generate import GenerateRequest
 from node.link import RowRefused, RowStream
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 from node.supervisor import EngineHandle
-from node.types import Delta, GenerateRequest
+from node.types import Delta
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from node.dialects.sampling import (
 )
 from node.dialects.template import Effort, template_options
 from node.errors import BadRequest, Unsupported
+from node.generate import SamplingParams
 from node.request import Message, TextRequest
-from node.types import SamplingParams
 
 # --- bodies ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from node.dialects.body import unsupported
 from node.errors import BadRequest
-from node.types import Constraint, ConstraintKind
+from node.generate import Constraint, ConstraintKind
 
 MAX_SCHEMA_LENGTH = 512 * 1024
 """Characters of a schema or a grammar."""

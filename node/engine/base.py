@@ -3,13 +3,13 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from node.generate import GenerateRequest
 from node.types import (
     Accepted,
     CacheEvent,
     Delta,
     EngineSpec,
     EngineStats,
-    GenerateRequest,
     Loaded,
     MemoryLease,
     Pressure,

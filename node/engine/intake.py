@@ -11,7 +11,8 @@ from node.engine.refusals import refusal, too_long
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
 from node.engine.sampler import RowSampling
-from node.types import GenerateRequest, Loaded, Refused
+from node.generate import GenerateRequest
+from node.types import Loaded, Refused
 
 _NO_TOKEN = 2**31 - 1
 

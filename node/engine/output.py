@@ -1,8 +1,9 @@
 """What one row's tokens say: text without torn characters, taken apart into parts."""
 
 from node.engine.detokenizer import AddedToken, Vocabulary
+from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
-from node.types import GenerateRequest, Part
+from node.types import Part
 
 
 class OutputReader:

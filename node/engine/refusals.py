@@ -1,8 +1,9 @@
 """What an engine will not run, as sentences for the caller."""
 
 from node.engine.cache.parts import Tokens
+from node.generate import GenerateRequest
 from node.parsing.registry import grammar_for
-from node.types import GenerateRequest, Loaded, Refused
+from node.types import Loaded, Refused
 
 
 def refusal(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from node.types import SamplingParams
+from node.generate import SamplingParams
 
 _PARTITION_LIMIT = 1024
 """Up to this top_k a partition finds the candidates; beyond it all of the vocabulary is sorted."""

@@ -18,6 +18,7 @@ from node.engine.refusals import unknown_format
 from node.engine.script import Script, parse_script
 from node.engine.scripted_cache import PrefixCache
 from node.engine.scripted_row import ScriptedRow
+from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
 from node.types import (
@@ -26,7 +27,6 @@ from node.types import (
     Delta,
     EngineSpec,
     EngineStats,
-    GenerateRequest,
     Loaded,
     MemoryLease,
     Pressure,

@@ -4,9 +4,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
-from node.types import Delta, GenerateRequest, Part, Progress, RowUsage
+from node.types import Delta, Part, Progress, RowUsage
 
 _WORD_TEXT = (
     "a ant ash bay bee bow box cat cup day den dew dog ear egg elm fen fig fin fog fox gem gum hat "

@@ -23,6 +23,7 @@ from node.engine.row import Row, output_limit
 from node.engine.schedule import Companions, Limits, chunk_tokens
 from node.engine.upkeep import RowCounts, Upkeep
 from node.engine.warmup import warm_up
+from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
@@ -30,7 +31,6 @@ from node.types import (
     Delta,
     EngineSpec,
     EngineStats,
-    GenerateRequest,
     Loaded,
     MemoryLease,
     Pressure,

@@ -5,11 +5,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from node.generate import OutputFormat
 from node.parsing.coercion import fit
 from node.parsing.json_text import is_strict_json, read_json, write_json
 from node.parsing.source import Finished, Malformed
 from node.parsing.stops import StopMatcher
-from node.types import OutputFormat, Part, PartKind
+from node.types import Part, PartKind
 
 _CONTENT = PartKind.CONTENT
 _REASONING = PartKind.REASONING

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from node.errors import BadRequest
+from node.generate import SamplingParams
 from node.request import Message, TextRequest, Tool, ToolCall
 from node.template.chat import ANSWER, ChatRenderer
-from node.types import SamplingParams
 
 _CLOSING = re.compile(r"([<\[◁])/([\w:.|-]+)([>\]▷])")
 """What closes a part of an answer; without the slash, what opens it."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from node.generate import OutputFormat
 from node.parsing.registry import grammar_for
-from node.types import OutputFormat
 from tests.conformance.corpus import Case
 
 TOOL_CALLS = {

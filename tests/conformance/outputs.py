@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 from node.dialects.base import Collected
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
+from node.generate import GenerateRequest, OutputFormat
 from node.parsing.machine import TextMachine
-from node.types import GenerateRequest, OutputFormat, PartKind
+from node.types import PartKind
 from tests.conformance.corpus import Answer, Call, Case, Tokens, TokenTable
 from tests.conformance.formats import output_format
 from tests.conformance.result import Result

@@ -9,13 +9,13 @@ from typing import Any
 from unittest import mock
 
 from node.errors import BadRequest
+from node.generate import SamplingParams
 from node.parsing.selection import select_formats
 from node.request import MediaPart, Message, TemplateOptions, TextPart, TextRequest, Tool, ToolCall
 from node.template.abilities import Abilities
 from node.template.chat import ChatRenderer
 from node.template.chat_template import ChatTemplate, import_transformers
 from node.template.options import template_variables
-from node.types import SamplingParams
 from tests.conformance.result import Result
 
 Context = dict[str, Any]

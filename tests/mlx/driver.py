@@ -16,17 +16,9 @@ from tokenizers import Tokenizer
 from node.engine.model import LoadedModel, load_folder
 from node.engine.row import Row as EngineRow
 from node.engine.text import TextEngine
+from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
-from node.types import (
-    Accepted,
-    Delta,
-    EngineSpec,
-    GenerateRequest,
-    MemoryLease,
-    Refused,
-    RowUsage,
-    SamplingParams,
-)
+from node.types import Accepted, Delta, EngineSpec, MemoryLease, Refused, RowUsage
 
 GREEDY = SamplingParams(temperature=0.0)
 _TIMEOUT_S = 60

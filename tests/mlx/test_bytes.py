@@ -9,8 +9,9 @@ import mlx.core as mx
 import pytest
 
 from node.engine.model import LoadedModel
+from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
-from node.types import EngineStats, GenerateRequest, MemoryLease, Refused, SamplingParams
+from node.types import EngineStats, MemoryLease, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 from tests.mlx.tiny import CONTEXT_TOKENS

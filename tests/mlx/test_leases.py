@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from node.generate import GenerateRequest, SamplingParams
 from node.hardware import Machine
 from node.link import EngineLink
 from node.memory import GIB, OVERHEAD_BYTES, Budget
 from node.settings import Settings
 from node.store import ModelStore
 from node.supervisor import EngineHandle, EngineKind, Supervisor
-from node.types import EngineStats, GenerateRequest, RowUsage, SamplingParams
+from node.types import EngineStats, RowUsage
 from tests.mlx.driver import prompt
 from tests.mlx.tiny import make_tiny
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from node.engine.penalties import Penalties, needs_penalties
-from node.types import SamplingParams
+from node.generate import SamplingParams
 
 pytestmark = pytest.mark.mlx
 

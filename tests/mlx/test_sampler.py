@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from node.engine.sampler import BatchSampler, RowSampling
-from node.types import SamplingParams
+from node.generate import SamplingParams
 
 pytestmark = pytest.mark.mlx
 

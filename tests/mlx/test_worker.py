@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
     Cancel,
     EngineSpec,
     Frame,
-    GenerateRequest,
     Loaded,
     LoadFailed,
     Loading,
     Marked,
     MemoryLease,
-    SamplingParams,
     Submit,
 )
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE

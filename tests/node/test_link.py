@@ -15,6 +15,7 @@ import pytest
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.errors import EngineDied, LoadFailure, ShuttingDown
+from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
 from node.link import EngineLink, EngineSilent, RowRefused, RowStream
 from node.protocol.messages import FinishReason
@@ -24,7 +25,6 @@ from node.types import (
     Delta,
     EngineSpec,
     EngineStats,
-    GenerateRequest,
     Marked,
     MemoryLease,
     Pressure,

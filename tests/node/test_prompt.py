@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from node import prompt
 from node.errors import BadRequest, LoadFailure
+from node.generate import SamplingParams
 from node.prompt import (
     Prompt,
     PromptRenderer,
@@ -21,7 +22,7 @@ from node.prompt import (
 )
 from node.request import Message, TextPart, TextRequest, Tool
 from node.template.chat import MARKERS
-from node.types import Loaded, SamplingParams
+from node.types import Loaded
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
 WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]

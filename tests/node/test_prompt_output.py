@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.generate import OutputFormat, ToolSchema
 from node.parsing.selection import Formats
 from node.prompt import (
     Prompt,
@@ -18,7 +19,7 @@ from node.prompt import (
     generate_request,
 )
 from node.request import Message, TextPart, Tool, ToolCall
-from node.types import Loaded, OutputFormat, ToolSchema
+from node.types import Loaded
 from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
 from tests.node.tokenisers import byte_level, made_folder
 

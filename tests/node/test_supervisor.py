@@ -17,13 +17,14 @@ from node.engine.script import Script, ScriptedModel, encode_script, scripted_en
 from node.engine.scripted_cache import ScriptedCache
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.formats import ModelFormats
+from node.generate import GenerateRequest
 from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from node.store import ModelEntry
 from node.supervisor import EngineHandle, EngineKind, Supervisor
-from node.types import GenerateRequest, Pressure
+from node.types import Pressure
 
 WAIT_S = 10.0
 

@@ -6,6 +6,7 @@ import msgspec
 
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
+from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
@@ -14,7 +15,6 @@ from node.types import (
     EngineSpec,
     EngineStats,
     Frame,
-    GenerateRequest,
     Loaded,
     LoadFailed,
     Loading,

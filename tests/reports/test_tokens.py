@@ -10,9 +10,10 @@ from node.dialects.base import Collected
 from node.dialects.chat import read_chat
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
+from node.generate import GenerateRequest
 from node.parsing.selection import Formats
 from node.prompt import PromptRenderer, generate_request
-from node.types import GenerateRequest, Loaded, PartKind
+from node.types import Loaded, PartKind
 from tests.node.parsing.reading import TOOLS, output_format
 from tests.node.template.samples import OPEN
 from tests.node.tokenisers import byte_level, made_folder

@@ -20,8 +20,8 @@ from node.dialects.anthropic import (
 from node.dialects.anthropic_answer import ThinkingShown
 from node.dialects.body import FieldTable
 from node.errors import BadRequest, Unsupported
+from node.generate import SamplingParams
 from node.request import Message, TemplateOptions, TextRequest
-from node.types import SamplingParams
 
 TOOL = {"name": "look", "input_schema": {"type": "object"}}
 

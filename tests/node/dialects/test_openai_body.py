@@ -12,8 +12,8 @@ from node.dialects.completions import COMPLETIONS, read_completion
 from node.dialects.openai_body import REFUSED, usage_fields
 from node.dialects.refusals import IGNORED
 from node.errors import BadRequest, EngineFault, Unsupported
+from node.generate import SamplingParams
 from node.request import TextRequest
-from node.types import SamplingParams
 from tests.node.dialects.openai_stream import HEAD, chunks, last
 
 SAMPLING = {

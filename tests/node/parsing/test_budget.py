@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from node.generate import OutputFormat, ToolSchema
 from node.parsing.budget import MOST_REFUSED, REREAD_LENGTH, Budget
 from node.parsing.format import Setup
 from node.parsing.machine import TextMachine
@@ -14,7 +15,7 @@ from node.parsing.registry import grammar_for
 from node.parsing.source import HELD_LENGTH, Source
 from node.parsing.stops import StopMatcher
 from node.parsing.teller import Teller
-from node.types import OutputFormat, PartKind, ToolSchema
+from node.types import PartKind
 
 TOOLS = (
     ToolSchema(

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from node.generate import SamplingParams
 from node.request import Message, TextRequest, Tool
 from node.template.abilities import Abilities
-from node.types import SamplingParams
 
 # Takes whatever comes, in the order in which it comes.
 OPEN = (
