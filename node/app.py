@@ -20,6 +20,7 @@ from node.agent.agent import Agent, Identity
 from node.api.app import Api, ApiOptions
 from node.api.call import send_error
 from node.control import add_error_handlers, control_router, health_router
+from node.defaults import ModelDefaults
 from node.engine.base import LoadError
 from node.engine.script import Script, encode_script, read_script, scripted_entries
 from node.errors import ForeignHost, StartError
@@ -141,9 +142,10 @@ def build_agent(settings: Settings) -> Agent:
 def build_store(settings: Settings) -> ModelStore:
     """The models to serve. Raises `StartError`."""
     formats = ModelFormats(settings.tool_parsers, settings.reasoning_parsers)
+    defaults = ModelDefaults(settings.default_chat_template_kwargs, settings.max_thinking_tokens)
     if settings.engine == "scripted":
-        return ScriptedStore(scripted_entries(_script(settings)), formats)
-    return ModelStore(settings.models_folder, _served(settings), formats)
+        return ScriptedStore(scripted_entries(_script(settings)), formats, defaults)
+    return ModelStore(settings.models_folder, _served(settings), formats, defaults)
 
 
 def trim_disk(settings: Settings) -> None:
@@ -227,10 +229,17 @@ def _served(settings: Settings) -> tuple[ServedFolder, ...]:
 class ScriptedStore(ModelStore):
     """The models that a script names, in place of a disk."""
 
-    def __init__(self, entries: Sequence[ModelEntry], formats: ModelFormats) -> None:
+    def __init__(
+        self,
+        entries: Sequence[ModelEntry],
+        formats: ModelFormats,
+        defaults: ModelDefaults | None = None,
+    ) -> None:
         super().__init__(Path())
+        chosen = defaults or ModelDefaults()
         self._entries = tuple(
-            replace(entry, formats=formats.of(entry.name, None)) for entry in entries
+            replace(entry, formats=formats.of(entry.name, None), defaults=chosen.of(entry.name))
+            for entry in entries
         )
 
     def list(self) -> tuple[ModelEntry, ...]:

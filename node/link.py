@@ -20,6 +20,7 @@ from node.errors import BadRequest, EngineDied, LoadFailure, NodeError
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.generate import GenerateRequest
 from node.hardware import python_command
+from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
     CacheEvent,
@@ -61,13 +62,19 @@ class RowRefused(BadRequest):
     """The engine does not take the request."""
 
 
+_GRAVITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.ERROR)
+
+
 class RowStream:
-    """One row as its consumer sees it: accepted or refused, then deltas until the last."""
+    """One request as its consumer sees it: accepted or refused, then deltas until the last."""
 
     def __init__(self, uid: str, on_end: "RowEnd") -> None:
         self.uid = uid
         self.accepted: Accepted | None = None
         self.token_count = 0
+        """Of all choices."""
+        self.finish: FinishReason | None = None
+        """The gravest of the ends of its choices so far."""
         self.first_content_s: float | None = None
         """Monotonic time of the first text."""
         self.progress: Progress | None = None
@@ -111,6 +118,10 @@ class RowStream:
         if delta.parts and self.first_content_s is None:
             self.first_content_s = time.monotonic()
             self.progress = None
+        if delta.finish is not None and (
+            self.finish is None or _GRAVITY.index(delta.finish) > _GRAVITY.index(self.finish)
+        ):
+            self.finish = delta.finish
         if delta.is_last:
             self._end(delta)
         self._wake()

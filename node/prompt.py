@@ -109,9 +109,12 @@ class _ModelChat:
 class PromptRenderer:
     """The tokeniser and the chat template of one model folder."""
 
-    def __init__(self, folder: Path, formats: Formats | None = None) -> None:
-        """`formats`: of its answers; None: as template and vocabulary tell. Slow: to be called in
-        a thread. Raises `LoadFailure` with a sentence."""
+    def __init__(
+        self, folder: Path, formats: Formats | None = None, *, normalise: bool = True
+    ) -> None:
+        """`formats`: of its answers; None: as template and vocabulary tell. `normalise` as in
+        `ChatTemplate`. Slow: to be called in a thread. Raises `LoadFailure` with a sentence."""
+        self._normalise = normalise
         transformers = import_transformers()
         try:
             self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
@@ -175,7 +178,9 @@ class PromptRenderer:
             except ValueError:
                 continue
             if text not in by_text:
-                template = ChatTemplate(text, self._tokenizer.special_tokens_map)
+                template = ChatTemplate(
+                    text, self._tokenizer.special_tokens_map, normalise=self._normalise
+                )
                 by_text[text] = _ModelChat(template, vocabulary, formats, self._encode)
             chats[has_tools] = by_text[text]
         return chats
@@ -336,7 +341,8 @@ def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
     if not request.tools and tool_calls == AUTO:
         # Such a model has no markup of its own that could show.
         tool_calls = NONE
-    if reasoning == tool_calls == NONE:
+    # A call that cannot be forced is for the engine to refuse.
+    if reasoning == tool_calls == NONE and not request.must_call:
         return None
     # Without any the markup of calls is text, which the engine must know to keep its tokens.
     tools = _callable(request) if tool_calls != NONE else ()
@@ -347,6 +353,7 @@ def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
         tools,
         request.parallel_tool_calls,
         must_call=request.must_call,
+        must_call_param=request.must_call_param,
     )
 
 
@@ -357,9 +364,9 @@ def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
             tool.name,
             dict(tool.parameters),
             strict=tool.function.get("strict") is True,
-            param=f"tools[{at}].parameters",
+            param=tool.param,
         )
-        for at, tool in enumerate(request.tools)
+        for tool in request.tools
         if wanted is None or tool.name in wanted
     )
 

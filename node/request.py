@@ -6,6 +6,21 @@ from typing import Any, Literal
 
 from node.generate import Constraint, SamplingParams
 
+RESERVED_KWARGS = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "conversations",
+        "messages",
+        "return_assistant_tokens_mask",
+        "tokenize",
+        "tools",
+    }
+)
+"""What a chat template is told already, or is no variable of one."""
+
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
@@ -58,6 +73,8 @@ class Tool:
     function: Mapping[str, Any]
     """OpenAI's definition as the template gets it: `name`, and `description`, `parameters` and
     `strict` where the client gave them; JSON types without None."""
+    param: str = field(default="tools", compare=False)
+    """The body's field that holds the schema, for errors."""
 
     @property
     def name(self) -> str:
@@ -107,6 +124,8 @@ class TextRequest:
     """Names of those of `tools` that may be called; None: all. The template shows all the same."""
     must_call: bool = False
     """The answer is a call, or several where `parallel_tool_calls` lets it."""
+    must_call_param: str = "tool_choice"
+    """The body's field that asks for it, for errors."""
     constraint: Constraint | None = None
     """What the answer's text has to be."""
     thinking_tokens: int | None = None

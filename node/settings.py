@@ -6,12 +6,13 @@ start and names the key.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from node.errors import StartError
 
@@ -71,6 +72,13 @@ class Settings:
     environment NAME or MODEL=NAME, separated by commas; so are the next ones."""
     reasoning_parsers: tuple[tuple[str, str], ...] = ()
     """The same for reasoning."""
+    default_chat_template_kwargs: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """(model, or empty for all, variables of its chat template); a request's own go before, and
+    a model's before those for all, each by itself. In the environment JSON or MODEL=JSON,
+    separated by commas."""
+    max_thinking_tokens: tuple[tuple[str, int], ...] = ()
+    """(model, or empty for all, most tokens of reasoning in an answer to a request that does not
+    say). In the environment N or MODEL=N, separated by commas."""
     repeated_tool_calls: bool = False
     """Whether a call is told again that an answer makes twice."""
     reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
@@ -115,6 +123,8 @@ _SIZES = (
 )
 AUTO_BYTES = -1
 """`auto` where it is given, so that an option's wins over a variable's size."""
+_OBJECT_BEGIN = re.compile(r"[\s,]*(?:([^\s={},]+)\s*=\s*)?\{")
+_LIST_END = re.compile(r"[\s,]*")
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 
 
@@ -188,8 +198,52 @@ def read_parser(text: str) -> tuple[str, str]:
     return model.strip(), name.strip()
 
 
+def read_kwargs(text: str) -> tuple[str, Mapping[str, Any]]:
+    """The model, empty for all, and the object of JSON or MODEL=JSON. Raises `StartError`."""
+    pairs = read_all_kwargs(text)
+    if len(pairs) != 1:
+        raise StartError(f"template variables must be JSON or MODEL=JSON, not {text!r}.")
+    return pairs[0]
+
+
+def read_all_kwargs(text: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    """The same for several with commas between. Raises `StartError`."""
+    pairs = []
+    at, decoder = 0, json.JSONDecoder(parse_constant=_refuse_constant)
+    while match := _OBJECT_BEGIN.match(text, at):
+        try:
+            value, at = decoder.raw_decode(text, match.end() - 1)
+        except (ValueError, RecursionError):
+            break
+        pairs.append((match[1] or "", value))
+    if not _LIST_END.fullmatch(text, at):
+        raise StartError(f"template variables must be JSON or MODEL=JSON, not {text!r}.")
+    return tuple(pairs)
+
+
+def _refuse_constant(name: str) -> float:
+    # NaN and the like are no JSON, though Python reads them.
+    raise ValueError(name)
+
+
+def read_thinking_tokens(text: str) -> tuple[str, int]:
+    """The model, empty for all, and the number of N or MODEL=N. Raises `StartError`."""
+    model, found, number = (piece.strip() for piece in text.rpartition("="))
+    if not (number.isascii() and number.isdigit()) or (found and not model):
+        raise StartError(f"thinking tokens must be N or MODEL=N, N at least 0, not {text!r}.")
+    return model, int(number)
+
+
 def _parsers(key: str, text: str) -> tuple[tuple[str, str], ...]:
     return tuple(read_parser(each) for each in text.split(",") if each.strip())
+
+
+def _keyed(key: str, read: Callable[[str], Any], text: str) -> Any:
+    """What `read` makes of the text; its `StartError` names the key."""
+    try:
+        return read(text)
+    except StartError as exc:
+        raise StartError(f"{key}: {exc.message}") from None
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
@@ -204,6 +258,10 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         **dict.fromkeys(_SIZES, _size),
         "tool_parsers": _parsers,
         "reasoning_parsers": _parsers,
+        "default_chat_template_kwargs": lambda key, text: _keyed(key, read_all_kwargs, text),
+        "max_thinking_tokens": lambda key, text: tuple(
+            _keyed(key, read_thinking_tokens, each) for each in text.split(",") if each.strip()
+        ),
         "reasoning_field": lambda _key, text: text,
         **dict.fromkeys(("allow_plain_http", "repeated_tool_calls"), _flag),
         "script": _path,

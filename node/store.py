@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from node.checkpoint import text_bytes
+from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, NodeError, StartError, UnknownModel
 from node.formats import NO_FORMATS, ModelFormats
 from node.kv_estimate import estimate_kv, first_count
 from node.parsing.selection import Formats
+from node.request import TextRequest
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
@@ -59,6 +61,11 @@ class ModelEntry:
     """What a row's KV takes besides: windows that are full, and recurrent states."""
     formats: Formats = NO_FORMATS
     """Of its outputs."""
+    defaults: Defaults = Defaults()
+
+    def completed(self, request: TextRequest) -> TextRequest:
+        """The request with what the settings say for this model where it says nothing."""
+        return self.defaults.of(request, reasons=self.formats.reasoning != "none")
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -153,10 +160,12 @@ class ModelStore:
         folder: Path,
         served: tuple[ServedFolder, ...] = (),
         formats: ModelFormats | None = None,
+        defaults: ModelDefaults | None = None,
     ) -> None:
         self.folder = folder
         self._served = served
         self._formats = formats or ModelFormats()
+        self._defaults = defaults or ModelDefaults()
         self._told: set[Path] = set()
         """Folders that the log has named as unreadable."""
 
@@ -235,7 +244,8 @@ class ModelStore:
 
     def _read(self, path: Path, name: str | None = None) -> ModelEntry | None:
         try:
-            return read_entry(path, name, self._formats)
+            entry = read_entry(path, name, self._formats)
+            return replace(entry, defaults=self._defaults.of(entry.name))
         except _Unreadable as exc:
             if path not in self._told:
                 self._told.add(path)

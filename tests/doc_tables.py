@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any
 
 import node.parsing
-from node.dialects.anthropic import COUNT_TOKENS, MESSAGES
+from node.dialects.anthropic_fields import COUNT_TOKENS, MESSAGES
 from node.dialects.body import FieldTable
 from node.dialects.chat import CHAT
 from node.dialects.completions import COMPLETIONS
-from node.dialects.responses import RESPONSES
+from node.dialects.responses_fields import RESPONSES
 from node.parsing import registry
 from node.parsing.format import Grammar, ReasoningFormat, ToolFormat
 
@@ -62,6 +62,19 @@ def reasoning_table() -> str:
         marks = _reasoning_marks(found) if isinstance(found, ReasoningFormat) else about
         rows.append((f"`{name}`", marks, _aliases(name, registry.REASONING_ALIASES)))
     return _table(("name", "reasoning", "other names"), rows)
+
+
+def reasoning_end_table() -> str:
+    """One row for each format that has reasoning: what is forced where a budget is used up."""
+    rows = []
+    for name in registry.reasoning_names():
+        grammar = registry.grammar_for(name, "none")
+        if not grammar.closing:
+            continue
+        begins = grammar.answer_openings(reads_calls=True, names=("f",))
+        then = " or ".join(f"`{_on_a_line(each)}`" for each in begins)
+        rows.append((f"`{name}`", f"`{_on_a_line(grammar.closing)}`", then))
+    return _table(("format", "what is forced", "what may follow, with a tool `f`"), rows)
 
 
 def tool_call_table() -> str:
@@ -148,6 +161,7 @@ FIELD_TABLES: Mapping[str, FieldTable[Any]] = {
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "api.md": {name: partial(field_table, fields) for name, fields in FIELD_TABLES.items()},
     "parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
+    "thinking.md": {"reasoning-ends": reasoning_end_table},
 }
 """The tables by page and name."""
 

@@ -176,7 +176,7 @@ class Agent:
         """How many tokens the request's prompt has; the model need not be loaded. Raises
         `UnknownModel`, `BadRequest` or `LoadFailure`."""
         entry = await self._supervisor.find(request.model)
-        prompt = await self._renderers.render(entry.folder, request, entry.formats)
+        prompt = await self._renderers.render(entry.folder, entry.completed(request), entry.formats)
         return len(prompt.tokens)
 
     def subscribe(self, instance: str, after: int) -> AsyncIterator[list[Event]]:

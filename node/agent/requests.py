@@ -180,7 +180,7 @@ class Requests:
         self, account: Account, lease: Lease, entry: ModelEntry
     ) -> tuple[EngineHandle, RowStream]:
         """From the request to a row that the engine has accepted."""
-        request = account.job.request
+        request = entry.completed(account.job.request)
         self._renderers.begin(entry.folder, entry.formats)
         handle = await lease.ready()
         self._warming.begin(handle)
@@ -206,7 +206,7 @@ class Requests:
         reason: FinishReason | None = FinishReason.ERROR
         usage = None
         if last is not None:
-            reason, usage = last.finish, last.usage
+            reason, usage = row.finish, last.usage
         elif row.failure is not None:
             reason = None if isinstance(row.failure, RowRefused) else _reason_of(row.failure)
         if usage is None:

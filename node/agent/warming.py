@@ -233,6 +233,7 @@ class Warming:
     ) -> AsyncGenerator[Progress | Delta, None]:
         """How far the prefill is, and the row's last delta."""
         entry = handle.entry
+        request = entry.completed(request)
         prompt = await self._renderers.render(entry.folder, request, entry.formats, shared=True)
         generate = generate_request(request, f"warm-{secrets.token_hex(8)}", prompt, handle.info)
         # There is no output, and so no room for one to be kept.

@@ -14,6 +14,7 @@ from node.parsing.registry import (
     tool_call_name,
     tool_call_names,
 )
+from node.request import RESERVED_KWARGS
 from node.settings import AUTO_BYTES, REASONING_FIELDS, Settings, default_home, read_environment
 from node.store import ModelStore
 
@@ -61,6 +62,7 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
         raise StartError(f"port must be from 0 to 65535, not {settings.port}.")
     _check_sizes(settings)
     _check_formats(settings)
+    _check_template_kwargs(settings)
     if settings.script is not None and settings.engine != "scripted":
         raise StartError("script is for the scripted engine only; add --engine scripted.")
     return settings
@@ -103,6 +105,19 @@ def _check_formats(settings: Settings) -> None:
                     f"{key} has no format {name!r}; there are {', '.join(names())}."
                 ) from None
     _check_pairs(dict(settings.reasoning_parsers), dict(settings.tool_parsers))
+
+
+def _check_template_kwargs(settings: Settings) -> None:
+    for _, variables in settings.default_chat_template_kwargs:
+        for name, value in variables.items():
+            if name in RESERVED_KWARGS:
+                raise StartError(
+                    f"default_chat_template_kwargs: {name} is not a variable that can be set."
+                )
+            if value is None:
+                raise StartError(
+                    f"default_chat_template_kwargs: {name} is null; leave it out instead."
+                )
 
 
 def _check_pairs(reasoning: Mapping[str, str], tool_calls: Mapping[str, str]) -> None:

@@ -7,7 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from node.errors import StartError
-from node.settings import read_bytes, read_disk_bytes, read_parser, read_warm
+from node.settings import (
+    read_bytes,
+    read_disk_bytes,
+    read_kwargs,
+    read_parser,
+    read_thinking_tokens,
+    read_warm,
+)
 
 
 def _named(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -117,6 +124,25 @@ ReasoningParsers = Annotated[
         help="Format of reasoning, or none; default: what the template tells. Repeatable.",
         metavar="NAME|MODEL=NAME",
         parser=_named("--reasoning-parser", read_parser),
+    ),
+]
+DefaultTemplateKwargs = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--default-chat-template-kwargs",
+        help="Variables of the chat template, where a request has none of its own. Repeatable.",
+        metavar="JSON|MODEL=JSON",
+        parser=_named("--default-chat-template-kwargs", read_kwargs),
+    ),
+]
+MaxThinkingTokens = Annotated[
+    list[Any] | None,
+    typer.Option(
+        "--max-thinking-tokens",
+        help="Most tokens of reasoning, where a request does not say; default: no limit. "
+        "Repeatable.",
+        metavar="N|MODEL=N",
+        parser=_named("--max-thinking-tokens", read_thinking_tokens),
     ),
 ]
 RepeatedToolCalls = Annotated[

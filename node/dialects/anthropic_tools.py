@@ -1,4 +1,4 @@
-"""The tools of an Anthropic body, and which of them the model may call."""
+"""The tools of an Anthropic body, and which of them the answer may or must call."""
 
 import json
 from collections.abc import Sequence
@@ -8,14 +8,12 @@ from pydantic import Field, ValidationError
 
 from node.dialects.body import Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, json_without_null
-from node.errors import BadRequest, Unsupported
+from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, named, required
+from node.errors import BadRequest
 from node.request import Tool
 
-FORCED = ("any", "tool")
-"""Kinds of choice that force a call."""
 
-
-class ToolChoice(Lenient):
+class ToolChoiceBody(Lenient):
     type: str
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -31,12 +29,10 @@ class _Tool(Lenient):
     allowed_callers: list[str] | None = None
 
 
-def read_tools(
-    given: Sequence[dict[str, object]] | None, choice: ToolChoice | None
-) -> tuple[Tool, ...]:
-    """The tools that the answer may call; none where `choice` says so. `cache_control` and
-    `eager_input_streaming` mean nothing: the cache is automatic, and the input of a call is sent
-    once the call is complete. Raises `BadRequest` or `Unsupported`, naming the path."""
+def read_tools(given: Sequence[dict[str, object]] | None) -> tuple[Tool, ...]:
+    """The tools that are declared. `cache_control` and `eager_input_streaming` mean nothing: the
+    cache is automatic, and the input of a call is sent once the call is complete. Raises
+    `BadRequest` or `Unsupported`, naming the path."""
     tools: dict[str, Tool] = {}
     for number, fields in enumerate(given or ()):
         path = f"tools[{number}]"
@@ -44,21 +40,28 @@ def read_tools(
         if tool.name in tools:
             raise BadRequest(f"There are two tools named {tool.name}.", param=f"{path}.name")
         tools[tool.name] = tool
-    kind = "auto" if choice is None else choice.type
-    if kind in FORCED:
-        raise Unsupported(
-            "This version of mlx-fleet cannot force a tool call; tool_choice may be auto or none.",
-            param="tool_choice",
-        )
-    if kind not in ("auto", "none"):
-        raise BadRequest(
-            "tool_choice.type must be auto, any, tool or none.", param="tool_choice.type"
-        )
-    if choice is not None and choice.name is not None:
+    return tuple(tools.values())
+
+
+def read_choice(choice: ToolChoiceBody | None, tools: Sequence[Tool]) -> ToolChoice:
+    """Which of the tools may be called, and whether one must be. Raises `BadRequest`."""
+    if choice is None:
+        return AUTO
+    if choice.type == "tool":
+        if choice.name is None:
+            raise BadRequest("tool_choice.name is missing.", param="tool_choice.name")
+        return named(choice.name, tools, "tool_choice.name")
+    if choice.name is not None:
         raise BadRequest(
             "tool_choice.name is only allowed with type tool.", param="tool_choice.name"
         )
-    return tuple(tools.values()) if kind == "auto" else ()
+    if choice.type == "any":
+        return required(tools, "tool_choice.type")
+    if choice.type not in ("auto", "none"):
+        raise BadRequest(
+            "tool_choice.type must be auto, any, tool or none.", param="tool_choice.type"
+        )
+    return AUTO if choice.type == "auto" else NO_CALLS
 
 
 def _tool(fields: dict[str, object], path: str) -> Tool:
@@ -83,4 +86,4 @@ def _tool(fields: dict[str, object], path: str) -> Tool:
     function["parameters"] = json_without_null(tool.input_schema, f"{path}.input_schema")
     if tool.strict is not None:
         function["strict"] = tool.strict
-    return Tool(function)
+    return Tool(function, f"{path}.input_schema")

@@ -11,7 +11,7 @@ from typing import Protocol
 from node.errors import NodeError
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.types import Accepted, Delta, Part, PartKind, RowUsage
+from node.types import Accepted, Delta, Part, PartKind, RowUsage, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Segment:
     """The arguments' JSON, of a call."""
     name: str = ""
     call_id: str = ""
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Of `CONTENT`, if asked for."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class Collected:
                 self._join(pieces)
                 self.segments.append(Segment(part.kind, "", part.name, part.call_id))
             pieces.append(part.text)
+            if part.logprobs:
+                self.segments[-1].logprobs.extend(part.logprobs)
         self._join(pieces)
 
     def _join(self, pieces: list[str]) -> None:
@@ -71,6 +75,11 @@ class Collected:
     def text(self, kind: PartKind) -> str:
         """All content, or all reasoning."""
         return "".join(each.text for each in self.segments if each.kind is kind)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """Of all content, if asked for."""
+        return [each for segment in self.segments for each in segment.logprobs]
 
     @property
     def calls(self) -> list[Segment]:

@@ -6,29 +6,42 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.base import AnswerHead
-from node.dialects.body import FieldTable, Lenient, unsupported
+from node.dialects.body import FieldTable, Lenient, Refusal, only, unsupported
 from node.dialects.chat_answer import ChatAnswer, ChatStyle, ReasoningField
 from node.dialects.chat_messages import MessageBody, read_messages
 from node.dialects.chat_tools import (
     FunctionBody,
     ToolBody,
+    read_choice,
+    read_function_call,
     read_functions,
     read_tools,
-    wants_no_calls,
 )
+from node.dialects.constraints import read_constraint
 from node.dialects.openai_body import NOTES, REFUSED, OpenAIBody, wants_usage
 from node.dialects.refusals import IGNORED, refuse_reasoning, renamed
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.template import Effort, template_options
+from node.dialects.thinking import (
+    THINKING_NOTES,
+    Budget,
+    ThinkingBody,
+    ThinkingFields,
+    thinking_tokens,
+)
+from node.dialects.tool_choice import ToolChoice
 from node.errors import BadRequest
 from node.request import Content, Message, TextPart, TextRequest, Tool
+
+MAX_TOP_LOGPROBS = 20
 
 
 class _Reasoning(Lenient):
     effort: Effort | None = None
+    max_tokens: Budget | None = None
 
 
-class ChatBody(OpenAIBody):
+class ChatBody(OpenAIBody, ThinkingFields):
     messages: Annotated[list[MessageBody], Field(min_length=1)]
     tools: list[ToolBody] | None = None
     tool_choice: object = None
@@ -37,19 +50,21 @@ class ChatBody(OpenAIBody):
     function_call: object = None
     reasoning_effort: Effort | None = None
     reasoning: _Reasoning | None = None
+    thinking: ThinkingBody | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     include_reasoning: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
-
-_NO_FORCE = "Forcing a call, by `required`, a name or `allowed_tools`, is refused."
 
 CHAT = FieldTable(
     body=ChatBody,
     notes={
         **NOTES,
+        **THINKING_NOTES,
         "messages": (
             "Roles system, developer, user, assistant, tool and function, in any order. Content is "
             "a string or a list of text parts; parts with media are refused. Of an assistant: "
@@ -58,18 +73,32 @@ CHAT = FieldTable(
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
         "tools": (
-            "Functions; other types are refused. `strict` is shown to the model; its arguments are "
-            "typed by the schema but not yet held to it."
+            "Functions; other types are refused. Arguments are typed by the schema; with `strict`, "
+            "and where a call is forced, they are held to it."
         ),
-        "tool_choice": f"auto, or none: the model is shown no tools. {_NO_FORCE}",
+        "tool_choice": (
+            "auto; none: the model is shown no tools; required: the answer is calls; a function by "
+            "name: it is one call of that. `allowed_tools` narrows what may be called (mode auto) "
+            "or must be (required), the model is shown all. A forced call goes before "
+            "`response_format`; reasoning stays free."
+        ),
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
         "functions": "The older form of `tools`; answered with `function_call`, once an answer.",
-        "function_call": f"auto, or none: the model is shown no functions. {_NO_FORCE}",
+        "function_call": (
+            'auto; none: the model is shown no functions; `{"name": …}`: the answer is a call of '
+            "that."
+        ),
         "reasoning_effort": (
             "none to max, for templates that know efforts; none turns thinking off."
         ),
-        "reasoning": "Another place for `reasoning_effort`: `effort`. What else it may hold is "
-        "refused.",
+        "reasoning": (
+            "Another place for `reasoning_effort` and `max_thinking_tokens`: `effort` and "
+            "`max_tokens`. What else it may hold is refused."
+        ),
+        "thinking": (
+            "Another place for `enable_thinking` and `max_thinking_tokens`: `type` enabled, "
+            "adaptive (the same) or disabled, and `budget_tokens`."
+        ),
         "enable_thinking": "For templates that know it; null leaves it to the template.",
         "chat_template_kwargs": (
             "More variables for the template; `enable_thinking` and `reasoning_effort` of the body "
@@ -78,10 +107,19 @@ CHAT = FieldTable(
         "include_reasoning": "false: the answer's reasoning is not sent. Default true.",
         "continue_final_message": (
             "true: the answer goes on from the last message, which must be an assistant's with "
-            "text and without calls."
+            "text and without calls; not with a forced call. What holds the answer holds what is "
+            "new."
         ),
         "add_generation_prompt": (
             "false only together with `continue_final_message`, true only without it."
+        ),
+        "logprobs": (
+            "true: the logarithm of the probability of each token of content, of the distribution "
+            "that was sampled: under penalties and masks."
+        ),
+        "top_logprobs": (
+            f"0 to {MAX_TOP_LOGPROBS} of the likeliest tokens beside each, fewer where others "
+            "could not be sampled. Only with `logprobs`."
         ),
     },
     refused={
@@ -91,8 +129,8 @@ CHAT = FieldTable(
         "prompt": renamed("prompt", "messages"),
         "system": renamed("system", "a message of the role system"),
         "text": renamed("text", "response_format or verbosity"),
-        "thinking": renamed("thinking", "enable_thinking"),
-        "output_config": renamed("output_config", "reasoning_effort"),
+        "best_of": Refusal(only(1), "null or 1", "All answers that are sampled are told: use n."),
+        "output_config": renamed("output_config", "reasoning_effort or response_format"),
     },
     ignored=IGNORED,
 )
@@ -116,6 +154,7 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
     messages = read_messages(parsed.messages)
     usage = wants_usage(parsed)
     is_legacy = bool(parsed.functions)
+    tools, choice = _tools(parsed)
     request = TextRequest(
         model=parsed.model,
         sampling=sampling_params(parsed),
@@ -123,18 +162,63 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
         max_tokens=token_limit(parsed.max_completion_tokens, parsed.max_tokens),
         stream=bool(parsed.stream),
         messages=messages,
-        tools=_tools(parsed),
+        tools=tools,
         # The older form has room for one call.
-        parallel_tool_calls=parsed.parallel_tool_calls is not False and not is_legacy,
+        parallel_tool_calls=not (
+            parsed.parallel_tool_calls is False or choice.is_single or is_legacy
+        ),
         template=template_options(
-            thinking=parsed.enable_thinking,
+            thinking=_thinks(parsed),
             effort=_effort(parsed),
             kwargs=parsed.chat_template_kwargs,
         ),
-        continue_final=_continues(parsed, messages[-1]),
+        continue_final=_continues(parsed, messages[-1], must_call=choice.must_call),
+        callable_tools=choice.callable_tools,
+        must_call=choice.must_call,
+        must_call_param="function_call" if is_legacy else "tool_choice",
+        constraint=read_constraint(parsed),
+        thinking_tokens=_thinking_tokens(parsed),
+        logprobs=_logprobs(parsed),
+        choices=parsed.n or 1,
     )
-    reasoning = None if parsed.include_reasoning is False else reasoning_field
-    return AskedChat(request, ChatStyle(usage, reasoning, is_legacy))
+    style = ChatStyle(
+        include_usage=usage,
+        reasoning=None if parsed.include_reasoning is False else reasoning_field,
+        is_legacy=is_legacy,
+        choices=request.choices,
+        has_logprobs=request.logprobs is not None,
+    )
+    return AskedChat(request, style)
+
+
+def _thinks(body: ChatBody) -> bool | None:
+    """Of either field. Raises `BadRequest` if they contradict each other, or `Unsupported`."""
+    if body.thinking is None:
+        return body.enable_thinking
+    is_on = body.thinking.is_on
+    if body.enable_thinking is not None and body.enable_thinking != is_on:
+        raise BadRequest("thinking contradicts enable_thinking.", param="thinking")
+    if is_on and _effort(body) == "none":
+        raise BadRequest("thinking contradicts an effort of none.", param="thinking")
+    return is_on
+
+
+def _thinking_tokens(body: ChatBody) -> int | None:
+    """Of all names. Raises `BadRequest` if they contradict each other."""
+    budgets: dict[str, int | None] = {}
+    if body.reasoning is not None:
+        budgets["reasoning.max_tokens"] = body.reasoning.max_tokens
+    if body.thinking is not None and body.thinking.is_on:
+        budgets["thinking.budget_tokens"] = body.thinking.budget_tokens
+    return thinking_tokens(body, **budgets)
+
+
+def _logprobs(body: ChatBody) -> int | None:
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs:
+        raise BadRequest("top_logprobs is only allowed with logprobs.", param="top_logprobs")
+    return None
 
 
 def _effort(body: ChatBody) -> Effort | None:
@@ -151,17 +235,21 @@ def _effort(body: ChatBody) -> Effort | None:
     return body.reasoning_effort if effort is None else effort
 
 
-def _tools(body: ChatBody) -> tuple[Tool, ...]:
+def _tools(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools that the model is shown, and what it may do with them."""
     if body.tools and body.functions:
         raise BadRequest("functions is not allowed together with tools.", param="functions")
     tools = read_tools(body.tools or ())
     functions = read_functions(body.functions or ())
-    no_tools = wants_no_calls(body.tool_choice, "tool_choice")
-    no_functions = wants_no_calls(body.function_call, "function_call")
-    return (() if no_tools else tools) + (() if no_functions else functions)
+    # Each choice is read with what it is about: a forced call of nothing is not valid.
+    choice = read_choice(body.tool_choice, tools)
+    call = read_function_call(body.function_call, functions)
+    if functions:
+        tools, choice = functions, call
+    return (tools if choice.shows_tools else ()), choice
 
 
-def _continues(body: ChatBody, last: Message) -> bool:
+def _continues(body: ChatBody, last: Message, *, must_call: bool) -> bool:
     generates = body.add_generation_prompt
     if not body.continue_final_message:
         if generates is False:
@@ -174,6 +262,10 @@ def _continues(body: ChatBody, last: Message) -> bool:
         raise BadRequest(
             "add_generation_prompt contradicts continue_final_message.",
             param="add_generation_prompt",
+        )
+    if must_call:
+        raise BadRequest(
+            "continue_final_message contradicts a forced call.", param="continue_final_message"
         )
     if last.role != "assistant" or last.tool_calls or not _has_text(last.content):
         raise BadRequest(

@@ -1,4 +1,4 @@
-"""The tools of a chat: which functions the model may call."""
+"""The tools of a chat: which functions the model may call, and whether it must."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.body import Lenient, unsupported
-from node.errors import BadRequest, Unsupported
+from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, allowed, named, required
+from node.errors import BadRequest
 from node.request import Tool
 
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,128}$"
@@ -36,18 +37,38 @@ def read_functions(bodies: Sequence[FunctionBody]) -> tuple[Tool, ...]:
     return _tools(bodies, "functions", "")
 
 
-def wants_no_calls(choice: object, field: str) -> bool:
-    """Whether `choice`, the value of `field`, wants no calls. Raises `Unsupported` for one that
-    forces a call or narrows the tools, and `BadRequest` for what is no choice."""
-    if choice is None or choice in ("auto", "none"):
-        return choice == "none"
-    if choice == "required" or isinstance(choice, Mapping):
-        raise Unsupported(
-            f"This version of mlx-fleet supports only auto and none for {field}: "
-            "the model cannot yet be made to call a function.",
-            param=field,
-        )
-    raise BadRequest(f"{field} must be none or auto.", param=field)
+def read_choice(value: object, tools: Sequence[Tool]) -> ToolChoice:
+    """The field `tool_choice`, of a body with these tools. Raises `BadRequest` or
+    `Unsupported`."""
+    field = "tool_choice"
+    if value is None or value == "auto":
+        return AUTO
+    if value == "none":
+        return NO_CALLS
+    if value == "required":
+        return required(tools, field)
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"{field} must be none, auto, required or an object.", param=field)
+    kind = value.get("type")
+    if kind == "function":
+        return named(_chosen_name(value, field), tools, f"{field}.function.name")
+    if kind == "allowed_tools":
+        return _allowed(value.get("allowed_tools"), tools, f"{field}.allowed_tools")
+    if not isinstance(kind, str):
+        raise BadRequest(f"{field}.type must be a string.", param=f"{field}.type")
+    raise unsupported(f"a {field} of type {kind!r}", f"{field}.type")
+
+
+def read_function_call(value: object, functions: Sequence[Tool]) -> ToolChoice:
+    """The older field `function_call`, of a body with these functions. Raises `BadRequest`."""
+    field = "function_call"
+    if value is None or value == "auto":
+        return AUTO
+    if value == "none":
+        return NO_CALLS
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"{field} must be none, auto or an object with a name.", param=field)
+    return named(_name(value, field), functions, f"{field}.name")
 
 
 def json_without_null(value: Any, path: str) -> Any:
@@ -65,6 +86,41 @@ def json_without_null(value: Any, path: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise BadRequest(f"{path} holds a number that is not finite.", param=path)
     return value
+
+
+def _allowed(value: object, tools: Sequence[Tool], path: str) -> ToolChoice:
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"{path} must be an object.", param=path)
+    mode, chosen = value.get("mode"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise BadRequest(f"{path}.mode must be auto or required.", param=f"{path}.mode")
+    if not isinstance(chosen, list):
+        raise BadRequest(f"{path}.tools must be a list.", param=f"{path}.tools")
+    names = [_allowed_name(each, f"{path}.tools[{at}]") for at, each in enumerate(chosen)]
+    return allowed(names, tools, f"{path}.tools", must=mode == "required")
+
+
+def _allowed_name(value: object, path: str) -> str:
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"{path} must be an object.", param=path)
+    kind = value.get("type", "function")
+    if kind != "function":
+        raise unsupported(f"tools of type {kind!r}", f"{path}.type")
+    return _chosen_name(value, path)
+
+
+def _chosen_name(value: Mapping[str, Any], path: str) -> str:
+    function = value.get("function")
+    if not isinstance(function, Mapping):
+        raise BadRequest(f"{path}.function must be an object.", param=f"{path}.function")
+    return _name(function, f"{path}.function")
+
+
+def _name(value: Mapping[str, Any], path: str) -> str:
+    name = value.get("name")
+    if not isinstance(name, str):
+        raise BadRequest(f"{path}.name must be a string.", param=f"{path}.name")
+    return name
 
 
 def _function(body: ToolBody, path: str) -> FunctionBody:
@@ -93,4 +149,4 @@ def _tool(body: FunctionBody, path: str) -> Tool:
         function["parameters"] = json_without_null(body.parameters, path)
     if body.strict is not None:
         function["strict"] = body.strict
-    return Tool(function)
+    return Tool(function, path)

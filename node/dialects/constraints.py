@@ -1,14 +1,44 @@
 """What a body holds the answer's text to, as a `Constraint`."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from node.dialects.body import unsupported
+from node.dialects.body import Lenient, unsupported
 from node.errors import BadRequest
 from node.generate import Constraint, ConstraintKind
 
 MAX_SCHEMA_LENGTH = 512 * 1024
 """Characters of a schema or a grammar."""
+
+
+class ConstraintFields(Lenient):
+    """All ways to say it, of which a body may have one."""
+
+    response_format: object = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: object = None
+    guided_regex: object = None
+    guided_choice: object = None
+    guided_grammar: object = None
+
+
+_ONE = "With `response_format` and `structured_outputs`, one of all a request."
+CONSTRAINT_NOTES: Mapping[str, str] = {
+    "response_format": (
+        "text, json_object, or json_schema, whose `schema` the text is always held to: `strict` "
+        "of false changes nothing, and `name` may be left out. Reasoning stays free."
+    ),
+    "structured_outputs": (
+        "One of `json`, `regex`, `choice`, `grammar` (Lark) and `json_object`. What else it may "
+        "hold is refused."
+    ),
+    "guided_json": f"A JSON schema, or the text of one. {_ONE}",
+    "guided_regex": f"A regular expression that all of the text matches. {_ONE}",
+    "guided_choice": f"A list of texts, one of which is the answer. {_ONE}",
+    "guided_grammar": f"A grammar in Lark's notation. {_ONE}",
+}
+"""For a dialect's `FieldTable`."""
 
 
 def json_object(param: str) -> Constraint:
@@ -20,7 +50,11 @@ def json_schema(schema: object, param: str) -> Constraint:
     """JSON that fits the schema of the field `param`. Raises `BadRequest`."""
     if not isinstance(schema, Mapping):
         raise BadRequest(f"{param} must be a JSON schema, an object.", param=param)
-    return _constraint(ConstraintKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise BadRequest(f"{param} holds a number that is not finite.", param=param) from None
+    return _constraint(ConstraintKind.JSON_SCHEMA, text, param)
 
 
 def regex(pattern: object, param: str) -> Constraint:
@@ -49,16 +83,78 @@ def response_format(value: object, param: str = "response_format") -> Constraint
     if not isinstance(value, Mapping):
         raise BadRequest(f"{param} must be an object.", param=param)
     kind = value.get("type")
+    if not isinstance(kind, str):
+        raise BadRequest(f"{param}.type must be a string.", param=f"{param}.type")
     if kind == "text":
         return None
-    if kind == "json_object":
-        return json_object(param)
-    if kind != "json_schema":
+    if kind not in ("json_schema", "json_object"):
         raise unsupported(f"the type {kind!r} of {param}", f"{param}.type")
+    # Other servers take a schema with json_object too.
+    if kind == "json_object" and value.get("json_schema") is None and value.get("schema") is None:
+        return json_object(param)
+    return _format_schema(value, param)
+
+
+def _format_schema(value: Mapping[str, Any], param: str) -> Constraint:
     nested = value.get("json_schema")
-    if isinstance(nested, Mapping):
-        return json_schema(nested.get("schema"), f"{param}.json_schema.schema")
-    return json_schema(value.get("schema"), f"{param}.schema")
+    if nested is not None and not isinstance(nested, Mapping):
+        raise BadRequest(f"{param}.json_schema must be an object.", param=f"{param}.json_schema")
+    owner, path = (value, param) if nested is None else (nested, f"{param}.json_schema")
+    if owner.get("schema") is None:
+        raise BadRequest(f"{path} has no schema.", param=path)
+    return json_schema(owner["schema"], f"{path}.schema")
+
+
+def read_constraint(fields: ConstraintFields) -> Constraint | None:
+    """The one of all of them. Raises `BadRequest` where there are two, or one is not valid, and
+    `Unsupported`."""
+    found = [response_format(fields.response_format)]
+    if fields.structured_outputs is not None:
+        found += _structured(fields.structured_outputs)
+    for name, read in _GUIDES.items():
+        value = getattr(fields, f"guided_{name}")
+        if value is not None:
+            found.append(read(value, f"guided_{name}"))
+    constraints = [each for each in found if each is not None]
+    if len(constraints) > 1:
+        first, second = constraints[0].param, constraints[1].param
+        raise BadRequest(
+            f"{second} is not allowed together with {first}: an answer is held to one thing.",
+            param=second,
+        )
+    return constraints[0] if constraints else None
+
+
+def _structured(value: Mapping[str, Any]) -> list[Constraint | None]:
+    found: list[Constraint | None] = []
+    for name, each in value.items():
+        path = f"structured_outputs.{name}"
+        if name in _GUIDES:
+            found.append(None if each is None else _GUIDES[name](each, path))
+        elif name == "json_object":
+            found.append(json_object(path) if each else None)
+        elif each and name != "disable_fallback":
+            # There is nothing to fall back to; the others change what is allowed.
+            raise unsupported(path, path)
+    return found
+
+
+def _json(value: object, param: str) -> Constraint:
+    if not isinstance(value, str):
+        return json_schema(value, param)
+    try:
+        schema = json.loads(value)
+    except (ValueError, RecursionError):
+        raise BadRequest(f"{param} is not valid JSON.", param=param) from None
+    return json_schema(schema, param)
+
+
+_GUIDES: Mapping[str, Callable[[object, str], Constraint]] = {
+    "json": _json,
+    "regex": regex,
+    "choice": choice,
+    "grammar": lark,
+}
 
 
 def _text(value: object, param: str) -> str:

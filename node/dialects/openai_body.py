@@ -5,7 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from node.dialects.body import Lenient, Refusal, falsy, off, only, unsupported
+from node.dialects.body import Lenient, Refusal, absent, falsy, off, only, unsupported
+from node.dialects.constraints import CONSTRAINT_NOTES, ConstraintFields
 from node.dialects.refusals import REFUSED_BY_ALL, elsewhere, renamed
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.errors import BadRequest, EngineFault
@@ -20,13 +21,17 @@ class StreamOptions(Lenient):
     continuous_usage_stats: bool | None = None
 
 
-class OpenAIBody(SamplingFields):
+MAX_CHOICES = 16
+
+
+class OpenAIBody(SamplingFields, ConstraintFields):
     model: Annotated[str, Field(min_length=1)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     stop: object = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
 
 def wants_usage(body: OpenAIBody) -> bool:
@@ -45,17 +50,21 @@ def usage_fields(usage: RowUsage | None) -> dict[str, object]:
     """The answer's `usage`. Raises `EngineFault` if the engine told none."""
     if usage is None:
         raise EngineFault("The engine ended the request without its accounts.")
+    details = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.reasoning_overflow_tokens:
+        details["reasoning_overflow_tokens"] = usage.reasoning_overflow_tokens
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "completion_tokens_details": details,
     }
 
 
 NOTES: Mapping[str, str] = {
     **SAMPLING_NOTES,
+    **CONSTRAINT_NOTES,
     "model": "A model of the list of models, or an alias of the router.",
     "max_tokens": "At least 1; by default, what the context has room for.",
     "max_completion_tokens": "Goes before `max_tokens`.",
@@ -64,6 +73,10 @@ NOTES: Mapping[str, str] = {
     "stream_options": (
         "Only with `stream`. `include_usage`: one more chunk, with the usage. "
         "`include_obfuscation` is ignored: nothing is padded. `continuous_usage_stats` is refused."
+    ),
+    "n": (
+        f"1 to {MAX_CHOICES} answers, sampled apart from one prefill; the i-th as with `seed` + i. "
+        "Default 1."
     ),
 }
 """By field of `OpenAIBody`."""
@@ -74,6 +87,11 @@ REFUSED: Mapping[str, Refusal] = {
     "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
     "service_tier": Refusal(only("auto", "default"), "null, auto or default"),
     "context_management": Refusal(falsy, "null or empty"),
+    "ebnf": renamed("ebnf", "guided_grammar, in Lark's notation,"),
+    "grammar": renamed("grammar", "guided_grammar, in Lark's notation,"),
+    "json_schema": Refusal(absent, "null", "json_schema is called guided_json here."),
+    "regex": renamed("regex", "guided_regex"),
+    "output_format": renamed("output_format", "response_format"),
     "stop_sequences": renamed("stop_sequences", "stop"),
     "max_output_tokens": renamed("max_output_tokens", "max_completion_tokens"),
 }

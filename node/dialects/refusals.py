@@ -25,40 +25,45 @@ def elsewhere(name: str, path: str = "/v1/responses") -> Refusal:
 
 
 def refuse_reasoning(reasoning: Lenient) -> None:
-    """Refuses what an object `reasoning` may hold elsewhere. Raises `Unsupported`."""
+    """Refuses what an object `reasoning` may hold elsewhere, but for `effort` and `max_tokens`,
+    which its class has to name. Raises `Unsupported`."""
     extra = reasoning.model_extra or {}
     if extra.get("enabled") is not None:
         raise Unsupported(
             "reasoning.enabled is called enable_thinking here.", param="reasoning.enabled"
         )
-    if extra.get("max_tokens") is not None:
-        raise unsupported("a limit of the reasoning", "reasoning.max_tokens")
     if extra.get("exclude"):
         raise unsupported("reasoning.exclude", "reasoning.exclude")
 
 
-_LATER = "Constrained output comes with a later version of mlx-fleet."
+ONE_ANSWER: Mapping[str, Refusal] = {
+    "n": Refusal(only(1), "null or 1", "This path gives one answer a request."),
+    "best_of": Refusal(only(1), "null or 1"),
+}
+"""Of paths whose answers have no choices."""
+
+NO_GUIDES: Mapping[str, Refusal] = {
+    name: Refusal(absent, "null", f"Only chats and completions know {name}.")
+    for name in (
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+    )
+}
+"""Of paths that know only their own dialect's way to hold an answer."""
 
 REFUSED_BY_ALL: Mapping[str, Refusal] = {
-    "n": Refusal(only(1), "null or 1", "This version of mlx-fleet gives one answer a request."),
-    "best_of": Refusal(only(1), "null or 1"),
-    "logprobs": Refusal(off, "null or false"),
-    "top_logprobs": Refusal(falsy, "null or 0"),
     "prompt_logprobs": Refusal(absent, "null"),
     "echo": Refusal(falsy, "null or false"),
     "suffix": Refusal(falsy, "null or empty"),
-    "response_format": Refusal(
-        lambda value: value is None or value == {"type": "text"}, 'null or `{"type": "text"}`'
-    ),
-    "structured_outputs": Refusal(absent, "null", _LATER),
-    "guided_json": Refusal(absent, "null", _LATER),
-    "guided_regex": Refusal(absent, "null", _LATER),
-    "guided_choice": Refusal(absent, "null", _LATER),
-    "guided_grammar": Refusal(absent, "null", _LATER),
-    "max_thinking_tokens": Refusal(absent, "null"),
-    "thinking_token_budget": Refusal(absent, "null"),
-    "reasoning_max_tokens": Refusal(absent, "null"),
-    "thinking_budget": Refusal(absent, "null"),
+    "ebnf": Refusal(absent, "null"),
+    "grammar": Refusal(absent, "null"),
+    "json_schema": Refusal(absent, "null"),
+    "regex": Refusal(absent, "null"),
+    "structural_tag": Refusal(absent, "null"),
+    "guided_whitespace_pattern": Refusal(absent, "null"),
     "dry_multiplier": Refusal(falsy, "null or 0"),
     "xtc_probability": Refusal(falsy, "null or 0"),
     "typical_p": Refusal(only(1, 1.0), "null or 1"),
@@ -97,7 +102,6 @@ REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "mcp_servers": Refusal(falsy, "null or empty"),
     "modalities": Refusal(lambda value: not value or value == ["text"], 'null or `["text"]`'),
     "moderation": Refusal(absent, "null"),
-    "output_format": Refusal(absent, "null", _LATER),
     "prediction": Refusal(absent, "null"),
     "reasoning_format": Refusal(
         only("auto", "deepseek", "parsed"), "null, auto, deepseek or parsed"
@@ -118,6 +122,7 @@ IGNORED: Mapping[str, str] = {
     "prompt_cache_key": "A hint; prompts are cached by what they begin with.",
     "prompt_cache_retention": "A hint; how long a prompt is cached is up to the node's memory.",
     "prompt_cache_options": "A hint; every prompt is cached, for as long as memory allows.",
+    "guided_decoding_backend": "There is one.",
     "dry_base": "Says something only with `dry_multiplier`.",
     "dry_allowed_length": "Says something only with `dry_multiplier`.",
     "dry_penalty_last_n": "Says something only with `dry_multiplier`.",

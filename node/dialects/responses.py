@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses`: what a body may ask for.
+"""OpenAI's `/v1/responses`: what a body asks for.
 
 A body may go on from stored responses or refer to stored items. Those come by `with_history`; only
 then is the request complete.
@@ -6,26 +6,23 @@ then is the request complete.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from node.dialects.base import AnswerHead
-from node.dialects.body import (
-    FieldTable,
-    Lenient,
-    Refusal,
-    absent,
-    falsy,
-    off,
-    on,
-    only,
-    unsupported,
-)
-from node.dialects.chat_tools import wants_no_calls
-from node.dialects.refusals import IGNORED, REFUSED_BY_ALL, refuse_reasoning, renamed
+from node.dialects.body import unsupported
+from node.dialects.constraints import response_format
+from node.dialects.refusals import refuse_reasoning
 from node.dialects.responses_answer import ResponseFacts
 from node.dialects.responses_events import ResponseWriter
+from node.dialects.responses_fields import (
+    ENCRYPTED_REASONING,
+    INCLUDED,
+    LOGPROBS,
+    RESPONSES,
+    ReasoningBody,
+    ResponsesBody,
+    TextBody,
+)
 from node.dialects.responses_input import (
     History,
     Item,
@@ -34,187 +31,23 @@ from node.dialects.responses_input import (
     references,
     resolved,
 )
-from node.dialects.responses_tools import read_tool_set
-from node.dialects.sampling import (
-    SAMPLING_NOTES,
-    Count,
-    SamplingFields,
-    sampling_params,
-    stop_strings,
-    token_limit,
-)
-from node.dialects.template import Effort, template_options
+from node.dialects.responses_tools import ToolSet, read_choice, read_tool_set
+from node.dialects.sampling import sampling_params, stop_strings, token_limit
+from node.dialects.template import template_options
+from node.dialects.thinking import thinking_tokens
 from node.errors import BadRequest, Unsupported
+from node.generate import Constraint
 from node.request import Message, TextRequest
-
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
-INCLUDED = (
-    ENCRYPTED_REASONING,
-    "code_interpreter_call.outputs",
-    "computer_call_output.output.image_url",
-    "file_search_call.results",
-    "message.input_image.image_url",
-    "web_search_call.action.sources",
-    "web_search_call.results",
-)
-"""Values of `include`. All but the first are about items that an answer never has."""
-
-
-class _Reasoning(Lenient):
-    effort: Effort | None = None
-    summary: str | None = None
-    generate_summary: str | None = None
-    context: str | None = None
-    mode: str | None = None
-
-
-class _Text(Lenient):
-    format: dict[str, Any] | None = None
-    verbosity: str | None = None
-
-
-class _StreamOptions(Lenient):
-    include_obfuscation: bool | None = None
-
-
-class ResponsesBody(SamplingFields):
-    model: Annotated[str, Field(min_length=1)]
-    input: object = None
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    tools: object = None
-    tool_choice: object = None
-    parallel_tool_calls: bool | None = None
-    reasoning: _Reasoning | None = None
-    text: _Text | None = None
-    max_output_tokens: Count | None = None
-    stop: object = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    store: bool | None = None
-    include: list[str] | None = None
-    metadata: (
-        Annotated[
-            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-            Field(max_length=16),
-        ]
-        | None
-    ) = None
-    enable_thinking: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-
-def _is_plain_cache(value: object) -> bool:
-    """Whether these cache options are hints at most."""
-    if not isinstance(value, Mapping):
-        return value is None
-    asked = {key for key, each in value.items() if each}
-    return asked <= {"mode", "ttl"} and value.get("mode") in (None, "implicit")
-
-
-RESPONSES: FieldTable[ResponsesBody] = FieldTable(
-    ResponsesBody,
-    notes={
-        **SAMPLING_NOTES,
-        "model": "A model of the list of models, or an alias of the router.",
-        "input": (
-            "A string, or items: `message` (text parts), `function_call`, `function_call_output` "
-            "(text), `reasoning`, `item_reference` to an item of a stored response. Other items, "
-            "images, files and sounds are refused. A call's arguments that are no JSON object "
-            "are shown to the model as text."
-        ),
-        "instructions": "A system message before all else, for this response only.",
-        "previous_response_id": "A stored response; its input and output come before `input`.",
-        "tools": (
-            "`function`, and `namespace` with functions in it: the model knows those as "
-            "`NAMESPACE__NAME`, calls are told as `namespace` and `name`. Others are refused. "
-            "`strict` is shown to the model; its arguments are typed by the schema but not yet "
-            "held to it. Tools of earlier responses are not carried over."
-        ),
-        "tool_choice": "`auto` or `none`.",
-        "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
-        "reasoning": (
-            "`effort` goes to the template, `none` turns thinking off. The whole reasoning text is "
-            "in the item's `content`; with `summary` (or `generate_summary`) of `auto` or "
-            "`detailed` it is in the item's `summary` instead, still whole, so `concise` is "
-            "refused. `context` may be `auto`, `mode` may be `standard`."
-        ),
-        "text": "`format` of type `text`; `verbosity` of `medium`.",
-        "max_output_tokens": "At least 1; by default, what the context has room for.",
-        "stop": "A string or up to 16; they end the answer and are no part of it.",
-        "stream": "Server-sent events, each with its sequence number.",
-        "stream_options": "Only with `stream`. `include_obfuscation` may be false.",
-        "store": "Keeps the response on the node, for follow-ups and GET. Default true.",
-        "include": (
-            "`reasoning.encrypted_content`: reasoning items carry their text in a form that "
-            "clients give back unread. Of what an answer never has, such as search results, "
-            "nothing is included. `message.output_text.logprobs` is refused."
-        ),
-        "metadata": "Up to 16 texts, told back in the response.",
-        "enable_thinking": "For templates that know it; null leaves it to the template.",
-        "chat_template_kwargs": (
-            "More variables for the template; `enable_thinking` and `reasoning.effort` go before "
-            "them."
-        ),
-    },
-    refused={
-        **REFUSED_BY_ALL,
-        "conversation": Refusal(
-            absent,
-            "null",
-            "This version of mlx-fleet has no conversations; use previous_response_id.",
-        ),
-        "prompt": Refusal(absent, "null", "This version of mlx-fleet has no stored prompts."),
-        "top_logprobs": Refusal(only(0), "null or 0"),
-        "context_management": Refusal(falsy, "null or empty"),
-        "prompt_cache_options": Refusal(
-            _is_plain_cache,
-            "null, or `mode` implicit and `ttl`",
-            "Every prompt is cached by itself.",
-        ),
-        "max_tokens": renamed("max_tokens", "max_output_tokens"),
-        "max_completion_tokens": renamed("max_completion_tokens", "max_output_tokens"),
-        "response_format": renamed("response_format", "text.format"),
-        "reasoning_effort": renamed("reasoning_effort", "reasoning.effort"),
-        "verbosity": Refusal(
-            only("medium"), "null or medium", "verbosity is called text.verbosity here."
-        ),
-        "output_config": renamed("output_config", "reasoning.effort"),
-        "thinking": renamed("thinking", "reasoning.effort or enable_thinking"),
-        "stop_sequences": renamed("stop_sequences", "stop"),
-        "system": renamed("system", "instructions"),
-        "functions": renamed("functions", "tools"),
-        "function_call": Refusal(
-            only("none", "auto"), "null, none or auto", "function_call is called tool_choice here."
-        ),
-        "continue_final_message": Refusal(off, "null or false"),
-        "add_generation_prompt": Refusal(on, "null or true"),
-        "include_reasoning": Refusal(on, "null or true"),
-        "service_tier": Refusal(only("auto", "default"), "null, auto or default"),
-        "messages": renamed("messages", "input"),
-    },
-    ignored={
-        **{
-            name: why
-            for name, why in IGNORED.items()
-            if name not in ("metadata", "prompt_cache_options")
-        },
-        "client_metadata": "A label.",
-        "image": "Says something only with images, which are refused.",
-    },
-)
 
 
 def read_responses(data: bytes) -> "AskedResponse":
     """The body of `/v1/responses`. Raises `BadRequest` or `Unsupported`."""
     body = RESPONSES.read(data)
     items = _items(body)
-    reasoning = body.reasoning or _Reasoning()
-    summary = _summary(reasoning)
+    reasoning = body.reasoning or ReasoningBody()
     _refuse_reasoning(reasoning)
-    _refuse_text(body.text)
     tool_set = read_tool_set(body.tools)
-    tools = () if wants_no_calls(body.tool_choice, "tool_choice") else tool_set.tools
+    choice = read_choice(body.tool_choice, tool_set.tools)
     request = TextRequest(
         model=body.model,
         sampling=sampling_params(body),
@@ -223,27 +56,37 @@ def read_responses(data: bytes) -> "AskedResponse":
         stream=_stream(body),
         messages=messages_of(items),
         prompt_field="input",
-        tools=tools,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
+        tools=tool_set.tools if choice.shows_tools else (),
+        parallel_tool_calls=body.parallel_tool_calls is not False and not choice.is_single,
         template=template_options(
             thinking=body.enable_thinking,
             effort=reasoning.effort,
             kwargs=body.chat_template_kwargs,
         ),
+        callable_tools=choice.callable_tools,
+        must_call=choice.must_call,
+        constraint=_constraint(body.text),
+        thinking_tokens=thinking_tokens(body, **{"reasoning.max_tokens": reasoning.max_tokens}),
+        logprobs=_logprobs(body),
     )
-    facts = ResponseFacts(
+    facts = _facts(body, reasoning, tool_set)
+    asked = AskedResponse(request, facts, tuple(items), references(items))
+    return asked if asked.needs_history else asked.with_history(History())
+
+
+def _facts(body: ResponsesBody, reasoning: ReasoningBody, tool_set: ToolSet) -> ResponseFacts:
+    return ResponseFacts(
         previous_id=body.previous_response_id,
         store=body.store is not False,
         seals_reasoning=encrypts_reasoning(body.include),
         instructions=body.instructions,
         metadata=body.metadata or {},
         effort=reasoning.effort,
-        summary=summary,
-        tool_choice="none" if body.tool_choice == "none" else "auto",
+        summary=_summary(reasoning),
+        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
         tool_set=tool_set,
+        text_format=_shown_format(body.text),
     )
-    asked = AskedResponse(request, facts, tuple(items), references(items))
-    return asked if asked.needs_history else asked.with_history(History())
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +127,8 @@ class AskedResponse:
 
 
 def encrypts_reasoning(include: Sequence[str] | None) -> bool:
-    """Whether `include` asks for it. Raises `BadRequest`, or `Unsupported` for what answers could
-    have but do not yet."""
+    """Whether `include` asks for it. Raises `BadRequest` for a value that is not known."""
     for at, value in enumerate(include or ()):
-        if value == "message.output_text.logprobs":
-            raise unsupported("logprobs", f"include[{at}]")
         if value not in INCLUDED:
             raise BadRequest(f"include[{at}] is not known.", param=f"include[{at}]")
     return ENCRYPTED_REASONING in (include or ())
@@ -309,7 +149,7 @@ def _stream(body: ResponsesBody) -> bool:
     return bool(body.stream)
 
 
-def _summary(reasoning: _Reasoning) -> str | None:
+def _summary(reasoning: ReasoningBody) -> str | None:
     """The kind of summary that is asked for. Raises `Unsupported` for one that is shorter than the
     reasoning."""
     for name in ("summary", "generate_summary"):
@@ -322,7 +162,7 @@ def _summary(reasoning: _Reasoning) -> str | None:
     return reasoning.summary or reasoning.generate_summary
 
 
-def _refuse_reasoning(reasoning: _Reasoning) -> None:
+def _refuse_reasoning(reasoning: ReasoningBody) -> None:
     refuse_reasoning(reasoning)
     if reasoning.context not in (None, "auto"):
         raise unsupported(f"reasoning context {reasoning.context}", "reasoning.context")
@@ -330,10 +170,25 @@ def _refuse_reasoning(reasoning: _Reasoning) -> None:
         raise unsupported(f"reasoning mode {reasoning.mode}", "reasoning.mode")
 
 
-def _refuse_text(text: _Text | None) -> None:
+def _constraint(text: TextBody | None) -> Constraint | None:
     if text is None:
-        return
-    if text.format is not None and text.format.get("type") != "text":
-        raise unsupported("formats other than text", "text.format")
+        return None
     if text.verbosity not in (None, "medium"):
         raise unsupported("a verbosity other than medium", "text.verbosity")
+    return response_format(text.format, "text.format")
+
+
+def _shown_format(text: TextBody | None) -> Mapping[str, Any]:
+    """The format as the response repeats it, with the fields that clients look for."""
+    if text is None or text.format is None:
+        return {"type": "text"}
+    if text.format["type"] != "json_schema":
+        return text.format
+    return {"name": "schema", "description": None, "strict": True, **text.format}
+
+
+def _logprobs(body: ResponsesBody) -> int | None:
+    """How many alternatives are told with each token of the text; None: no probabilities."""
+    if LOGPROBS in (body.include or ()):
+        return body.top_logprobs or 0
+    return body.top_logprobs or None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from node.dialects.base import AnswerHead, Segment
+from node.dialects.logprobs import token_logprobs
 from node.dialects.responses_input import Item, sealed
 from node.dialects.responses_tools import ToolSet
 from node.errors import EngineFault, NodeError
@@ -41,8 +42,10 @@ class ResponseFacts:
     effort: str | None
     summary: str | None
     """The kind of summary that is asked for; with any, reasoning is told as a summary."""
-    tool_choice: str
+    tool_choice: object
+    """As it came."""
     tool_set: ToolSet
+    text_format: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +94,14 @@ class ResponseObject:
             "model": head.model,
             "parallel_tool_calls": request.parallel_tool_calls,
             "previous_response_id": facts.previous_id,
-            "reasoning": {"effort": facts.effort, "summary": facts.summary},
+            "reasoning": _reasoning(request, facts),
             "service_tier": "default",
             "store": facts.store,
             "temperature": request.sampling.temperature,
-            "text": {"format": {"type": "text"}, "verbosity": "medium"},
+            "text": {"format": facts.text_format, "verbosity": "medium"},
             "tool_choice": facts.tool_choice,
             "tools": facts.tool_set.shown,
-            "top_logprobs": 0,
+            "top_logprobs": request.logprobs or 0,
             "top_p": request.sampling.top_p,
             "truncation": "disabled",
         }
@@ -166,7 +169,7 @@ class ItemSpeller:
                 "type": "output_text",
                 "text": segment.text,
                 "annotations": [],
-                "logprobs": [],
+                "logprobs": token_logprobs(segment.logprobs),
             }
         kind = "summary_text" if self.summarises else "reasoning_text"
         return {"type": kind, "text": segment.text}
@@ -190,12 +193,22 @@ def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:
     return usage
 
 
+def _reasoning(request: TextRequest, facts: ResponseFacts) -> dict[str, object]:
+    shown: dict[str, object] = {"effort": facts.effort, "summary": facts.summary}
+    if request.thinking_tokens is not None:
+        shown["max_tokens"] = request.thinking_tokens
+    return shown
+
+
 def _usage(usage: RowUsage) -> dict[str, object]:
+    details = {"reasoning_tokens": usage.reasoning_tokens}
+    if usage.reasoning_overflow_tokens:
+        details["reasoning_overflow_tokens"] = usage.reasoning_overflow_tokens
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "output_tokens_details": details,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.logprobs import token_logprobs
 from node.dialects.openai_body import KEEP_ALIVE
 from node.dialects.responses_answer import (
     STATUS,
@@ -23,7 +24,7 @@ from node.dialects.responses_input import Item, stored_item
 from node.errors import NodeError
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.types import Accepted, Delta, Part, PartKind
+from node.types import Accepted, Delta, Part, PartKind, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,6 +45,7 @@ _SUMMARY = _PartEvents(
     "response.reasoning_summary_part", "response.reasoning_summary_text", "summary_index"
 )
 _ARGUMENTS = "response.function_call_arguments"
+_NUMBER = b',"sequence_number":'
 
 _FINAL_EVENT: dict[Status, str] = {
     "completed": "response.completed",
@@ -73,9 +75,14 @@ class _OpenItem:
         if events is not None:
             self.place[events.index] = 0
         is_content = self.kind is PartKind.CONTENT
-        self.middle = b',"logprobs":[],"sequence_number":' if is_content else b',"sequence_number":'
+        self.middle = b',"logprobs":[]' + _NUMBER if is_content else _NUMBER
         delta = (_ARGUMENTS if events is None else events.text) + ".delta"
         self.head = _event_head(delta) + _encode({"type": delta, **self.place})[:-1] + b',"delta":'
+
+    def add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> bytes:
+        """The middle of the delta that they come with."""
+        self.segment.logprobs += logprobs
+        return b',"logprobs":' + _encode(token_logprobs(logprobs)) + _NUMBER
 
     def whole(self) -> Segment:
         """What has come of it."""
@@ -119,7 +126,8 @@ class ResponseWriter:
             if item is None or (kind is not item.kind and kind is not PartKind.TOOL_ARGS):
                 item = self._begin(pieces, Segment(kind, ""))
             item.texts.append(part.text)
-            pieces += (item.head, _encode(part.text), item.middle, b"%d}\n\n" % self._number)
+            middle = item.add_logprobs(part.logprobs) if part.logprobs else item.middle
+            pieces += (item.head, _encode(part.text), middle, b"%d}\n\n" % self._number)
             self._number += 1
         return b"".join(pieces)
 
@@ -246,7 +254,7 @@ class ResponseWriter:
     ) -> None:
         text = item.place | {"text": item.segment.text}
         if item.kind is PartKind.CONTENT:
-            text["logprobs"] = []
+            text["logprobs"] = token_logprobs(item.segment.logprobs)
         self._add(pieces, events.text + ".done", text)
         part = item.place | {"part": self._items.part(item.segment)}
         if events is _SUMMARY and status == "incomplete":

@@ -13,12 +13,14 @@ from pydantic import Field, ValidationError
 
 from node.dialects.body import Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, json_without_null
+from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, allowed, named, required
 from node.errors import BadRequest, Unsupported
 from node.request import Tool
 
 PLAIN_NAMESPACE = "functions"
 """Its functions are known to the model by their own names, as those of no namespace are."""
 _JOINT = "__"
+_CHOICE = "tool_choice"
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -37,6 +39,13 @@ class _Namespace(Lenient):
     name: _Name
     description: str | None = None
     tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class _Chosen(Lenient):
+    """A function that a choice names."""
+
+    name: str
+    namespace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,43 @@ def read_tool_set(value: object) -> ToolSet:
     reader = _Reader()
     shown = [reader.read(tool, f"tools[{at}]") for at, tool in enumerate(value)]
     return ToolSet(tuple(reader.tools.values()), shown, reader.namespaces)
+
+
+def read_choice(value: object, tools: Sequence[Tool]) -> ToolChoice:
+    """What the field `tool_choice` says of the tools. Raises `BadRequest`, or `Unsupported` for a
+    choice of what is no function."""
+    if value is None or value == "auto":
+        return AUTO
+    if value == "none":
+        return NO_CALLS
+    if value == "required":
+        return required(tools, _CHOICE)
+    if not isinstance(value, Mapping):
+        raise BadRequest(
+            "tool_choice must be none, auto, required or an object with a type.", param=_CHOICE
+        )
+    if value.get("type") == "allowed_tools":
+        return _allowed(value, tools)
+    return named(_function_name(value, _CHOICE), tools, f"{_CHOICE}.name")
+
+
+def _allowed(value: Mapping[str, Any], tools: Sequence[Tool]) -> ToolChoice:
+    mode, listed = value.get("mode"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise BadRequest("tool_choice.mode must be auto or required.", param=f"{_CHOICE}.mode")
+    if not isinstance(listed, list):
+        raise BadRequest("tool_choice.tools must be a list.", param=f"{_CHOICE}.tools")
+    names = [_function_name(each, f"{_CHOICE}.tools[{at}]") for at, each in enumerate(listed)]
+    return allowed(names, tools, f"{_CHOICE}.tools", must=mode == "required")
+
+
+def _function_name(value: object, path: str) -> str:
+    """The name by which the model knows the function that is chosen."""
+    kind = _kind(value, path)
+    if kind != "function":
+        raise unsupported(f"a choice of {kind}, only of functions", f"{path}.type")
+    chosen: _Chosen = _validated(_Chosen, value, path)
+    return model_name(chosen.name, chosen.namespace)
 
 
 class _Reader:
@@ -110,7 +156,8 @@ class _Reader:
         name = model_name(body.name, namespace)
         if name in self.tools:
             raise BadRequest(f"{path}.name is the name of two tools.", param=f"{path}.name")
-        self.tools[name] = Tool(_definition(body, name, about, path))
+        definition = _definition(body, name, about, path)
+        self.tools[name] = Tool(definition, f"{path}.parameters")
         if namespace is not None:
             self.namespaces[name] = (namespace, body.name)
         shown: dict[str, Any] = {"type": "function", "name": body.name}

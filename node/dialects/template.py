@@ -5,24 +5,9 @@ from typing import Any, Literal
 
 from node.dialects.chat_tools import json_without_null
 from node.errors import BadRequest
-from node.request import TemplateOptions
+from node.request import RESERVED_KWARGS, TemplateOptions
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-
-RESERVED_KWARGS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "conversations",
-        "messages",
-        "return_assistant_tokens_mask",
-        "tokenize",
-        "tools",
-    }
-)
-"""What the template is told already, or is no variable of a template."""
 
 
 def template_options(

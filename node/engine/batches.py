@@ -15,6 +15,7 @@ from mlx_lm.models.cache import BatchKVCache, KVCache, QuantizedKVCache
 from node.engine.cache_tree import flatten
 from node.engine.codec import detached
 from node.engine.layers import CacheLayout
+from node.engine.logprobs import Likely
 from node.engine.model import LoadedModel
 from node.engine.penalties import Penalties, needs_penalties
 from node.engine.picker import Picked, Picker
@@ -124,6 +125,22 @@ class PrefillGroup:
         self._keep([i for i in range(len(self.rows)) if i not in ready])
         return finished
 
+    def spread(self, most: int) -> list[Row]:
+        """Lets choices that waited for a row's prefill go on beside it, each with a copy of its
+        caches, up to `most` rows in all; those that do not, the last ones."""
+        rest: list[Row] = []
+        surplus = sum(len(row.choices) for row in self.rows) - most
+        for row in reversed(self.rows):
+            while row.others and len(rest) < surplus:
+                rest.append(row.others.pop())
+        counts = [len(row.choices) for row in self.rows]
+        if max(counts) > 1:
+            if not self._merged:
+                self._caches, self._merged = self._layout.merge([self._caches]), True
+            _filter(self._caches, [at for at, count in enumerate(counts) for _ in range(count)])
+            self.rows = [each for row in self.rows for each in (row, *row.release_others())]
+        return rest
+
     def release(self) -> tuple[list[Any], bool]:
         """The caches, and whether they are batch caches."""
         if not self._merged:
@@ -213,16 +230,17 @@ class DecodeBatch:
                 self._feed()
             self._pick()
 
-    def step(self, *, ahead: bool) -> list[int]:
-        """The next token of each row. With `ahead`, the model's half of the pass after it is
-        started first; `launch` then starts the other."""
+    def step(self, *, ahead: bool) -> tuple[list[int], dict[int, Likely]]:
+        """The next token of each row, and what rows could have drawn that tell it, by their
+        places. With `ahead`, the model's half of the pass after it is started first; `launch`
+        then starts the other."""
         self.launch()
         ready = self._ready
         assert ready is not None
         self._ready = None
         if ahead:
             self._feed()
-        return ready.tokens.tolist()  # type: ignore[return-value]
+        return ready.read()
 
     @property
     def is_ahead(self) -> bool:
@@ -264,7 +282,7 @@ class DecodeBatch:
             if self._logits is not None:
                 self._logits = self._logits[places]
             if self._ready is not None:
-                self._ready.keep(places)
+                self._ready.keep(keep)
         else:
             self._caches, self._next, self._logits, self._ready = [], None, None, None
         self._fresh = sum(i >= len(self.rows) - self._fresh for i in keep)

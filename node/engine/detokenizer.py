@@ -7,8 +7,10 @@ leading space stays.
 
 import codecs
 import json
+import re
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from tokenizers import Tokenizer
 
@@ -18,6 +20,10 @@ _SEARCHED_TAIL = 64
 _LONGEST_TEAR = 4
 """Tokens of one byte each that a torn UTF-8 character can span."""
 _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_SPELLED = 1 << 15
+"""Most tokens whose spelling is remembered."""
+_SEARCHED_IDS = 4096
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Detokenizer(Protocol):
@@ -59,6 +65,24 @@ class Vocabulary:
         self._pieces: list[bytes] | None = None
         if decoder.get("type") == "ByteLevel":
             self._pieces = _byte_pieces(tokenizer, self._special)
+        self._has_byte_tokens = "ByteFallback" in _decoder_types(decoder)
+        self._letter: int | None = None
+        """A token that is a word of its own, if the vocabulary has one."""
+        self.spelled = lru_cache(_SPELLED)(self._spell)
+        """Text and bytes of one token within a text; nothing for an id that is not known."""
+
+    @property
+    def size(self) -> int:
+        """One more than the highest id."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def tokenizer_json(self) -> str:
+        """The tokenizer as tokenizer.json has it."""
+        return self._tokenizer.to_str()
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The tokens of a text, in which added tokens are spelled as such."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def open(self, prompt: Sequence[int]) -> Detokenizer:
         """A detokenizer for what follows the prompt."""
@@ -66,6 +90,35 @@ class Vocabulary:
             return _ByteLevel(self._pieces)
         text_tokens = [token for token in prompt[-_SEARCHED_TAIL:] if token not in self._special]
         return _Window(self._tokenizer, self._special, text_tokens[-_PROMPT_TAIL:])
+
+    def _spell(self, token: int) -> tuple[str, bytes]:
+        added = self.added.get(token)
+        if added is not None:
+            return added.text, added.text.encode()
+        data = self._bytes(token)
+        return data.decode("utf-8", "replace"), data
+
+    def _bytes(self, token: int) -> bytes:
+        if self._pieces is not None:
+            return self._pieces[token] if token < len(self._pieces) else b""
+        name = self._tokenizer.id_to_token(token)
+        if name is None:
+            return b""
+        byte = _BYTE_TOKEN.fullmatch(name) if self._has_byte_tokens else None
+        if byte is not None:
+            return bytes([int(byte[1], 16)])
+        # Behind a word, since a decoder may drop the space that a text begins with.
+        if self._letter is None:
+            self._letter = self._find_letter()
+        before = self._tokenizer.decode([self._letter])
+        text = self._tokenizer.decode([self._letter, token])
+        return (text[len(before) :] if text.startswith(before) else name).encode()
+
+    def _find_letter(self) -> int:
+        """A token of letters alone; any where there is none."""
+        ids = [self._tokenizer.token_to_id("a"), *range(_SEARCHED_IDS)]
+        known = (each for each in ids if each is not None and each not in self.added)
+        return next((each for each in known if self._tokenizer.decode([each]).isalpha()), 0)
 
 
 class _ByteLevel:
@@ -128,6 +181,11 @@ class _Window:
 
     def _decode(self, tokens: list[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+def _decoder_types(decoder: dict[str, Any]) -> set[str]:
+    """The types of a decoder, and of those that it is a sequence of."""
+    return {decoder.get("type", ""), *(each["type"] for each in decoder.get("decoders", ()))}
 
 
 def _byte_pieces(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:

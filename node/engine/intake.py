@@ -1,20 +1,38 @@
-"""Requests on their way to rows: what the model does not take is refused here."""
+"""Requests on their way to rows: what the model does not take is refused here.
 
-import time
+Most requests become rows at once. Those whose answer has a grammar wait until it is compiled, in a
+thread of its own, so that the rows that run lose nothing by it.
+"""
+
+import logging
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
+from node.engine.grammar import Compiler
+from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.model import LoadedModel
-from node.engine.output import OutputReader
 from node.engine.refusals import refusal, too_long
 from node.engine.room import Room
-from node.engine.row import Row, output_limit
-from node.engine.sampler import RowSampling
+from node.engine.row import Row, make_row, output_limit
+from node.engine.steering import steering_of
 from node.generate import GenerateRequest
+from node.parsing.held_schema import NotHeld
 from node.types import Loaded, Refused
 
 _NO_TOKEN = 2**31 - 1
+_POLL_S = 0.002
+"""Between two looks whether a grammar is compiled, where there is nothing else to do."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    row: Row
+    answer: "Future[HeldAnswer]"
 
 
 @dataclass(slots=True)
@@ -24,37 +42,74 @@ class Intake:
     model: LoadedModel
     info: Loaded
     room: Room
-    _refused: list[Refused] = field(default_factory=list)
+    _compiler: Compiler = field(init=False)
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _markers: dict[str, int] = field(init=False)
+    """Added tokens by their text."""
+
+    def __post_init__(self) -> None:
+        model = self.model
+        self._compiler = Compiler(model.vocabulary, model.vocab_size, model.end_tokens)
+        self._markers = {token.text: number for number, token in model.vocabulary.added.items()}
 
     def take(self, request: GenerateRequest, *, is_running: bool) -> Row | Refused | None:
         """The row of a request; None where `finished` will tell."""
         # Ids beyond 32 bits are beyond any vocabulary, and must not wrap round.
         tokens = np.asarray(request.tokens, dtype=np.int64).clip(-1, _NO_TOKEN).astype(np.int32)
+        is_running = is_running or request.uid in self._waiting
         refused = refusal(request, tokens, self.info, is_running=is_running)
         if refused is not None:
             return refused
         longest = self.room.longest_tokens(self.info.context_tokens)
         if len(tokens) >= longest:
             return Refused(request.uid, too_long(len(tokens), longest), "messages")
-        return Row(
-            request=request,
-            prompt=tokens,
-            tokens=tokens,
-            limit=output_limit(request, longest),
-            reader=OutputReader(self.model.vocabulary, request),
-            sampling=RowSampling.of(request.sampling),
-            accepted_s=time.monotonic(),
-        )
+        row = make_row(request, tokens, output_limit(request, longest), self.model.vocabulary)
+        if is_held(request) and not request.warm:
+            job = partial(compile_answer, self._compiler, request, self._markers)
+            self._waiting[request.uid] = _Waiting(row, self._compiler.submit(job))
+            return None
+        return self._steered(row)
 
     def finished(self) -> list[Row | Refused]:
         """What has become of requests that `take` said nothing of."""
-        refused, self._refused = self._refused, []
-        return [*refused]
+        done = [uid for uid, waiting in self._waiting.items() if waiting.answer.done()]
+        return [self._finish(*self._waiting.pop(uid)) for uid in done]
 
     def drop(self, uid: str) -> Row | None:
         """Forgets a request that is not finished; its row, to be ended."""
-        return None
+        waiting = self._waiting.pop(uid, None)
+        if waiting is None:
+            return None
+        waiting.answer.cancel()
+        return waiting.row
 
     def wait_s(self) -> float | None:
         """Seconds until `finished` is to be asked; None while there is nothing to tell."""
-        return 0.0 if self._refused else None
+        if not self._waiting:
+            return None
+        return 0.0 if any(each.answer.done() for each in self._waiting.values()) else _POLL_S
+
+    def close(self) -> None:
+        """Compiles nothing more."""
+        self._waiting.clear()
+        self._compiler.close()
+
+    def _finish(self, row: Row, answer: "Future[HeldAnswer]") -> Row | Refused:
+        error = answer.exception()
+        if error is None:
+            return self._steered(row, answer.result())
+        if isinstance(error, NotHeld):
+            return Refused(row.uid, str(error), error.param)
+        # A fault of one grammar must not end the rows that run.
+        logger.error("A grammar could not be made.", exc_info=error)
+        return Refused(row.uid, f"The engine failed to make a grammar of the request: {error}")
+
+    def _steered(self, row: Row, answer: HeldAnswer | None = None) -> Row:
+        model = self.model
+        steering = steering_of(
+            row.request, model.vocabulary, model.vocab_size, model.end_tokens, answer
+        )
+        if steering is not None:
+            for each in row.choices:
+                each.steer = steering.open(each.reader)
+        return row

@@ -1,6 +1,7 @@
 """What one row's tokens say: text without torn characters, taken apart into parts."""
 
 from node.engine.detokenizer import AddedToken, Vocabulary
+from node.engine.logprobs import Likely, Waiting, spelled
 from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
 from node.types import Part
@@ -19,6 +20,16 @@ class OutputReader:
         self._machine = TextMachine(request.output, request.stops, texts, request.uid)
         self._stop_tokens = self._machine.stop_tokens
         self._stopped = False
+        self._vocabulary = vocabulary
+        self._logprobs = request.logprobs
+        self._waiting = Waiting()
+        self._thinking_tokens = request.thinking_tokens
+
+    @property
+    def reasoning_overflow_tokens(self) -> int:
+        """How many of `reasoning_tokens` are beyond the budget."""
+        budget = self._thinking_tokens
+        return 0 if budget is None else max(0, self.reasoning_tokens - budget)
 
     @property
     def ended(self) -> bool:
@@ -40,37 +51,55 @@ class OutputReader:
         """Whether the last token left a character incomplete."""
         return self._detokenizer.is_torn
 
-    def read(self, token: int) -> list[Part]:
-        """What one more token brings."""
+    def read(self, token: int, likely: Likely | None = None) -> list[Part]:
+        """What one more token brings; `likely` is told with it, if log probabilities are asked
+        for."""
         machine = self._machine
         reasons = machine.in_reasoning
         added = self._added.get(token)
+        if likely is not None and not reasons and not self._is_stop(added):
+            self._waiting.add(spelled(self._vocabulary, token, likely, self._logprobs or 0))
         if added is None:
             parts = machine.feed(self._detokenizer.step(token))
         else:
             parts = self._read_added(token, added)
-        self.reasoning_tokens += reasons or machine.in_reasoning
-        return parts
+        self.reasoning_tokens += reasons
+        return parts if self._logprobs is None else self._waiting.attach(parts)
+
+    @property
+    def block_text(self) -> str:
+        """What has come of a call that is being read; none where there is no call."""
+        return self._machine.block_text
+
+    def end_block(self) -> None:
+        """What comes from here on is no part of a call that is being read."""
+        self._machine.end_block()
 
     def end(self, token: int | None = None) -> list[Part]:
         """What was held back, at the end of the row; `token` is the one that ends it."""
+        parts = self._end(None if token is None else self._added.get(token))
+        return parts if self._logprobs is None else self._waiting.attach(parts)
+
+    def _end(self, added: AddedToken | None) -> list[Part]:
         machine = self._machine
         parts = machine.feed(self._detokenizer.flush())
-        added = None if token is None else self._added.get(token)
-        if added is not None and added.text in self._stop_tokens:
+        if added is not None and self._is_stop(added):
             parts += machine.feed_token(added.text, special=True)
         return parts + machine.finish()
+
+    def _is_stop(self, added: AddedToken | None) -> bool:
+        """Whether the token ends the row, and yet is to be read."""
+        return added is not None and added.text in self._stop_tokens
 
     def _read_added(self, token: int, added: AddedToken) -> list[Part]:
         machine = self._machine
         text = self._detokenizer.step(token)
         if added.special:
             parts = machine.feed_token(added.text, special=True)
-            if added.text in self._stop_tokens:
+            if self._is_stop(added):
                 self._stopped = True
-                parts += self.end()
+                parts += self._end(None)
             return parts
-        if text == added.text:
-            return machine.feed_token(text, special=False)
-        # Together with a character that was torn before it.
-        return machine.feed(text)
+        torn = text.removesuffix(added.text)
+        parts = machine.feed(torn) if torn else []
+        return parts + machine.feed_token(text[len(torn) :], special=False)

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
+from node.engine.logprobs import Likely
+from node.engine.masking import steered
 from node.engine.row import Row
-from node.engine.sampler import BatchSampler
-from node.engine.steering import steered
+from node.engine.sampler import BatchSampler, Likeliest
 
 
 @dataclass(slots=True)
@@ -16,10 +18,28 @@ class Picked:
 
     tokens: mx.array
     """[rows]."""
+    likeliest: list[tuple[list[int | None], Likeliest]]
+    """Of rows at these places what they could have drawn; None for a row that has left."""
 
-    def keep(self, places: mx.array) -> None:
+    def keep(self, places: Sequence[int]) -> None:
         """Only the rows at these places go on."""
-        self.tokens = self.tokens[places]
+        self.tokens = self.tokens[mx.array([*places])]
+        moved: dict[int | None, int] = {place: at for at, place in enumerate(places)}
+        self.likeliest = [
+            ([moved.get(place) for place in told], likeliest) for told, likeliest in self.likeliest
+        ]
+
+    def read(self) -> tuple[list[int], dict[int, Likely]]:
+        """The token of each row; by their places, what the rows could have drawn that tell it.
+        Waits for the device."""
+        told: dict[int, Likely] = {}
+        for places, likeliest in self.likeliest:
+            # As `Likely` orders its fields.
+            columns: list[list[Any]] = [array.tolist() for array in likeliest]  # type: ignore[misc]
+            for place, *row in zip(places, *columns, strict=True):
+                if place is not None:
+                    told[place] = Likely(*row)
+        return self.tokens.tolist(), told  # type: ignore[return-value]
 
 
 class Picker:
@@ -37,9 +57,9 @@ class Picker:
             logits = self._penalised(logits)
         if self._steers:
             logits = steered(self._rows, logits)
-        picked = Picked(self._sampler.sample(logits))
-        mx.async_eval(picked.tokens)
-        return picked
+        tokens, likeliest = self._sampler.sample(logits)
+        mx.async_eval(tokens, [each for _, each in likeliest])
+        return Picked(tokens, [([*places], each) for places, each in likeliest])
 
     def _penalised(self, logits: mx.array) -> mx.array:
         out = []

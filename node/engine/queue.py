@@ -19,37 +19,37 @@ class Queue:
     def __init__(self, reuse: Reuse, rates: Rates) -> None:
         self._reuse = reuse
         self._rates = rates
-        self._rows: dict[str, Row] = {}
-        self._wanted_s: dict[str, float] = {}
-        """By the uid of a row that is being prefilled: urgency of the most urgent one that waits
-        for it."""
+        self._rows: dict[Row, None] = {}
+        self._wanted_s: dict[Row, float] = {}
+        """By a row that is being prefilled: urgency of the most urgent one that waits for it."""
 
     def rows(self) -> list[Row]:
-        return list(self._rows.values())
+        return list(self._rows)
 
     def add(self, row: Row) -> int:
         """Takes in a row; how many of its tokens are in memory now."""
         usable_tokens = self._reuse.usable_tokens(row.tokens)
         row.rest_estimate = row.prefill_tokens - usable_tokens
-        self._rows[row.uid] = row
+        self._rows[row] = None
         return usable_tokens
 
     def remove(self, row: Row) -> None:
         """Nothing happens where the row does not wait."""
-        if self._rows.pop(row.uid, None) is not None:
+        if row in self._rows:
+            del self._rows[row]
             self._reuse.forget(row)
             self._wanted_s.clear()
 
     def ready(self) -> list[Row]:
         """Rows that do not wait for KV from disk."""
-        return [row for row in self._rows.values() if not self._reuse.is_fetching(row)]
+        return [row for row in self._rows if not self._reuse.is_fetching(row)]
 
     def next(self, groups: Sequence[PrefillGroup], fresh: Sequence[Row]) -> Row | None:
         """The most urgent row that need not wait for a prefix: for one that comes from disk, or
         one that `groups` prefill or `fresh` rows are about to."""
         now_s = time.monotonic()
         self._wanted_s.clear()
-        ordered = sorted(self._rows.values(), key=lambda row: self._urgency_s(row, now_s))
+        ordered = sorted(self._rows, key=lambda row: self._urgency_s(row, now_s))
         fetching = sum(self._reuse.is_fetching(row) for row in ordered)
         for row in ordered:
             if self._reuse.is_fetching(row):
@@ -66,7 +66,7 @@ class Queue:
             if other is None:
                 return row
             urgency = self._urgency_s(row, now_s)
-            self._wanted_s[other.uid] = min(urgency, self._wanted_s.get(other.uid, urgency))
+            self._wanted_s[other] = min(urgency, self._wanted_s.get(other, urgency))
         return None
 
     def urgency_s(self, row: Row, now_s: float) -> float:
@@ -74,7 +74,7 @@ class Queue:
         own = urgency_s(
             self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
         )
-        return min(own, self._wanted_s.get(row.uid, own))
+        return min(own, self._wanted_s.get(row, own))
 
     def _urgency_s(self, row: Row, now_s: float) -> float:
         rest_s = self._rates.prefill_s(row.prefill_tokens - row.rest_estimate, row.prefill_tokens)

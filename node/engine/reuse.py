@@ -47,7 +47,7 @@ class Reuse:
         self._stored_bytes = spec.lease.stored_kv_bytes
         self._snapshot_bytes = spec.snapshot_bytes
         self._storing = True
-        self._promotions: dict[str, Hit] = {}
+        self._promotions: dict[Row, Hit] = {}
         self._polled_s = 0.0
         self.cached_tokens = 0
         """Reused since the load."""
@@ -76,12 +76,12 @@ class Reuse:
     def is_fetching(self, row: Row) -> bool:
         """Whether KV of the row is on its way from disk. What has come is held until the row goes
         in, or it might be gone again."""
-        held = self._promotions.get(row.uid)
+        held = self._promotions.get(row)
         return held is not None and self.cache.promoting(held)
 
     def fetchable(self, row: Row) -> Hit | None:
         """What of the row's KV is on disk, where it is quicker to read than to prefill again."""
-        if self._tier is None or not self._storing or row.uid in self._promotions:
+        if self._tier is None or not self._storing or row in self._promotions:
             return None
         hit = self.cache.match(row.tokens, row.prefill_tokens)
         read_s = hit.disk_bytes / self._tier.read_bytes_per_s
@@ -94,7 +94,7 @@ class Reuse:
         if not self.cache.promote(hit):
             self.cache.release(hit)
             return False
-        self._promotions[row.uid] = hit
+        self._promotions[row] = hit
         return True
 
     def restore(self, row: Row) -> list[Any]:
@@ -111,15 +111,15 @@ class Reuse:
         else:
             caches = self._layout.new_caches()
         row.done_tokens = hit.tokens
-        if row.prefill_began_s is None:
-            row.cached_tokens = hit.tokens
+        if row.tally.prefill_began_s is None:
+            row.tally.cached_tokens = hit.tokens
             self.cached_tokens += hit.tokens
         row.cuts = self._cuts(row)
         return caches
 
     def forget(self, row: Row) -> None:
         """The row waits no more."""
-        held = self._promotions.pop(row.uid, None)
+        held = self._promotions.pop(row, None)
         if held is not None:
             self.cache.release(held)
 
@@ -153,7 +153,7 @@ class Reuse:
 
     def keep_partial(self, row: Row, view: RowView) -> None:
         """The same for a prefill that is given up."""
-        if view.length - row.cached_tokens >= KEEP_TOKENS:
+        if view.length - row.tally.cached_tokens >= KEEP_TOKENS:
             self.keep_prompt(row, view)
 
     def keep_answer(self, row: Row, view: RowView) -> None:

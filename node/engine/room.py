@@ -70,12 +70,25 @@ class Room:
                 projected[index] = Companions((*projected[index].lengths, length))
         return self._bytes(projected)
 
-    def admits(self, batches: Sequence[Companions], coming: Sequence[int], length: int) -> bool:
-        """Whether one more row may go in beside those that decode and those to come. A row that
-        comes alone always may."""
+    def admits(
+        self, batches: Sequence[Companions], coming: Sequence[int], lengths: Sequence[int]
+    ) -> bool:
+        """Whether the rows of one more request may go in beside those that decode and those to
+        come. A request that comes alone always may: `fitting` tells how many rows of it decode."""
         if not batches and not coming:
             return True
-        return self.projected_bytes(batches, (*coming, length)) <= self.usual_bytes
+        return self.projected_bytes(batches, (*coming, *lengths)) <= self.usual_bytes
+
+    def fitting(
+        self, batches: Sequence[Companions], coming: Sequence[int], lengths: Sequence[int]
+    ) -> int:
+        """How many rows of these lengths there is room for beside the others; at least one."""
+        count = len(lengths)
+        while count > 1 and not (
+            self.projected_bytes(batches, (*coming, *lengths[:count])) <= self.usual_bytes
+        ):
+            count -= 1
+        return count
 
     def place(self, batches: Sequence[Companions], length: int) -> int | None:
         """The batch that a row of this length joins; None for one of its own."""

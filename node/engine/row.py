@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""One choice of a request on its way through the engine."""
 
 import time
 from collections.abc import Sequence
@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from node.engine.cache.parts import Tokens
+from node.engine.choices import Tally, choice_of
+from node.engine.detokenizer import Vocabulary
+from node.engine.logprobs import Likely
 from node.engine.output import OutputReader
 from node.engine.penalties import Penalties
 from node.engine.sampler import RowSampling
@@ -30,6 +33,13 @@ class Row:
     reader: OutputReader
     sampling: RowSampling
     accepted_s: float
+    tally: Tally
+    """Of all choices of the request."""
+    choice: int = 0
+    others: "list[Row]" = field(default_factory=list)
+    """Choices that wait for this one's prefill, to go on from its caches."""
+    ended: bool = False
+    """Whether its last delta has been made."""
     penalties: Penalties | None = None
     steer: Steer | None = None
     """What its next token is held to; None: nothing ever."""
@@ -39,20 +49,28 @@ class Row:
     """Tokens of output; an end token is none of them."""
     done_tokens: int = 0
     """Of `tokens`, those in the row's cache, during prefill."""
-    cached_tokens: int = 0
-    """Reused at the first prefill."""
     cuts: tuple[int, ...] = ()
     """Where the prefill stops to store what it has; ascending."""
     rest_estimate: int = 0
     """Tokens that were left to prefill when the row came, with what was cached then."""
     shares: "dict[Row, int]" = field(default_factory=dict)
     """Length of the prefix in common with rows that are being prefilled."""
-    prefill_began_s: float | None = None
-    first_token_s: float | None = None
 
     @property
     def uid(self) -> str:
         return self.request.uid
+
+    @property
+    def choices(self) -> "list[Row]":
+        """The row, and those that wait for its prefill."""
+        return [self, *self.others]
+
+    def release_others(self) -> "list[Row]":
+        """The choices that waited, which have of the prompt what this one has."""
+        others, self.others = self.others, []
+        for other in others:
+            other.done_tokens = self.done_tokens
+        return others
 
     @property
     def prefill_tokens(self) -> int:
@@ -101,24 +119,33 @@ class Row:
         self.cuts = ()
         self.shares.clear()
         # The k-th token takes the k-th draw, also where a pass has drawn one that was not used.
-        self.sampling = RowSampling.of(self.request.sampling)
+        self.sampling = RowSampling.of(self.sampling.params, self.sampling.logprobs)
         for _ in self.output:
             self.sampling.draw()
 
-    def take(self, token: int, end_tokens: frozenset[int], now_s: float) -> Delta | None:
-        """What one more token brings; None where it is nothing to tell."""
-        if self.first_token_s is None:
-            self.first_token_s = now_s
+    def take(
+        self, token: int, end_tokens: frozenset[int], now_s: float, likely: Likely | None = None
+    ) -> Delta | None:
+        """What one more token brings; None where it is nothing to tell. `likely` comes with it
+        where the request asks for log probabilities."""
+        self.tally.note_token(now_s)
         self.output.append(token)
+        if self.steer is not None and self.steer.error is not None:
+            # Nothing held the token that has just been drawn.
+            return self.last(FinishReason.ERROR, self.reader.end(), self.steer.error)
         if token in end_tokens:
             return self.last(FinishReason.STOP, self.reader.end(token))
         self.token_count += 1
-        parts = self.reader.read(token)
+        parts = self.reader.read(token, likely)
         if self.reader.ended:
             return self.last(FinishReason.STOP, parts)
         if self.token_count >= self.limit:
             return self.cut_short(parts)
-        return Delta(self.uid, tuple(parts), self.token_count) if parts else None
+        if self.steer is not None:
+            self.steer.take(token)
+        if not parts:
+            return None
+        return Delta(self.uid, tuple(parts), self.token_count, choice=self.choice)
 
     def cut_short(self, parts: Sequence[Part] = ()) -> Delta:
         """The last delta of a row for whose next token there is no room; `parts` are not told
@@ -128,30 +155,40 @@ class Row:
         return self.last(FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest))
 
     def usage(self, now_s: float) -> RowUsage:
-        began_s = now_s if self.prefill_began_s is None else self.prefill_began_s
-        first_s = now_s if self.first_token_s is None else self.first_token_s
+        """Of the request, all of whose choices have ended."""
+        tally = self.tally
+        began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
+        first_s = now_s if tally.first_token_s is None else tally.first_token_s
         return RowUsage(
             prompt_tokens=len(self.prompt),
-            cached_tokens=self.cached_tokens,
-            completion_tokens=self.token_count,
+            cached_tokens=tally.cached_tokens,
+            completion_tokens=tally.completion_tokens,
             queue_s=began_s - self.accepted_s,
             prefill_s=first_s - began_s,
             decode_s=now_s - first_s,
-            reasoning_tokens=self.reader.reasoning_tokens,
+            reasoning_tokens=tally.reasoning_tokens,
+            reasoning_overflow_tokens=tally.reasoning_overflow_tokens,
         )
 
     def last(
         self, finish: FinishReason, parts: Sequence[Part] = (), error: str | None = None
     ) -> Delta:
-        """The delta that ends the row."""
+        """The delta that ends the row; made once."""
+        self.ended = True
+        reader = self.reader
+        is_last = self.tally.end(
+            self.token_count, reader.reasoning_tokens, reader.reasoning_overflow_tokens
+        )
         return Delta(
             uid=self.uid,
             parts=tuple(parts),
             token_count=self.token_count,
             finish=finish,
-            usage=self.usage(time.monotonic()),
+            usage=self.usage(time.monotonic()) if is_last else None,
             error=error,
-            stop=self.reader.stop,
+            stop=reader.stop,
+            choice=self.choice,
+            open_choices=self.tally.open_choices,
         )
 
 
@@ -159,3 +196,25 @@ def output_limit(request: GenerateRequest, longest: int) -> int:
     """Most tokens of output where a row may become so long."""
     room = longest - len(request.tokens)
     return room if request.max_tokens is None else min(request.max_tokens, room)
+
+
+def make_row(request: GenerateRequest, tokens: Tokens, limit: int, vocabulary: Vocabulary) -> Row:
+    """The row of a request's first choice, with those of the others; `tokens` are the prompt.
+    Raises `KeyError` for an output format that is not known."""
+    tally, accepted_s = Tally(request.choices), time.monotonic()
+    rows = [
+        Row(
+            request=request,
+            prompt=tokens,
+            tokens=tokens,
+            limit=limit,
+            reader=OutputReader(vocabulary, choice_of(request, choice)),
+            sampling=RowSampling.of(choice_of(request, choice).sampling, request.logprobs),
+            accepted_s=accepted_s,
+            tally=tally,
+            choice=choice,
+        )
+        for choice in range(request.choices)
+    ]
+    rows[0].others = rows[1:]
+    return rows[0]

@@ -7,6 +7,7 @@ no kernel build. Nothing here waits for the device.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -15,6 +16,7 @@ from node.generate import SamplingParams
 _PARTITION_LIMIT = 1024
 """Up to this top_k a partition finds the candidates; beyond it all of the vocabulary is sorted."""
 
+_SEEDS = 1 << 64
 _UNIFORM_BITS = 24
 _UNIFORM_MAX = (1 << _UNIFORM_BITS) - 2
 """The largest draw. One step below the last 24-bit value, so that in float32 draw * total < total
@@ -30,41 +32,75 @@ class RowSampling:
 
     params: SamplingParams
     source: random.Random
+    logprobs: int | None = None
+    """How many of the likeliest tokens are told; None: nothing, not even of the token drawn."""
 
     @classmethod
-    def of(cls, params: SamplingParams) -> "RowSampling":
-        # `Random(None)` seeds itself from the operating system's entropy.
-        return cls(params, random.Random(params.seed))
+    def of(cls, params: SamplingParams, logprobs: int | None = None) -> "RowSampling":
+        # `Random` takes the seeds n and -n for the same one, and None for the system's entropy.
+        seed = None if params.seed is None else params.seed % _SEEDS
+        return cls(params, random.Random(seed), logprobs)
 
     def draw(self) -> float:
         """A uniform number in [0, 1), exact in float32."""
         return min(self.source.getrandbits(_UNIFORM_BITS), _UNIFORM_MAX) / (1 << _UNIFORM_BITS)
 
 
+class Likeliest(NamedTuple):
+    """What rows could have drawn, on the device; natural logarithms of probabilities after
+    temperature and filters, those of greedy rows at temperature 1."""
+
+    own: mx.array
+    """[rows]: of the tokens drawn."""
+    tokens: mx.array
+    """[rows, count]: the likeliest, in order."""
+    logprobs: mx.array
+    """[rows, count]: theirs; -inf for those that could not be drawn."""
+
+
+class Drawn(NamedTuple):
+    """What a batch, or some rows of it, have drawn."""
+
+    tokens: mx.array
+    """[rows]."""
+    likeliest: Likeliest | None
+
+
 class BatchSampler:
     """Samples one composition of a batch; kept for as long as it stays the same."""
 
     def __init__(self, rows: Sequence[RowSampling], vocab_size: int) -> None:
-        classes: dict[int, list[int]] = {}
+        classes: dict[tuple[int, bool], list[int]] = {}
         for index, row in enumerate(rows):
-            classes.setdefault(_width(row.params, vocab_size), []).append(index)
+            kind = _width(row.params, vocab_size), row.logprobs is not None
+            classes.setdefault(kind, []).append(index)
         self._groups = [
-            _group([rows[i] for i in indices], width) for width, indices in classes.items()
+            _group([rows[i] for i in indices], width) for (width, _), indices in classes.items()
         ]
+        self._told = [indices if tells else [] for (_, tells), indices in classes.items()]
         self._picks = [mx.array(indices) for indices in classes.values()]
         order = [index for indices in classes.values() for index in indices]
         self._inverse = mx.argsort(mx.array(order))
 
-    def sample(self, logits: mx.array) -> mx.array:
+    def sample(self, logits: mx.array) -> tuple[mx.array, list[tuple[list[int], Likeliest]]]:
         """Tokens [B] of logits [B, V]. They need not be normalised: the likeliest token is the
-        same, and weights are normalised only for the rows that need them."""
+        same, and weights are normalised only for the rows that need them. Besides, what rows
+        could have drawn that are to tell it: their places in the batch, and that."""
         if len(self._groups) == 1:
-            return self._groups[0].sample(logits)
-        tokens = [
-            group.sample(logits[pick])
-            for group, pick in zip(self._groups, self._picks, strict=True)
+            drawn = [self._groups[0].draw(logits)]
+            tokens = drawn[0].tokens
+        else:
+            drawn = [
+                group.draw(logits[pick])
+                for group, pick in zip(self._groups, self._picks, strict=True)
+            ]
+            tokens = mx.concatenate([each.tokens for each in drawn])[self._inverse]
+        told = [
+            (places, each.likeliest)
+            for places, each in zip(self._told, drawn, strict=True)
+            if each.likeliest is not None
         ]
-        return mx.concatenate(tokens)[self._inverse]
+        return tokens, told
 
 
 _GREEDY = 0
@@ -91,7 +127,7 @@ def _top_k(params: SamplingParams, vocab_size: int) -> int:
 
 def _group(rows: Sequence[RowSampling], width: int) -> "_Greedy | _Unfiltered | _Filtered":
     if width == _GREEDY:
-        return _Greedy()
+        return _Greedy(rows)
     if width == _UNFILTERED:
         return _Unfiltered(rows)
     return _Filtered(rows, width)
@@ -100,8 +136,12 @@ def _group(rows: Sequence[RowSampling], width: int) -> "_Greedy | _Unfiltered | 
 class _Greedy:
     """The likeliest token; the lowest id where several are."""
 
-    def sample(self, logits: mx.array) -> mx.array:
-        return mx.argmax(logits, axis=-1)
+    def __init__(self, rows: Sequence[RowSampling]) -> None:
+        self._count = _count(rows)
+
+    def draw(self, logits: mx.array) -> Drawn:
+        tokens = mx.argmax(logits, axis=-1)
+        return Drawn(tokens, _likeliest(logits.astype(mx.float32), tokens, self._count))
 
 
 class _Unfiltered:
@@ -110,12 +150,14 @@ class _Unfiltered:
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._rows = rows
         self._temperature = _column([row.params.temperature for row in rows])
+        self._count = _count(rows)
 
-    def sample(self, logits: mx.array) -> mx.array:
-        weights = mx.softmax(logits.astype(mx.float32) / self._temperature, axis=-1)
-        summed = mx.cumsum(weights, axis=-1)
+    def draw(self, logits: mx.array) -> Drawn:
+        scaled = logits.astype(mx.float32) / self._temperature
+        summed = mx.cumsum(mx.softmax(scaled, axis=-1), axis=-1)
         index = _first_above(summed, _draws(self._rows) * summed[:, -1:])
-        return mx.minimum(index, logits.shape[1] - 1).squeeze(1)
+        tokens = mx.minimum(index, logits.shape[1] - 1).squeeze(1)
+        return Drawn(tokens, _likeliest(scaled, tokens, self._count))
 
 
 class _Filtered:
@@ -133,10 +175,12 @@ class _Filtered:
         self._top_k = mx.array([[min(_top_k(p, width), width)] for p in params])
         self._top_p = _column([p.top_p for p in params])
         self._min_p = _column([p.min_p for p in params])
+        self._count = _count(rows)
 
-    def sample(self, logits: mx.array) -> mx.array:
-        tokens, ranked = self._rank(logits)
-        weights = mx.softmax(ranked.astype(mx.float32) / self._temperature, axis=-1)
+    def draw(self, logits: mx.array) -> Drawn:
+        ids, ranked = self._rank(logits)
+        scaled = ranked.astype(mx.float32) / self._temperature
+        weights = mx.softmax(scaled, axis=-1)
         summed = mx.cumsum(weights, axis=-1)
         left_by_top_k = mx.take_along_axis(summed, self._top_k - 1, axis=-1)
         in_top_p = summed - weights < self._top_p * left_by_top_k
@@ -146,20 +190,48 @@ class _Filtered:
         total = mx.take_along_axis(summed, last, axis=-1)
         # A parallel cumulative sum may round unevenly: the draw must not leave the prefix.
         index = mx.minimum(_first_above(summed, _draws(self._rows) * total), last)
-        return mx.take_along_axis(tokens, index, axis=-1).squeeze(1).astype(mx.uint32)
+        tokens = mx.take_along_axis(ids, index, axis=-1).squeeze(1).astype(mx.uint32)
+        if self._count is None:
+            return Drawn(tokens, None)
+        logprobs = scaled - mx.logsumexp(scaled, axis=-1, keepdims=True) - mx.log(total)
+        own = mx.take_along_axis(logprobs, index, axis=-1).squeeze(1)
+        count = min(self._count, self._width)
+        could = mx.arange(count) <= last
+        top = mx.where(could, logprobs[:, :count], -mx.inf)
+        return Drawn(tokens, Likeliest(own, ids[:, :count], top))
 
     def _rank(self, logits: mx.array) -> tuple[mx.array, mx.array]:
         """(token ids, logits), both [B, width], likeliest first."""
         if self._width == logits.shape[1]:
             tokens = mx.argsort(-logits, axis=-1)
             return tokens, mx.take_along_axis(logits, tokens, axis=-1)
-        tokens = mx.argpartition(-logits, self._width - 1, axis=-1)[:, : self._width]
-        found = mx.take_along_axis(logits, tokens, axis=-1)
-        order = mx.argsort(-found, axis=-1)
-        return (
-            mx.take_along_axis(tokens, order, axis=-1),
-            mx.take_along_axis(found, order, axis=-1),
-        )
+        return _top(logits, self._width)
+
+
+def _count(rows: Sequence[RowSampling]) -> int | None:
+    """How many of the likeliest tokens the row needs that tells most of them."""
+    return max((row.logprobs for row in rows if row.logprobs is not None), default=None)
+
+
+def _likeliest(scaled: mx.array, tokens: mx.array, count: int | None) -> Likeliest | None:
+    """Where every token could be drawn, by logits [B, V] over temperature."""
+    if count is None:
+        return None
+    total = mx.logsumexp(scaled, axis=-1, keepdims=True)
+    own = mx.take_along_axis(scaled, tokens[:, None], axis=-1) - total
+    ids, found = _top(scaled, min(count, scaled.shape[1]))
+    return Likeliest(own.squeeze(1), ids, found - total)
+
+
+def _top(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
+    """The `count` likeliest tokens and their logits, both [B, count], in order."""
+    tokens = mx.argpartition(-logits, max(count - 1, 0), axis=-1)[:, :count]
+    found = mx.take_along_axis(logits, tokens, axis=-1)
+    order = mx.argsort(-found, axis=-1)
+    return (
+        mx.take_along_axis(tokens, order, axis=-1),
+        mx.take_along_axis(found, order, axis=-1),
+    )
 
 
 def _first_above(summed: mx.array, threshold: mx.array) -> mx.array:

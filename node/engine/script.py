@@ -29,7 +29,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     depend on the prompt and the position, so that two requests can be told apart."""
     outputs: tuple[str, ...] = ()
     """Outputs as models write them, with their markup: the first request's, the second's and so
-    on, and again from the first; some characters a token. In place of `text`."""
+    on, and again from the first; some characters a token. Each choice of a request takes one. In
+    place of `text`."""
     tokens: int | None = None
     """Length of an answer to a request without max_tokens; default: the text, or 32."""
     max_rows: int | None = None

@@ -14,10 +14,11 @@ from collections import deque
 from collections.abc import Callable
 
 from node.engine.base import LoadError
-from node.engine.refusals import unknown_format
+from node.engine.choices import Tally, choice_of
+from node.engine.refusals import too_many, unknown_format
 from node.engine.script import Script, parse_script
 from node.engine.scripted_cache import PrefixCache
-from node.engine.scripted_row import ScriptedRow
+from node.engine.scripted_row import ScriptedRow, pieces_of
 from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
@@ -36,8 +37,7 @@ from node.types import (
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02
-PIECE_LENGTH = 4
-"""Characters of a token of the script's outputs."""
+NOT_FORCED = "The scripted engine says what its script tells it, and nothing else can be forced."
 NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
 
 
@@ -124,28 +124,51 @@ class ScriptedEngine:
                 else "The prompt is empty.",
                 "messages",
             )
-        if (refused := unknown_format(request)) is not None:
+        if (refused := self._refusal(request)) is not None:
             return refused
+        cached_tokens = self._prefixes.cached_tokens(request.tokens)
+        tally = Tally(request.choices, cached_tokens)
+        row, *others = (self._row(request, choice, tally) for choice in range(request.choices))
+        row.others = others
+        self._waiting.append(row)
+        return Accepted(request.uid, prompt_tokens, cached_tokens)
+
+    def _refusal(self, request: GenerateRequest) -> Refused | None:
+        """Why the script cannot answer it."""
+        output = request.output
+        if output is not None and output.must_call:
+            return Refused(request.uid, NOT_FORCED, output.must_call_param)
+        if request.constraint is not None:
+            return Refused(request.uid, NOT_FORCED, request.constraint.param)
+        if request.choices > self.info.max_rows:
+            return too_many(request, self.info)
+        return unknown_format(request)
+
+    def _row(self, request: GenerateRequest, choice: int, tally: Tally) -> ScriptedRow:
         pieces = self._pieces()
-        row = ScriptedRow(
+        room_tokens = self.info.context_tokens - len(request.tokens)
+        prompt_hash = zlib.crc32(array("q", request.tokens).tobytes())
+        if choice:
+            prompt_hash = zlib.crc32(choice.to_bytes(8, "little"), prompt_hash)
+        return ScriptedRow(
             request=request,
             pieces=pieces,
-            cached_tokens=self._prefixes.cached_tokens(request.tokens),
             limit_tokens=min(request.max_tokens or room_tokens, room_tokens),
             natural_tokens=self._natural_tokens(request, room_tokens, len(pieces)),
             arrived_s=self._clock(),
-            machine=TextMachine(request.output, request.stops, uid=request.uid),
-            prompt_hash=zlib.crc32(array("q", request.tokens).tobytes()),
+            machine=TextMachine(request.output, request.stops, uid=choice_of(request, choice).uid),
+            prompt_hash=prompt_hash,
+            tally=tally,
+            choice=choice,
         )
-        self._waiting.append(row)
-        return Accepted(request.uid, prompt_tokens, row.cached_tokens)
 
     def cancel(self, uid: str) -> list[Delta]:
         self._fail("cancel")
         ended = [row for row in (*self._waiting, *self._running) if row.request.uid == uid]
         for row in ended:
             (self._waiting if row in self._waiting else self._running).remove(row)
-        return [row.last(self._clock(), FinishReason.CANCELLED) for row in ended]
+        choices = [each for row in ended for each in row.choices]
+        return [each.last(self._clock(), FinishReason.CANCELLED) for each in choices]
 
     def take_answers(self) -> list[Accepted | Refused]:
         return []
@@ -155,7 +178,7 @@ class ScriptedEngine:
         self._admit(now_s)
         due = [row.due_s for row in self._running if not row.stalled]
         due += [row.told_s + self._script.progress_interval_s for row in self._prefilling()]
-        if self._waiting and len(self._running) < self.info.max_rows:
+        if self._waiting and self._has_place(self._waiting[0]):
             due.append(self._waiting[0].arrived_s + self._script.accept_delay_s)
         return max(min(due) - now_s, 0.0) if due else None
 
@@ -166,13 +189,13 @@ class ScriptedEngine:
         self._raise_faults(due)
         self._note_progress(now_s)
         deltas = [self._advance(row, now_s) for row in due]
-        ended = {delta.uid for delta in deltas if delta.finish is not None}
+        ended = [row for row, delta in zip(due, deltas, strict=True) if delta.finish is not None]
         if ended:
-            self._running = [row for row in self._running if row.request.uid not in ended]
+            self._running = [row for row in self._running if row not in ended]
         return deltas
 
     def reset(self, reason: str) -> list[Delta]:
-        lost = [*self._running, *self._waiting]
+        lost = [each for row in (*self._running, *self._waiting) for each in row.choices]
         self._running.clear()
         self._waiting.clear()
         return [row.last(self._clock(), FinishReason.ERROR, error=reason) for row in lost]
@@ -191,7 +214,7 @@ class ScriptedEngine:
         self._prefixes.clear()
 
     def stats(self) -> EngineStats:
-        decoding = [row for row in self._running if row.first_token_s is not None]
+        decoding = [row for row in self._running if row.tally.first_token_s is not None]
         live_tokens = sum(len(row.request.tokens) + row.token_count for row in self._running)
         live_bytes = live_tokens * self._kv_bytes
         stored_bytes = self._prefixes.held_tokens * self._kv_bytes
@@ -204,7 +227,7 @@ class ScriptedEngine:
             active_bytes=self.info.weight_bytes + live_bytes + stored_bytes,
             free_bytes=0,
             entries=len(self._prefixes),
-            waiting_rows=len(self._waiting),
+            waiting_rows=sum(len(row.choices) for row in self._waiting),
             prefilling_rows=len(self._running) - len(decoding),
             decoding_rows=len(decoding),
             prefill_tokens=self._prefill_tokens,
@@ -243,7 +266,11 @@ class ScriptedEngine:
         """The rows of which a progress is to be told."""
         if not self._script.progress_interval_s:
             return []
-        return [row for row in self._running if row.first_token_s is None and not row.stalled]
+        return [
+            row
+            for row in self._running
+            if row.tally.first_token_s is None and not row.stalled and not row.choice
+        ]
 
     def _note_progress(self, now_s: float) -> None:
         for row in self._prefilling():
@@ -251,15 +278,12 @@ class ScriptedEngine:
                 self._progress.append(row.progress(now_s))
 
     def _pieces(self) -> tuple[str, ...]:
-        """What the script has the next request be told, token by token; empty: words that depend
+        """What the script has the next choice be told, token by token; empty: words that depend
         on the prompt."""
         script = self._script
         number, self._submitted = self._submitted, self._submitted + 1
         if script.outputs:
-            output = script.outputs[number % len(script.outputs)]
-            return tuple(
-                output[at : at + PIECE_LENGTH] for at in range(0, len(output), PIECE_LENGTH)
-            )
+            return tuple(pieces_of(script.outputs[number % len(script.outputs)]))
         words = [] if script.text is None else script.text.split()
         return tuple(word if at == 0 else f" {word}" for at, word in enumerate(words))
 
@@ -271,22 +295,28 @@ class ScriptedEngine:
         # Without a text to end, only a request's own limit ends it.
         return 32 if request.max_tokens is None else room_tokens + 1
 
+    def _has_place(self, row: ScriptedRow) -> bool:
+        return len(self._running) + len(row.choices) <= self.info.max_rows
+
     def _admit(self, now_s: float) -> None:
         script = self._script
-        while self._waiting and len(self._running) < self.info.max_rows:
+        while self._waiting and self._has_place(self._waiting[0]):
             row = self._waiting[0]
             if row.arrived_s + script.accept_delay_s > now_s:
                 return
             self._waiting.popleft()
-            row.started_s = now_s
+            tally = row.tally
+            tally.prefill_began_s = now_s
             # More, or less, than when it was accepted: the rows before it have stored theirs.
-            row.cached_tokens = self._prefixes.cached_tokens(row.request.tokens)
-            fresh_tokens = len(row.request.tokens) - row.cached_tokens
-            row.prefill_s = fresh_tokens * script.prefill_s_per_token
-            row.told_s = now_s
-            row.due_s = now_s + row.prefill_s + script.first_token_delay_s
-            row.stalled = script.wedge or script.stall_after_tokens == 0
-            self._running.append(row)
+            tally.cached_tokens = self._prefixes.cached_tokens(row.request.tokens)
+            fresh_tokens = len(row.request.tokens) - tally.cached_tokens
+            for each in row.choices:
+                each.prefill_s = fresh_tokens * script.prefill_s_per_token
+                each.told_s = now_s
+                each.due_s = now_s + each.prefill_s + script.first_token_delay_s
+                each.stalled = script.wedge or script.stall_after_tokens == 0
+                self._running.append(each)
+            row.others = []
 
     def _raise_faults(self, due: list[ScriptedRow]) -> None:
         counts = {row.token_count for row in due}
@@ -296,8 +326,8 @@ class ScriptedEngine:
             raise StepFailure("The script asked for a step that fails.")
 
     def _advance(self, row: ScriptedRow, now_s: float) -> Delta:
-        if row.first_token_s is None:
-            row.first_token_s = now_s
+        if row.tally.first_token_s is None:
+            row.tally.note_token(now_s)
             is_kept = self._on_prefilled(row)
             if row.request.warm and not is_kept:
                 return row.last(self._clock(), FinishReason.ERROR, error=NOT_KEPT)
@@ -306,7 +336,7 @@ class ScriptedEngine:
         parts = row.read()
         row.due_s += self._script.token_interval_s
         row.stalled = row.token_count == self._script.stall_after_tokens
-        if row.machine.ended or row.token_count >= row.natural_tokens:
+        if row.machine.ended or row.has_said_all:
             return row.last(self._clock(), FinishReason.STOP, parts)
         if row.token_count >= row.limit_tokens:
             return row.last(self._clock(), FinishReason.LENGTH, parts)
@@ -315,6 +345,7 @@ class ScriptedEngine:
     def _on_prefilled(self, row: ScriptedRow) -> bool:
         """Whether the prompt is kept."""
         request = row.request
-        self._prefill_tokens += len(request.tokens) - row.cached_tokens
-        self._cached_tokens += row.cached_tokens
+        cached_tokens = row.tally.cached_tokens
+        self._prefill_tokens += len(request.tokens) - cached_tokens
+        self._cached_tokens += cached_tokens
         return self._prefixes.store(request.uid, request.tokens, pinned=request.warm)

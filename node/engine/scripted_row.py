@@ -1,13 +1,19 @@
-"""One request inside the scripted engine."""
+"""One choice of a request inside the scripted engine."""
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from node.engine.choices import Tally
+from node.engine.logprobs import Waiting
 from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
+from node.parsing.registry import grammar_for
 from node.protocol.messages import FinishReason
-from node.types import Delta, Part, Progress, RowUsage
+from node.types import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
+
+PIECE_LENGTH = 4
+"""Characters of a token of the script's outputs, and of what ends reasoning."""
 
 _WORD_TEXT = (
     "a ant ash bay bee bow box cat cup day den dew dog ear egg elm fen fig fin fog fox gem gum hat "
@@ -22,38 +28,72 @@ class ScriptedRow:
     """Times are of the engine's clock, in seconds."""
 
     request: GenerateRequest
-    cached_tokens: int
     limit_tokens: int
     """Length at which the row ends with `length`."""
     natural_tokens: int
-    """Length at which the row ends with `stop`."""
+    """How much of the script the row says, and then ends with `stop`."""
     arrived_s: float
     machine: TextMachine
     prompt_hash: int
+    tally: Tally
+    """Of all choices of the request."""
+    choice: int = 0
+    others: "list[ScriptedRow]" = field(default_factory=list)
+    """Choices that wait for this one's prefill."""
     pieces: Sequence[str] = ()
     """Of the output, a token each; again from the first after the last."""
-    started_s: float | None = None
-    first_token_s: float | None = None
     prefill_s: float = 0.0
     """How long its prefill takes."""
     told_s: float = 0.0
     """When the progress of the prefill was last told."""
     due_s: float = 0.0
     token_count: int = 0
+    said_tokens: int = 0
+    """Of the script."""
     reasoning_tokens: int = 0
     stalled: bool = False
+    _forced: list[str] = field(default_factory=list)
+    """What comes before the script goes on."""
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    @property
+    def choices(self) -> "list[ScriptedRow]":
+        """The row, and those that wait for its prefill."""
+        return [self, *self.others]
+
+    @property
+    def has_said_all(self) -> bool:
+        return self.said_tokens >= self.natural_tokens and not self._forced
 
     def read(self) -> list[Part]:
         """What one more token brings."""
         reasons = self.machine.in_reasoning
-        parts = self.machine.feed(self._token_text())
+        if reasons and not self._forced and self._overflow_tokens >= 0:
+            self.machine.end_block()
+            self._forced = pieces_of(self._closing())
+        text = self._forced.pop(0) if self._forced else self._said()
+        if self.request.logprobs is not None and not reasons:
+            self._waiting.add(_certain(text, self.request.logprobs))
+        parts = self._waiting.attach(self.machine.feed(text))
         self.token_count += 1
-        self.reasoning_tokens += reasons or self.machine.in_reasoning
+        self.reasoning_tokens += reasons
         return parts
 
-    def _token_text(self) -> str:
-        """The next token's text: the next piece, or a word that depends on the prompt."""
-        index = self.token_count
+    @property
+    def _overflow_tokens(self) -> int:
+        """Tokens of reasoning beyond the budget; below 0 while some are left of it."""
+        budget = self.request.thinking_tokens
+        return -1 if budget is None else self.reasoning_tokens - budget
+
+    def _closing(self) -> str:
+        """What ends the reasoning."""
+        output = self.request.output
+        return "" if output is None else grammar_for(output.reasoning, output.tool_calls).closing
+
+    def _said(self) -> str:
+        """The script's next token: the next piece, or a word that depends on the prompt."""
+        index = self.said_tokens
+        self.said_tokens += 1
         if not self.pieces:
             word = _WORDS[zlib.crc32(index.to_bytes(8, "little"), self.prompt_hash) % len(_WORDS)]
             return word if index == 0 else f" {word}"
@@ -65,14 +105,17 @@ class ScriptedRow:
         """How far the prefill is; told now."""
         self.told_s = now_s
         total_tokens = len(self.request.tokens)
-        spent_s = 0.0 if self.started_s is None else now_s - self.started_s
+        began_s = self.tally.prefill_began_s
+        spent_s = 0.0 if began_s is None else now_s - began_s
         share = min(spent_s / self.prefill_s, 1.0) if self.prefill_s else 1.0
-        done_tokens = self.cached_tokens + int(share * (total_tokens - self.cached_tokens))
+        done_tokens = self.tally.cached_tokens + int(
+            share * (total_tokens - self.tally.cached_tokens)
+        )
         return Progress(self.request.uid, done_tokens, total_tokens)
 
     def delta(self, parts: Sequence[Part]) -> Delta:
         """A delta that does not end the row."""
-        return Delta(self.request.uid, tuple(parts), self.token_count)
+        return Delta(self.request.uid, tuple(parts), self.token_count, choice=self.choice)
 
     def last(
         self,
@@ -81,20 +124,47 @@ class ScriptedRow:
         parts: Sequence[Part] = (),
         error: str | None = None,
     ) -> Delta:
-        """The delta that ends the row."""
+        """The delta that ends the row; made once."""
         if finish in (FinishReason.STOP, FinishReason.LENGTH):
-            parts = [*parts, *self.machine.finish()]
-        started_s = now_s if self.started_s is None else self.started_s
-        first_token_s = now_s if self.first_token_s is None else self.first_token_s
-        usage = RowUsage(
-            prompt_tokens=len(self.request.tokens),
-            cached_tokens=self.cached_tokens,
-            completion_tokens=self.token_count,
-            queue_s=started_s - self.arrived_s,
-            prefill_s=first_token_s - started_s,
-            decode_s=now_s - first_token_s,
-            reasoning_tokens=self.reasoning_tokens,
+            parts = [*parts, *self._waiting.attach(self.machine.finish())]
+        is_last = self.tally.end(
+            self.token_count, self.reasoning_tokens, max(0, self._overflow_tokens)
         )
-        stop = self.machine.stop
-        uid, count = self.request.uid, self.token_count
-        return Delta(uid, tuple(parts), count, finish, usage, error, stop)
+        return Delta(
+            uid=self.request.uid,
+            parts=tuple(parts),
+            token_count=self.token_count,
+            finish=finish,
+            usage=self._usage(now_s) if is_last else None,
+            error=error,
+            stop=self.machine.stop,
+            choice=self.choice,
+            open_choices=self.tally.open_choices,
+        )
+
+    def _usage(self, now_s: float) -> RowUsage:
+        """Of the request, all of whose choices have ended."""
+        tally = self.tally
+        began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
+        first_s = now_s if tally.first_token_s is None else tally.first_token_s
+        return RowUsage(
+            prompt_tokens=len(self.request.tokens),
+            cached_tokens=tally.cached_tokens,
+            completion_tokens=tally.completion_tokens,
+            queue_s=began_s - self.arrived_s,
+            prefill_s=first_s - began_s,
+            decode_s=now_s - first_s,
+            reasoning_tokens=tally.reasoning_tokens,
+            reasoning_overflow_tokens=tally.reasoning_overflow_tokens,
+        )
+
+
+def pieces_of(text: str) -> list[str]:
+    """The text, a token each."""
+    return [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
+
+
+def _certain(text: str, count: int) -> TokenLogprob:
+    """What is told of a token besides which there was none."""
+    token = Alternative(text, text.encode(), 0.0)
+    return TokenLogprob(token, (token,) if count else ())

@@ -13,6 +13,7 @@ from node.engine.codec import codec_for
 from node.engine.gather import Gather
 from node.engine.intake import Intake
 from node.engine.layers import CacheLayout
+from node.engine.logprobs import Likely
 from node.engine.model import LoadedModel, load_folder
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
@@ -20,7 +21,8 @@ from node.engine.refusals import too_long
 from node.engine.reuse import Reuse, open_disk
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
-from node.engine.schedule import Companions, Limits, chunk_tokens
+from node.engine.running import Running, expected_lengths
+from node.engine.schedule import Limits, chunk_tokens
 from node.engine.upkeep import RowCounts, Upkeep
 from node.engine.warmup import warm_up
 from node.generate import GenerateRequest
@@ -92,8 +94,7 @@ class TextEngine:
         self._intake = Intake(model, self.info, self._room)
         self._answers: list[Accepted | Refused] = []
         self._gather = Gather()
-        self._groups: list[PrefillGroup] = []
-        self._batches: list[DecodeBatch] = []
+        self._running = Running(self._layout, self._reuse)
         self._moving: list[Row] = []
         """Rows on their way from one place to the next: a step that fails must not forget them."""
         self._said: list[Delta] = []
@@ -123,41 +124,28 @@ class TextEngine:
         return any(row.uid == uid for row in self._rows())
 
     def _rows(self) -> list[Row]:
-        return [*self._queue.rows(), *self._inside()]
-
-    def _inside(self) -> list[Row]:
-        """Rows that are being prefilled or decoded."""
-        return [row for place in self._places() for row in place.rows]
-
-    def _places(self) -> list[PrefillGroup | DecodeBatch]:
-        return [*self._groups, *self._batches]
+        return [*self._queue.rows(), *self._running.rows()]
 
     def cancel(self, uid: str) -> list[Delta]:
         row = self._intake.drop(uid)
         rows = [row] if row is not None else [each for each in self._rows() if each.uid == uid]
         for row in rows:
             self._queue.remove(row)
-        return [self._take_out(row).last(FinishReason.CANCELLED) for row in rows]
+            self._take_out(row)
+        choices = [each for row in rows for each in row.choices]
+        return [each.last(FinishReason.CANCELLED) for each in choices]
 
     def _take_out(self, row: Row) -> Row:
-        """Removes a row from wherever it is inside; what has been computed of it is kept."""
+        """Removes a row from wherever it runs; what has been computed of it is kept."""
         self._moving.append(row)
-        for group in self._groups:
-            if row in group.rows:
-                self._reuse.keep_partial(row, group.view(row))
-                group.remove(row)
-        for batch in self._batches:
-            if row in batch.rows:
-                self._reuse.keep_answer(row, batch.view(row))
-                batch.remove([row])
-        self._drop_empty()
+        self._running.take_out(row)
         self._moving.remove(row)
         return row
 
     # --- steps -------------------------------------------------------------------------------
 
     def wait_s(self) -> float | None:
-        if self._groups or self._batches:
+        if self._running.groups or self._running.batches:
             return 0.0
         waits = [self._upkeep.wait_s(), self._intake.wait_s()]
         rows = self._queue.ready()
@@ -172,13 +160,13 @@ class TextEngine:
             self._answers.append(self._queued(taken) if isinstance(taken, Row) else taken)
         self._reuse.poll()
         self._admit()
-        if self._groups and (self._prefill_next or not self._batches):
+        if self._running.groups and (self._prefill_next or not self._running.batches):
             self._prefill_next = False
             self._prefill()
-        elif self._batches:
+        elif self._running.batches:
             # While prompts wait, each token goes out before the next chunk; nothing runs ahead.
-            self._prefill_next = bool(self._groups)
-            self._decode(ahead=not self._groups)
+            self._prefill_next = bool(self._running.groups)
+            self._decode(ahead=not self._running.groups)
         self._after_step()
         return self._take_said()
 
@@ -189,42 +177,50 @@ class TextEngine:
     def _admit(self) -> None:
         """Moves waiting rows into prefill, while there is room."""
         fresh: list[tuple[Row, list[Any]]] = []
-        inside = len(self._inside())
-        while inside + len(fresh) < self.info.max_rows:
-            row = self._queue.next(self._groups, [row for row, _ in fresh])
-            if row is None or not self._has_room(row, [row for row, _ in fresh]):
+        places = self.info.max_rows - sum(len(row.choices) for row in self._running.rows())
+        while places > 0:
+            row = self._queue.next(self._running.groups, [row for row, _ in fresh])
+            if row is None or not self._has_room(row, [row for row, _ in fresh], places):
                 break
             self._moving.append(row)
             longest = self._room.longest_tokens(self.info.context_tokens)
             if len(row.tokens) >= longest:
                 self._queue.remove(row)
                 error = too_long(len(row.tokens), longest)
-                lost = row.last(FinishReason.ERROR, error=error)
-                self._said.append(row.cut_short() if row.output else lost)
+                for each in row.choices:
+                    lost = not each.output
+                    self._said.append(
+                        each.last(FinishReason.ERROR, error=error) if lost else each.cut_short()
+                    )
                 continue
-            row.limit = output_limit(row.request, longest)
+            for each in row.choices:
+                each.limit = output_limit(row.request, longest)
             caches = self._reuse.restore(row)
             self._queue.remove(row)
-            if row.prefill_began_s is None:
-                row.prefill_began_s = time.monotonic()
+            if row.tally.prefill_began_s is None:
+                row.tally.prefill_began_s = time.monotonic()
+            places -= len(row.choices)
             fresh.append((row, caches))
         while fresh:
             count = grouped([row for row, _ in fresh])
             rows, caches = zip(*fresh[:count], strict=True)
-            self._groups.append(PrefillGroup(self._model, self._layout, [*rows], [*caches]))
+            self._running.groups.append(PrefillGroup(self._model, self._layout, [*rows], [*caches]))
             fresh = fresh[count:]
         self._moving.clear()
 
-    def _has_room(self, row: Row, fresh: list[Row]) -> bool:
-        coming = [each for group in self._groups for each in group.rows] + fresh
-        lengths = [each.expected_tokens for each in coming]
-        return self._room.admits(self._companions(), lengths, row.expected_tokens)
+    def _has_room(self, row: Row, fresh: list[Row], places: int) -> bool:
+        """Whether a waiting row may go in beside `fresh` ones, with the choices that go along."""
+        lengths = expected_lengths([row])
+        coming = self._running.coming() + expected_lengths(fresh)
+        return len(lengths) <= places and self._room.admits(
+            self._running.companions(), coming, lengths
+        )
 
     def _prefill(self) -> None:
         """One chunk of the group that is most urgent."""
         now_s = time.monotonic()
         group = min(
-            self._groups,
+            self._running.groups,
             key=lambda group: min(self._queue.urgency_s(row, now_s) for row in group.rows),
         )
         depth_tokens = group.depth_tokens
@@ -233,7 +229,7 @@ class TextEngine:
             self._rates,
             depth_tokens,
             len(group.rows),
-            decoding=bool(self._batches),
+            decoding=bool(self._running.batches),
         )
         tokens = group.run(chunk)
         seconds = time.monotonic() - now_s
@@ -246,13 +242,13 @@ class TextEngine:
                 self._reuse.keep_prompt(row, group.view(row))
         self._moving += group.rows
         finished = group.take_finished()
-        self._drop_empty()
+        self._running.drop_empty()
         if finished is not None:
             self._begin_decode(finished)
         self._moving.clear()
 
     def _tell_progress(self, row: Row) -> None:
-        if row.prefill_tokens - row.cached_tokens >= PROGRESS_TOKENS:
+        if row.prefill_tokens - row.tally.cached_tokens >= PROGRESS_TOKENS:
             self._progress[row.uid] = Progress(row.uid, row.done_tokens, row.prefill_tokens)
 
     def _begin_decode(self, group: PrefillGroup) -> None:
@@ -264,33 +260,46 @@ class TextEngine:
             else:
                 self._said.append(row.last(FinishReason.ERROR, error=NOT_KEPT))
         if group.rows:
+            if any(row.others for row in group.rows):
+                self._spread(group)
             longest = max(row.expected_tokens for row in group.rows)
-            index = self._room.place(self._companions(), longest)
+            index = self._room.place(self._running.companions(), longest)
             if index is None:
-                self._batches.append(DecodeBatch(self._model, self._layout))
+                self._running.batches.append(DecodeBatch(self._model, self._layout))
                 index = -1
-            self._batches[index].join(group)
+            self._running.batches[index].join(group)
+
+    def _spread(self, group: PrefillGroup) -> None:
+        """Makes rows of the choices; those for which there is no room wait for it."""
+        lengths = expected_lengths(group.rows)
+        for row in group.spread(
+            self._room.fitting(self._running.companions(), self._running.coming(), lengths)
+        ):
+            self._queue.add(row)
+        self._moving += group.rows
 
     def _decode(self, *, ahead: bool) -> None:
         """The next token of every row."""
         began_s = time.monotonic()
-        for batch in self._batches:
+        for batch in self._running.batches:
             batch.launch()
-        for batch in self._batches:
-            tokens = batch.step(ahead=ahead)
+        for batch in self._running.batches:
+            tokens, told = batch.step(ahead=ahead)
             now_s = time.monotonic()
             self._rates.learn_decode(len(tokens), batch.depth_tokens, now_s - began_s)
             began_s = now_s
-            self._take(batch, tokens, now_s)
+            self._take(batch, tokens, told, now_s)
             if batch.is_ahead:
                 batch.launch()
-        self._drop_empty()
+        self._running.drop_empty()
 
-    def _take(self, batch: DecodeBatch, tokens: list[int], now_s: float) -> None:
+    def _take(
+        self, batch: DecodeBatch, tokens: list[int], told: dict[int, Likely], now_s: float
+    ) -> None:
         """What the tokens of a batch bring; rows that end leave it."""
         ended = []
-        for row, token in zip(batch.rows, tokens, strict=True):
-            delta = row.take(token, self._model.end_tokens, now_s)
+        for place, (row, token) in enumerate(zip(batch.rows, tokens, strict=True)):
+            delta = row.take(token, self._model.end_tokens, now_s, told.get(place))
             if delta is not None:
                 self._said.append(delta)
                 if delta.finish is not None:
@@ -300,43 +309,30 @@ class TextEngine:
         if ended:
             batch.remove(ended)
 
-    def _drop_empty(self) -> None:
-        self._groups = [group for group in self._groups if group.rows]
-        self._batches = [batch for batch in self._batches if batch.rows]
-
     # --- memory ------------------------------------------------------------------------------
-
-    def _companions(self) -> list[Companions]:
-        return [
-            Companions(tuple(row.expected_tokens for row in batch.rows)) for batch in self._batches
-        ]
-
-    def _live_bytes(self) -> int:
-        """What the KV of all rows inside takes, padding included, and room to grow."""
-        live_bytes = self._layout.live_bytes
-        return sum(len(place.rows) * live_bytes(place.reserved_tokens) for place in self._places())
 
     def _after_step(self) -> None:
         """Stored KV gives way to live KV, and if that is not enough the youngest row does. A row
         alone ends where a lease that shrank while it ran is full."""
-        while self._live_bytes() > max(self._room.most_bytes, self._room.tolerated_bytes):
+        while self._running.live_bytes() > max(self._room.most_bytes, self._room.tolerated_bytes):
             if not self._preempt():
-                self._said += [self._take_out(row).cut_short() for row in self._inside()]
-        self._upkeep.after_step(self._live_bytes(), busy=bool(self._places()))
+                rows = [self._take_out(row) for row in self._running.rows()]
+                self._said += [each.cut_short() for row in rows for each in row.choices]
+        self._upkeep.after_step(self._running.live_bytes(), busy=bool(self._running.places()))
 
     def _preempt(self) -> bool:
         """Sends the row that came last back to the queue, to be prefilled again when there is
         room; whether there was one beside others."""
-        rows = self._inside()
+        rows = self._running.rows()
         if len(rows) < 2:
             return False
-        row = self._take_out(max(rows, key=lambda row: row.accepted_s))
+        row = self._take_out(max(rows, key=lambda row: (row.accepted_s, row.choice)))
         row.restart()
         self._queue.add(row)
         return True
 
     def set_lease(self, lease: MemoryLease) -> None:
-        self._upkeep.set_lease(lease, self._live_bytes())
+        self._upkeep.set_lease(lease, self._running.live_bytes())
 
     def set_pressure(self, level: Pressure) -> None:
         self._upkeep.set_pressure(level)
@@ -357,11 +353,11 @@ class TextEngine:
 
     def stats(self) -> EngineStats:
         counts = RowCounts(
-            waiting=len(self._queue.rows()),
-            prefilling=sum(len(group.rows) for group in self._groups),
-            decoding=sum(len(batch.rows) for batch in self._batches),
+            waiting=sum(len(row.choices) for row in self._queue.rows()),
+            prefilling=len(self._running.coming()),
+            decoding=sum(len(batch.rows) for batch in self._running.batches),
             prefilled_tokens=self._prefilled_tokens,
-            live_kv_bytes=sum(place.nbytes for place in self._places()),
+            live_kv_bytes=self._running.nbytes,
         )
         return self._upkeep.stats(self._rates, counts)
 
@@ -370,19 +366,24 @@ class TextEngine:
     def reset(self, reason: str) -> list[Delta]:
         # Waiting rows are not lost, unless it was one of them that could not even go in.
         said = self._take_said()
-        ended = {delta.uid for delta in said if delta.finish is not None}
-        rows = dict.fromkeys([*self._inside(), *self._moving])
-        lost = [row for row in rows if row.uid not in ended] if rows else self._queue.rows()
-        for row in lost:
+        inside = [*self._running.rows(), *self._moving]
+        uids = {row.uid for row in inside}
+        waiting = [row for row in self._queue.rows() if row.uid in uids or not inside]
+        for row in waiting:
             self._queue.remove(row)
-        self._groups, self._batches, self._prefill_next = [], [], False
+        rows = dict.fromkeys(each for row in (*inside, *waiting) for each in row.choices)
+        lost = [row for row in rows if not row.ended]
+        self._running.clear()
+        self._prefill_next = False
         self._moving.clear()
         self._upkeep.device.tidy(keep_bytes=0)
         return said + [row.last(FinishReason.ERROR, error=reason) for row in lost]
 
     def close(self) -> None:
-        self._groups, self._batches = [], []
+        self._intake.close()
+        self._running.clear()
         mx.synchronize()
         self._reuse.close(FLUSH_S)
         del self._model, self._layout, self._reuse, self._queue, self._room, self._upkeep
+        del self._intake
         _leave_thread()

@@ -1,12 +1,16 @@
 """Calls as `<|tools_prefix|>[{"f": {…}}]<|tools_suffix|>`, and reasoning in `<|inner_prefix|>` …
 `<|inner_suffix|>`: Apertus."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 
+from node.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
+from node.parsing.lark import Lark
 from node.parsing.sink import Call
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, between, list_of
 from node.parsing.tell import call_of
 
 
@@ -22,6 +26,15 @@ class Apertus(ToolFormat):
     name = "apertus"
     openers = ("<|tools_prefix|>",)
     orphans = ("<|tools_suffix|>",)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        space, calls = lark.space(), []
+        for tool in tools:
+            name = lark.text(json.dumps(tool.name, ensure_ascii=False))
+            member = f"{name} {space} {lark.text(':')} {space} {arguments_of(lark, tool)}"
+            calls.append(f"{lark.text('{')} {space} {member} {space} {lark.text('}')}")
+        body = list_of(lark, lark.one_of(calls), parallel=parallel)
+        return between(lark, self.openers[0], body, self.orphans[0])
 
     def read(self, source: Source, opener: str) -> Step[None]:
         yield from source.space()

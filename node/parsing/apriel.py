@@ -9,5 +9,6 @@ APRIEL_REASONING = ReasoningFormat(
     ("Here are my reasoning steps:",),
     ("[BEGIN FINAL RESPONSE]",),
     dropped=("[END FINAL RESPONSE]",),
+    wrap=("", "[END FINAL RESPONSE]"),
 )
 APRIEL = JsonCalls("apriel", ("<tool_calls>",), ("</tool_calls>",))

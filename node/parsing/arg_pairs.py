@@ -1,20 +1,26 @@
 """Arguments as `<arg_key>a</arg_key><arg_value>v</arg_value>`, which several formats write under
 tags of their own. Values are bare text that may hold anything, as those of `invoke`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from node.generate import ToolSchema
 from node.parsing.coercion import property_schema, typed, types_of
 from node.parsing.format import ToolFormat
+from node.parsing.held_values import arguments_of
 from node.parsing.invoke import read_value
 from node.parsing.json_calls import (
+    NAME,
     close_block,
     read_arguments,
     read_declared_name,
     read_marked_calls,
 )
 from node.parsing.json_text import read_json
+from node.parsing.lark import Lark
+from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import bare_name, blocks
 
 
 class PairTags(NamedTuple):
@@ -53,6 +59,31 @@ def read_pairs(
     return arguments
 
 
+def spell_call(
+    lark: Lark,
+    tool: ToolSchema,
+    tags: PairTags,
+    opener: str,
+    loose: tuple[str, ...] = (),
+    separator: str = "",
+) -> str:
+    """The expression of a call of the tool, with its arguments as pairs, from its opener to its
+    end. `loose`: as of `RawText`; `separator`: what follows the name. Raises `NotHeld`."""
+    # Some models put each tag on a line of its own.
+    line_end = lark.optional(lark.text("\n"))
+    value = RawText(tags.value_end, loose=loose)
+    pairs = []
+    for argument in arguments_of(tool):
+        name = written_name(
+            argument.name, rf"(?!\s)(?:(?!{tags.key_end})[^\n])+(?<!\s)", argument.place
+        )
+        key = lark.text(f"{tags.key}{name}{tags.key_end}")
+        pair = f"{key} {line_end} {lark.text(tags.value)} {spell_raw(lark, argument, value)}"
+        pairs.append((f"{pair} {line_end}", argument.is_required))
+    begin = lark.text(f"{opener}{bare_name(tool, NAME)}{separator}")
+    return f"{begin} {line_end} {in_order(lark, pairs)} {lark.text(tags.ends[0])}"
+
+
 class PairCalls(ToolFormat):
     """Such calls in tags whose names begin with a prefix."""
 
@@ -70,6 +101,10 @@ class PairCalls(ToolFormat):
             (self._end,),
         )
 
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = [spell_call(lark, tool, self._tags, self.openers[0], _QUOTED) for tool in tools]
+        return blocks(lark, lark.one_of(calls), parallel=parallel)
+
     def read(self, source: Source, opener: str) -> Step[None]:
         yield from source.space()
         if (yield from source.peek()) in ("{", "["):
@@ -83,6 +118,10 @@ class PairCalls(ToolFormat):
             return
         arguments = yield from read_pairs(source, self._tags, source.schemas[name], _quoted)
         source.call(name, arguments)
+
+
+_QUOTED = (r'"(.|\n)*',)
+"""What may be read as a string of JSON."""
 
 
 def _quoted(text: str, schema: object, root: Mapping[str, Any]) -> Any:

@@ -6,15 +6,19 @@ other such text is text.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
 from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object, read_string
+from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_python
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
 from node.parsing.tell import json_call, tell
 
 _BARE = re.compile(r"[^\s\[\]{}]*")
@@ -36,6 +40,18 @@ class Bracket(ToolFormat):
             yield from self._attributes(source)
         else:
             yield from self._called(source)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = [
+            between(
+                lark,
+                f"[Calling tool: {bare_name(tool, NAME)}(",
+                arguments_of(lark, tool),
+                ")]",
+            )
+            for tool in tools
+        ]
+        return blocks(lark, lark.one_of(calls), parallel=parallel)
 
     def _called(self, source: Source) -> Step[None]:
         """`f({"a": "v"})]`, or with arguments in Python."""

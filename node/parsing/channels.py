@@ -1,13 +1,16 @@
 """Outputs that are a row of channels: each piece of reasoning, answer or calls has a header of its
 own, and mostly a marker that closes it.
 
-A header is no text, even where the output ends within it. A channel of calls that holds none is
-text, with its header.
+A header is no text, even where the output ends within it, or begins another one. A channel of calls
+that holds none is text, with its header.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.generate import ToolSchema
 from node.parsing.format import Grammar, Setup
+from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.source import Malformed, Source, Step
 from node.types import PartKind
@@ -27,6 +30,14 @@ class Channel:
 class Channels(Grammar):
     """Reads such outputs. A format says what its headers are, and how calls stand in a channel."""
 
+    turn: str = ""
+    """What a header begins with, whatever its channel, and a prompt may end with."""
+    reasons: str = ""
+    """What the header of reasoning has behind the turn, as models write it."""
+    answers: tuple[str, ...] = ()
+    """The same of the answer; of several, those are written that the vocabulary has as tokens."""
+    answer_ends: tuple[str, ...] = ()
+    """What may close each kind of answer, in the same order; "" where only an end token does."""
     begins: tuple[str, ...] = ()
     """Markers that a header begins with, wherever they stand."""
     ends: tuple[str, ...] = ()
@@ -58,6 +69,78 @@ class Channels(Grammar):
     def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
         """Reads on behind a marker within a channel."""
         raise NotImplementedError
+
+    # --- how an output is held ----------------------------------------------------------------
+
+    def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
+        is_over = self.channel_of(prompt_tail) is not None or self.reasons in prompt_tail
+        if not self.reasons or is_over:
+            return ()
+        return (self.header(self.reasons, prompt_tail),)
+
+    def answer_openings(self, *, reads_calls: bool, names: Sequence[str] = ()) -> tuple[str, ...]:
+        if not self.closing:
+            return ()
+        calls = self.call_headers(names) if reads_calls else ()
+        return tuple(self.header(each, None) for each in (*self.answers, *calls))
+
+    def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Begins of the headers of calls, behind the turn. `names` are those of the tools."""
+        return self.openers
+
+    def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
+        channel = None if prompt_tail is None else self.channel_of(prompt_tail)
+        if prompt_tail is not None and channel is not None:
+            if channel.kind is PartKind.REASONING:
+                return f"{lark.text(self.closing)} {self.spell_text(lark, content, None)}"
+            at = max(range(len(self.answers)), key=lambda at: prompt_tail.rfind(self.answers[at]))
+            return _closed(lark, content, self.answer_ends[at])
+        known = [at for at, each in enumerate(self.answers) if lark.is_token(each)] or [0]
+        ways = [
+            f"{lark.text(self.header(self.answers[at], prompt_tail))} "
+            f"{_closed(lark, content, self.answer_ends[at])}"
+            for at in known
+        ]
+        return lark.one_of(ways)
+
+    def spell_answer_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        channel = None if prompt_tail is None else self.channel_of(prompt_tail)
+        if channel is None:
+            return self.spell_calls(lark, tools, prompt_tail, parallel=parallel)
+        # The prompt has begun something else, which is to be ended.
+        is_reasoning = channel.kind is PartKind.REASONING
+        end = self.closing if is_reasoning else next(filter(None, self.answer_ends), "")
+        calls = self.spell_calls(lark, tools, None, parallel=parallel)
+        return f"{lark.text(end or self.closing)} {calls}"
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        """As `spell_answer_calls`, where the prompt has no channel open. Raises `NotHeld`."""
+        raise NotImplementedError
+
+    def header(self, header: str, prompt_tail: str | None) -> str:
+        """What is to be written of a header: all of it where `prompt_tail`, None behind an earlier
+        channel, has not begun it."""
+        if prompt_tail is not None and self.turn and self.in_header(prompt_tail):
+            begun = prompt_tail.rpartition(self.turn)[2]
+            if header.startswith(begun):
+                return header.removeprefix(begun)
+        return self.turn + header
+
+    # --- how it is read -----------------------------------------------------------------------
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
         channel = self.channel_of(setup.prompt_tail)
@@ -112,8 +195,20 @@ class Channels(Grammar):
         return channel if found else Channel()
 
     def _header(self, source: Source, channel: Channel, *, is_sure: bool) -> Step[None]:
+        if channel.header and self.turn:
+            yield from self._read_again(source, channel)
         try:
             yield from self.read_header(source, channel)
         except Malformed:
             if not (is_sure and source.at_end):
                 raise
+
+    def _read_again(self, source: Source, channel: Channel) -> Step[None]:
+        """Reads a header's begin that comes behind another one's, which then is none."""
+        first = next(each for each in self.begins if self.turn.startswith(each))
+        while again := (yield from source.accept(first)):
+            channel.header = again
+
+
+def _closed(lark: Lark, content: str, end: str) -> str:
+    return f"{content} {lark.optional(lark.text(end))}" if end else content

@@ -4,12 +4,17 @@
 Marks of citations, `<co>span</co: 0:[1]>`, are no text: what they cite is.
 """
 
+import json
 import re
+from collections.abc import Sequence
 
+from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import read_marked_calls
+from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, list_of
 from node.types import PartKind
 
 _THINKING = "<|START_THINKING|>"
@@ -34,6 +39,10 @@ class CommandR(Channels):
     )
     marks = (_CITED,)
     strict = frozenset((*begins, *ends))
+    closing = "<|END_THINKING|>"
+    reasons = _THINKING
+    answers = _ANSWERS
+    answer_ends = ("<|END_RESPONSE|>", "<|END_TEXT|>")
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +68,17 @@ class CommandR(Channels):
         yield from read_marked_calls(source)
         yield from source.space()
 
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        calls = list_of(lark, lark.one_of([_call(lark, tool) for tool in tools]), parallel=parallel)
+        return f"{lark.text(_ACTION)} {calls} {lark.text('<|END_ACTION|>')}"
+
     def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
         yield from source.attempt(marker, self._citation(source, kind), kind)
 
@@ -69,6 +89,13 @@ class CommandR(Channels):
         yield from source.run(_SOURCES)
         yield from source.expect(">")
         source.say(kind, span)
+
+
+def _call(lark: Lark, tool: ToolSchema) -> str:
+    space, number = lark.space(), lark.regex("[0-9]{1,3}")
+    begin = (lark.text("{"), space, lark.text('"tool_call_id": "'), number, lark.text('", '))
+    name = lark.text(f'"tool_name": {json.dumps(tool.name, ensure_ascii=False)}, "parameters": ')
+    return " ".join((*begin, name, arguments_of(lark, tool), space, lark.text("}")))
 
 
 COMMAND_R = CommandR()

@@ -1,9 +1,14 @@
 """Calls of Command R+: the word `Action:`, then a JSON fence with a list of
 `{"tool_name": …, "parameters": {…}}`."""
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
+from node.parsing.lark import Lark
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import between, call_objects, list_of
 
 
 class CommandRPlus(ToolFormat):
@@ -16,6 +21,11 @@ class CommandRPlus(ToolFormat):
         yield from source.space()
         yield from read_marked_calls(source)
         yield from close_block(source, "```")
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        call = call_objects(lark, tools, ("tool_name",), ("parameters",))
+        calls = list_of(lark, call, parallel=parallel)
+        return between(lark, "Action:", between(lark, "```json", calls, "```"), "")
 
 
 COMMAND_R_PLUS = CommandRPlus()

@@ -5,11 +5,15 @@ V3.1 writes `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call�
 it is shows behind the separator. Some checkpoints spell the markers in other characters.
 """
 
+from collections.abc import Sequence
 from itertools import product
 
+from node.generate import ToolSchema
 from node.parsing.json_calls import WORD, close_block, read_arguments
+from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
 
 
 def _spellings(words: str) -> tuple[str, ...]:
@@ -32,8 +36,10 @@ class DeepSeek(SectionCalls):
     blanks = tuple(zip(sections, 2 * section_ends, strict=True))
     orphans = (*section_ends, *_CALL_END)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, in_fence: bool) -> None:
+        """`in_fence`: models write the arguments in a JSON fence; both are read."""
         self.name = name
+        self._in_fence = in_fence
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         yield from source.space()
@@ -56,10 +62,24 @@ class DeepSeek(SectionCalls):
             yield from close_block(source, *_CALL_END)
         source.call(name, arguments)
 
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        begin, separator, end = map(lark.prefer, (self.calls, _SEPARATOR, _CALL_END))
+        calls = []
+        for tool in tools:
+            name, arguments = bare_name(tool, WORD), arguments_of(lark, tool)
+            if self._in_fence:
+                head = f"{begin}function{separator}{name}\n{_FENCE}json"
+                calls.append(between(lark, head, arguments, f"\n{_FENCE}{end}"))
+            else:
+                calls.append(between(lark, f"{begin}{name}{separator}", arguments, end))
+        block = blocks(lark, lark.one_of(calls), parallel=parallel)
+        section_end = lark.prefer(self.section_ends)
+        return between(lark, lark.prefer(self.sections), block, section_end)
 
-DEEPSEEK_V3 = DeepSeek("deepseek_v3")
+
+DEEPSEEK_V3 = DeepSeek("deepseek_v3", in_fence=True)
 """Calls of DeepSeek V3 and R1: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments
 in a JSON fence. Reads those of V3.1 too."""
-DEEPSEEK_V31 = DeepSeek("deepseek_v31")
+DEEPSEEK_V31 = DeepSeek("deepseek_v31", in_fence=False)
 """Calls of DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Reads those
 of V3 too."""

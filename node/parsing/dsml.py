@@ -4,11 +4,16 @@ string="true">v</｜DSML｜parameter></｜DSML｜invoke>`, in a block of one nam
 `string="false"` says that the value is JSON.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from node.parsing.invoke import Attributes, InvokeCalls, InvokeTags, as_tag_says
+from node.generate import ToolSchema
+from node.parsing.held_values import Argument
+from node.parsing.invoke import Attributes, InvokeCalls, InvokeTags, as_tag_says, spell_invoke
+from node.parsing.lark import Lark
+from node.parsing.raw_values import RawText, spell_other, spell_string
+from node.parsing.spelled_json import between, blocks
 
 _PREFIXES = ("\uff5cDSML\uff5c", "\uff5cDSML\uff5c ")
 _BLOCKS = ("function_calls", "tool_calls", "calls")
@@ -33,4 +38,20 @@ def _value(text: str, attributes: Attributes, schema: object, root: Mapping[str,
     return as_tag_says(text, schema, root, is_text=given)
 
 
-DSML = InvokeCalls("dsml", _TAGS, _BEGINS, _ENDS, _value)
+def _spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
+    raw = RawText(tags.parameter_end[0], tags.parameter_end[1:])
+    string, other = spell_string(lark, argument, raw), spell_other(lark, argument, raw)
+    told = ((' string="true">', string), (' string="false">', other))
+    return lark.one_of([f"{lark.text(tag)} {value}" for tag, value in told if value])
+
+
+class Dsml(InvokeCalls):
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        call = lark.one_of([spell_invoke(lark, tool, _TAGS, _spell_parameter) for tool in tools])
+        calls = blocks(lark, call, parallel=parallel)
+        # What the block is called depends on the model's version.
+        pairs = zip(_BEGINS[: len(_BLOCKS)], _ENDS, strict=False)
+        return lark.one_of([between(lark, begin, calls, end) for begin, end in pairs])
+
+
+DSML = Dsml("dsml", _TAGS, _BEGINS, _ENDS, _value)

@@ -2,13 +2,14 @@
 `<response>` … `</response>`. Calls are those of the Hermes models."""
 
 from node.parsing.format import ReasoningFormat
-from node.parsing.json_calls import JsonCalls
+from node.parsing.json_calls import JsonCalls, Written
 
-ERNIE45 = JsonCalls("ernie45", ("<tool_call>",), ("</tool_call>",))
+ERNIE45 = JsonCalls("ernie45", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False))
 ERNIE45_REASONING = ReasoningFormat(
     "ernie45",
     ("<think>",),
     ("</think>",),
     implicit=True,
     dropped=("<response>", "</response>"),
+    wrap=("<response>", "</response>"),
 )

@@ -1,9 +1,14 @@
 """Calls as `<function><name>f</name><arguments>{…}</arguments></function>`, which models write that
 lose their own format."""
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
-from node.parsing.json_calls import read_arguments, read_declared_name
+from node.parsing.json_calls import NAME, read_arguments, read_declared_name
+from node.parsing.lark import Lark
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
 
 
 class FunctionXml(ToolFormat):
@@ -23,6 +28,15 @@ class FunctionXml(ToolFormat):
         yield from source.space()
         yield from source.expect("</function>")
         source.call(name, arguments)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = []
+        for tool in tools:
+            name = between(lark, "<name>", lark.text(bare_name(tool, NAME)), "</name>")
+            arguments = between(lark, "<arguments>", arguments_of(lark, tool), "</arguments>")
+            body = f"{name} {lark.space()} {arguments}"
+            calls.append(between(lark, "<function>", body, "</function>"))
+        return blocks(lark, lark.one_of(calls), parallel=parallel)
 
 
 FUNCTION_XML = FunctionXml()

@@ -1,7 +1,11 @@
 """Calls of Functionary v3.1: `<function=f>{…}</function>`."""
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
-from node.parsing.json_calls import read_function
+from node.parsing.json_calls import read_function, spell_functions
+from node.parsing.lark import Lark
 from node.parsing.source import Source, Step
 
 
@@ -12,6 +16,9 @@ class FunctionaryV31(ToolFormat):
 
     def read(self, source: Source, opener: str) -> Step[None]:
         yield from read_function(source)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        return spell_functions(lark, tools, parallel=parallel)
 
 
 FUNCTIONARY_V31 = FunctionaryV31()

@@ -1,9 +1,14 @@
 """Outputs of Functionary v3.2: parts to somebody, `>>>all⏎text` for the answer and `>>>f⏎{…}` for a
 call. Older ones write `<|from|>assistant⏎<|recipient|>f⏎<|content|>{…}`."""
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_arguments, read_function
+from node.parsing.lark import Lark
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name
 
 _TO = ">>>"
 _FROM = "<|from|>"
@@ -17,6 +22,9 @@ class FunctionaryV32(Channels):
     openers = (_TO, _RECIPIENT, _FUNCTION)
     begins = (_TO, _FROM, _RECIPIENT, _FUNCTION)
     ends = ("<|stop|>",)
+    turn = _TO
+    answers = ("all\n",)
+    answer_ends = ("",)
 
     def in_header(self, prompt_tail: str) -> bool:
         return prompt_tail.rstrip().endswith((_TO, _RECIPIENT))
@@ -50,6 +58,37 @@ class FunctionaryV32(Channels):
         name = channel.target or ""
         source.call(name, (yield from read_arguments(source, name, *self.ends)))
         yield from source.space()
+
+    def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
+        if _has_markers(prompt_tail):
+            return f"{lark.text(self.answers[0] + _CONTENT)} {content}"
+        return super().spell_text(lark, content, prompt_tail)
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        if _has_markers(prompt_tail):
+            begin, body, between = "", f"\n{_CONTENT}", f"\n{_FROM}assistant\n{_RECIPIENT}"
+        else:
+            begin, body, between = self.header("", prompt_tail), "\n", _TO
+        calls = [
+            f"{lark.text(bare_name(tool, WORD) + body)} {arguments_of(lark, tool)}"
+            for tool in tools
+        ]
+        block = lark.one_of(calls)
+        if parallel:
+            block = lark.many(block, lark.text(between))
+        return f"{lark.text(begin)} {block}"
+
+
+def _has_markers(prompt_tail: str | None) -> bool:
+    """Whether the prompt has begun a header of the older kind."""
+    return prompt_tail is not None and prompt_tail.rstrip().endswith(_RECIPIENT)
 
 
 FUNCTIONARY_V32 = FunctionaryV32()

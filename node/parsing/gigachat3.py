@@ -1,6 +1,6 @@
 """Calls as JSON behind `<|function_call|>`, or in a message of their own: GigaChat 3.1 and 3."""
 
-from node.parsing.json_calls import JsonCalls
+from node.parsing.json_calls import JsonCalls, Written
 
 GIGACHAT3 = JsonCalls(
     "gigachat3",
@@ -11,4 +11,11 @@ GIGACHAT3 = JsonCalls(
         "function call<|role_sep|>",
     ),
     ("<|message_sep|>", "</s>"),
+    written=Written(
+        (
+            ("<|function_call|>", ""),
+            ("<|message_sep|>\n\nfunction call<|role_sep|>", "<|message_sep|>"),
+        ),
+        in_list=False,
+    ),
 )

@@ -4,12 +4,19 @@ Nothing ends the calls but the list's end. Reasoning stands in tags, or between 
 """
 
 from node.parsing.format import ReasoningFormat
-from node.parsing.json_calls import JsonCalls
+from node.parsing.json_calls import JsonCalls, Written
 
-GRANITE = JsonCalls("granite", ("<|tool_call|>", "<tool_call>"), ("</tool_call>",), starts=("[",))
+GRANITE = JsonCalls(
+    "granite",
+    ("<|tool_call|>", "<tool_call>"),
+    ("</tool_call>",),
+    starts=("[",),
+    written=Written((("<|tool_call|>", ""), ("<tool_call>", "</tool_call>"))),
+)
 GRANITE_REASONING = ReasoningFormat(
     "granite",
     openers=("<think>", "Here is my thought process:", "Here's my thought process:"),
     closers=("</think>", "Here is my response:", "Here's my response:"),
     dropped=("<response>", "</response>"),
+    wrap=("<response>", "</response>"),
 )

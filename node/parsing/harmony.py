@@ -5,14 +5,19 @@ Commentary for nobody is said to the user. `<|call|>` ends the output, and must 
 """
 
 import re
+from collections.abc import Sequence
 
+from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
-from node.parsing.headers import CHANNEL, MESSAGE, START, read_message_header
-from node.parsing.json_calls import read_arguments
+from node.parsing.headers import CHANNEL, CONSTRAIN, MESSAGE, START, read_message_header
+from node.parsing.json_calls import WORD, read_arguments
+from node.parsing.lark import Lark
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name
 from node.types import PartKind
 
 _NAMESPACE = "functions."
+_COMMENTARY = f"{CHANNEL}commentary"
 _NOBODY = frozenset({"", "assistant", "user", "all"})
 
 
@@ -24,6 +29,11 @@ class Harmony(Channels):
     ends = ("<|end|>", "<|return|>", "<|call|>")
     strict = frozenset((*begins, *ends))
     stop_tokens = ("<|call|>",)
+    closing = "<|end|>"
+    turn = f"{START}assistant"
+    reasons = opener
+    answers = ("<|channel|>final<|message|>",)
+    answer_ends = ("<|return|>",)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
         header = prompt_tail.rpartition(START)[2]
@@ -55,6 +65,30 @@ class Harmony(Channels):
         yield from source.space()
         source.call(name, (yield from read_arguments(source, name, *self.ends)))
         yield from source.space()
+
+    def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
+        return (_COMMENTARY, f" to={_NAMESPACE}")
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        """One call in any case: its end ends the output."""
+        constrained = lark.optional(lark.text(CONSTRAIN))
+        calls = []
+        for tool in tools:
+            to = f" to={_NAMESPACE}{bare_name(tool, WORD)}"
+            headers = [
+                f"{lark.text(self.header(begin, prompt_tail))} {constrained} "
+                f"{lark.text(f'json{MESSAGE}')}"
+                for begin in (f"{_COMMENTARY}{to} ", f"{to}{_COMMENTARY} ")
+            ]
+            calls.append(f"{lark.one_of(headers)} {arguments_of(lark, tool)}")
+        return f"{lark.one_of(calls)} {lark.optional(lark.text('<|call|>'))}"
 
 
 def _words(header: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from node.parsing.source import Malformed, Source, Step
 START = "<|start|>"
 CHANNEL = "<|channel|>"
 MESSAGE = "<|message|>"
-_CONSTRAIN = "<|constrain|>"
+CONSTRAIN = "<|constrain|>"
 _TO = "to="
 _BARE_WORDS = 2
 """Of a channel: its name and the type of its content."""
@@ -26,7 +26,7 @@ def read_message_header(source: Source, channel: Channel) -> Step[tuple[str, str
     elif not is_header:
         channel.header += yield from source.accept("assistant")
     while (marker := (yield from _read_marker(source, channel))) != MESSAGE:
-        if marker in (CHANNEL, _CONSTRAIN):
+        if marker in (CHANNEL, CONSTRAIN):
             is_header = True
             bare = [] if marker == CHANNEL else bare
             continue
@@ -45,6 +45,6 @@ def read_message_header(source: Source, channel: Channel) -> Step[tuple[str, str
 
 def _read_marker(source: Source, channel: Channel) -> Step[str]:
     channel.header += yield from source.space()
-    marker = yield from source.accept(MESSAGE, CHANNEL, _CONSTRAIN, _TO)
+    marker = yield from source.accept(MESSAGE, CHANNEL, CONSTRAIN, _TO)
     channel.header += marker
     return marker

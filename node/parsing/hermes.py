@@ -5,9 +5,13 @@ format, which has two names.
 """
 
 import re
+from collections.abc import Sequence
 
+from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
+from node.parsing.lark import Lark
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import between, blocks, call_objects
 from node.parsing.tell import json_calls, tell
 from node.parsing.xml_calls import XmlCalls
 
@@ -20,6 +24,10 @@ class Hermes(XmlCalls):
 
     def __init__(self) -> None:
         super().__init__("hermes", "<tool_call>")
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        block = between(lark, "<tool_call>", call_objects(lark, tools), "</tool_call>")
+        return blocks(lark, block, parallel=parallel)
 
     def read_json(self, source: Source) -> Step[None]:
         goes_on: str | None = "{"
@@ -45,6 +53,15 @@ class Hermes(XmlCalls):
 
 
 HERMES = Hermes()
-QWEN3_CODER = AnyOf("qwen3_coder", (HERMES,))
+
+
+class Qwen3Coder(AnyOf):
+    """Reads what `hermes` reads; its models write XML."""
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        return XmlCalls.spell_calls(HERMES, lark, tools, parallel=parallel)
+
+
+QWEN3_CODER = Qwen3Coder("qwen3_coder", (HERMES,))
 """Calls as `<function=f><parameter=a>v</parameter></function>` in `<tool_call>`, or without it:
 Qwen3-Coder, Qwen3.5, MiMo, Step 3.5. The same format as `hermes`."""

@@ -6,9 +6,10 @@ from node.parsing.json_calls import JsonCalls, close_block
 from node.parsing.source import Source, Step
 
 _ANSWER_END = "</answer>"
+_ANSWER = ("<answer>", _ANSWER_END)
 
 HUNYUAN_A13B_REASONING = ReasoningFormat(
-    "hunyuan_a13b", ("<think>",), ("</think>",), dropped=("<answer>", _ANSWER_END)
+    "hunyuan_a13b", ("<think>",), ("</think>",), dropped=_ANSWER, wrap=_ANSWER
 )
 
 

@@ -2,13 +2,17 @@
 or a JSON object, in a block. Its tags carry a suffix, another one in some builds, or none."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
-from node.parsing.arg_pairs import PairTags, read_pairs
+from node.generate import ToolSchema
+from node.parsing.arg_pairs import PairTags, read_pairs, spell_call
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import read_arguments, read_declared_name
+from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import between, blocks
 
 _SUFFIX = re.compile(r"[\w.\-]*")
 
@@ -46,6 +50,12 @@ class _Suffixed(SectionCalls):
             return
         source.call(name, (yield from read_pairs(source, self._tags, source.schemas[name])))
 
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        begin, separator = self.calls[0], self._separator
+        calls = [spell_call(lark, each, self._tags, begin, separator=separator) for each in tools]
+        body = blocks(lark, lark.one_of(calls), parallel=parallel)
+        return between(lark, self.sections[0], body, self.section_ends[0])
+
 
 _suffixed = lru_cache(maxsize=64)(_Suffixed)
 _USUAL = (":opensource", "")
@@ -59,6 +69,11 @@ class HyV3(ToolFormat):
         ("<tool_calls>", "</tool_calls>"),
     )
     orphans = tuple(orphan for suffix in _USUAL for orphan in _suffixed(suffix).orphans)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        sections = {f"<tool_calls{suffix}>": suffix for suffix in _USUAL}
+        suffix = sections[lark.prefer(tuple(sections))]
+        return _suffixed(suffix).spell_calls(lark, tools, parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
         suffix = ""

@@ -1,15 +1,21 @@
 """Outputs of Inkling: messages of typed blocks, `<|message_model|><|content_thinking|>…
 <|end_message|>`. A call is `{"name": …, "args": {…}}`."""
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_marked_calls
+from node.parsing.lark import Lark
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import bare_name, call_object
 from node.types import PartKind
 
 _MODEL = "<|message_model|>"
 _THINKING = "<|content_thinking|>"
 _TEXT = "<|content_text|>"
 _CALL = "<|content_invoke_tool_json|>"
+_END = "<|end_message|>"
 _KINDS = (_THINKING, _TEXT, _CALL, "<|content_invoke_tool_text|>", "<|content_tool_error|>")
 
 
@@ -18,8 +24,13 @@ class Inkling(Channels):
     opener = _THINKING
     openers = (_CALL,)
     begins = (_MODEL, *_KINDS)
-    ends = ("<|end_message|>", "<|content_model_end_sampling|>")
+    ends = (_END, "<|content_model_end_sampling|>")
     strict = frozenset((*begins, *ends))
+    closing = _END
+    turn = _MODEL
+    reasons = _THINKING
+    answers = (_TEXT,)
+    answer_ends = (_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
         at, marker = max((prompt_tail.rfind(each), each) for each in (*self.begins, *self.ends))
@@ -46,6 +57,28 @@ class Inkling(Channels):
         yield from source.space()
         yield from read_marked_calls(source)
         yield from source.space()
+
+    def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
+        return (_CALL, *(f"{name}{_CALL}" for name in names))
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        calls = []
+        for tool in tools:
+            name = lark.optional(lark.text(bare_name(tool, WORD)))
+            body = call_object(lark, tool, arguments=("args",))
+            calls.append(f"{name} {lark.text(_CALL)} {body}")
+        block = lark.one_of(calls)
+        if parallel:
+            block = lark.many(block, lark.text(_END + _MODEL))
+        begin = lark.text(self.header("", prompt_tail))
+        return f"{begin} {block} {lark.optional(lark.text(_END))}"
 
 
 INKLING = Inkling()

@@ -9,12 +9,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from node.generate import ToolSchema
 from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
+from node.parsing.held_values import Argument, arguments_of
 from node.parsing.json_text import read_json
+from node.parsing.lark import Lark
+from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import bare_name
 
 _REST_OF_TAG = re.compile(r"[^>\n]*")
+_IN_ATTRIBUTE = re.compile(r'[^"><\n]+')
 _ATTRIBUTE = re.compile(r'([\w-]+)\s*=\s*"([^"]*)"')
 
 Attributes = Mapping[str, str]
@@ -121,6 +127,32 @@ def read_invokes(
         yield from source.space()
         if not (yield from source.accept(*tags.call)):
             return
+
+
+SpellParameter = Callable[[Lark, Argument, InvokeTags], str]
+"""The expression of a parameter, from behind its name's quote to its end."""
+
+
+def spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
+    """As bare text that tells nothing of its type. Raises `NotHeld`."""
+    raw = RawText(tags.parameter_end[0], tags.parameter_end[1:])
+    return f"{lark.text('>')} {spell_raw(lark, argument, raw)}"
+
+
+def spell_invoke(
+    lark: Lark, tool: ToolSchema, tags: InvokeTags, parameter: SpellParameter = spell_parameter
+) -> str:
+    """The expression of a call of the tool, from its tag to its end. Raises `NotHeld`."""
+    # Some models put each tag on a line of its own.
+    line_end = lark.optional(lark.text("\n"))
+    parameters = []
+    for argument in arguments_of(tool):
+        name = written_name(argument.name, _IN_ATTRIBUTE.pattern, argument.place)
+        begin = lark.text(f'{tags.parameter[0]} name="{name}"')
+        written = f"{begin} {parameter(lark, argument, tags)} {line_end}"
+        parameters.append((written, argument.is_required))
+    begin = lark.text(f'{tags.call[0]} name="{bare_name(tool, _IN_ATTRIBUTE)}">')
+    return f"{begin} {line_end} {in_order(lark, parameters)} {lark.text(tags.call_end[0])}"
 
 
 class InvokeCalls(ToolFormat):

@@ -5,13 +5,24 @@ told once it has ended: all of it are calls, or it is text.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_text import read_json
+from node.parsing.lark import Lark
 from node.parsing.sink import Call
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import (
+    arguments_of,
+    bare_name,
+    between,
+    blocks,
+    call_objects,
+    list_of,
+)
 from node.parsing.tell import call_of, json_call, no_arguments, tell
 from node.types import PartKind
 
@@ -26,6 +37,19 @@ ElementOf = Callable[[Source, object], Call | None]
 """As `CallOf`, of an element of a list; None where it is nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How models write the calls, of all that is read."""
+
+    markers: tuple[tuple[str, str], ...] = ()
+    """Pairs of what a block begins with and ends with, or nothing; the first one that the
+    vocabulary has. None: the first of what is read."""
+    in_list: bool = True
+    """All calls in one list, in one block; else a block of one object for each call."""
+    arguments: tuple[str, ...] = ("arguments",)
+    """The keys that the arguments may have."""
+
+
 class JsonCalls(ToolFormat):
     """`{"name": …, "arguments": {…}}`, or a list of such, between markers."""
 
@@ -35,6 +59,7 @@ class JsonCalls(ToolFormat):
         openers: tuple[str, ...],
         closers: tuple[str, ...] = (),
         starts: tuple[str, ...] = (),
+        written: Written = Written(),
     ) -> None:
         """An opener that ends with a bracket begins the list. `starts` are brackets and braces:
         what they begin has to be nothing but calls."""
@@ -42,6 +67,18 @@ class JsonCalls(ToolFormat):
         self.openers = openers
         self.orphans = closers
         self.starts = starts
+        self._written = written
+        self._pairs = dict(written.markers or [(openers[0], closers[0] if closers else "")])
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        call = call_objects(lark, tools, arguments=self._written.arguments)
+        in_list = self._written.in_list
+        opener = lark.prefer(tuple(self._pairs))
+        if opener.endswith("["):
+            return list_of(lark, call, parallel=parallel, begin=opener)
+        body = list_of(lark, call, parallel=parallel) if in_list else call
+        block = between(lark, opener, body, self._pairs[opener])
+        return blocks(lark, block, parallel=parallel and not in_list)
 
     def read(self, source: Source, opener: str) -> Step[None]:
         if opener in self.starts:
@@ -212,3 +249,14 @@ def read_function(source: Source) -> Step[None]:
     name = yield from read_declared_name(source)
     yield from source.expect(">")
     source.call(name, (yield from read_arguments(source, name, "</function>")))
+
+
+def spell_functions(lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    """The expression of calls that `read_function` reads. Raises `NotHeld`."""
+    calls = [
+        between(
+            lark, f"<function={bare_name(tool, NAME)}>", arguments_of(lark, tool), "</function>"
+        )
+        for tool in tools
+    ]
+    return blocks(lark, lark.one_of(calls), parallel=parallel)

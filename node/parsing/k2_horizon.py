@@ -1,11 +1,16 @@
 """Calls of K2 Horizon: `<ifm|tool_call>f`, then pairs of keys and values, with or without types, or
 the whole call as JSON, in a block. How hard it thinks shows in the tag of its reasoning."""
 
-from node.parsing.arg_pairs import PairTags, read_pairs
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
+from node.parsing.arg_pairs import PairTags, read_pairs, spell_call
 from node.parsing.format import ReasoningFormat
 from node.parsing.json_calls import close_block, read_declared_name, read_marked_calls
+from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import between, blocks
 
 _CALL_END = "</ifm|tool_call>"
 _TAGS = PairTags(
@@ -34,6 +39,11 @@ class K2Horizon(SectionCalls):
     openers = (*sections, *calls)
     blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _CALL_END)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = [spell_call(lark, tool, _TAGS, self.calls[0]) for tool in tools]
+        body = blocks(lark, lark.one_of(calls), parallel=parallel)
+        return between(lark, self.sections[0], body, self.section_ends[0])
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         yield from source.space()

@@ -2,14 +2,18 @@
 <|tool_call_end|>`, in a section. The call's id is sent back as the model wrote it."""
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
+from node.generate import ToolSchema
 from node.parsing.json_calls import read_arguments
+from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
 
 _CALL_END = "<|tool_call_end|>"
 _ID = re.compile(r"[^<\n]*")
+_COUNT = "0|[1-9][0-9]{0,3}"
 _NUMBERED = re.compile(r"(.+):\d+")
 
 
@@ -40,6 +44,18 @@ class KimiK2(SectionCalls):
         yield from source.expect("<|tool_call_argument_begin|>")
         arguments = yield from read_arguments(source, name, _CALL_END)
         source.call(name, arguments, call_id if _NUMBERED.fullmatch(call_id) else "")
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = []
+        for tool in tools:
+            # The model counts its calls on from message to message.
+            call_id = f"{lark.text(f'functions.{bare_name(tool, _ID)}:')} {lark.regex(_COUNT)}"
+            arguments = arguments_of(lark, tool)
+            begin = f"{lark.text(self.calls[0])} {call_id}"
+            body = between(lark, "<|tool_call_argument_begin|>", arguments, _CALL_END)
+            calls.append(f"{begin} {body}")
+        block = blocks(lark, lark.one_of(calls), parallel=parallel)
+        return between(lark, self.sections[0], block, self.section_ends[0])
 
 
 KIMI_K2 = KimiK2()

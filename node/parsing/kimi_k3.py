@@ -2,18 +2,28 @@
 with a `call` each, whose arguments have a type."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.coercion import property_schema
+from node.parsing.held_schema import NotHeld
+from node.parsing.held_values import Argument, flat_schemas, takes
+from node.parsing.held_values import arguments_of as declared_arguments
 from node.parsing.invoke import as_tag_says
 from node.parsing.json_text import read_json
+from node.parsing.lark import Lark
+from node.parsing.raw_values import RawText, spell_other, spell_string
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of
 from node.types import PartKind
 
 _SEP = "<|sep|>"
 _THINK = "<|open|>think<|sep|>"
+_THINK_END = "<|close|>think<|sep|>"
 _RESPONSE = "<|open|>response<|sep|>"
+_RESPONSE_END = "<|close|>response<|sep|>"
 _TOOLS = "<|open|>tools<|sep|>"
 _TOOLS_END = "<|close|>tools<|sep|>"
 _CALL = "<|open|>call "
@@ -22,6 +32,9 @@ _ARGUMENT = "<|open|>argument "
 _ARGUMENT_END = "<|close|>argument<|sep|>"
 _JSON = "<|open|>json"
 _JSON_END = "<|close|>json<|sep|>"
+_MESSAGE_END = "<|close|>message<|sep|>"
+_TYPES = ("number", "boolean", "null", "object", "array")
+"""What a value that is no string may be said to be."""
 
 _REST_OF_TAG = re.compile(r"[^<>\n]*")
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
@@ -40,12 +53,16 @@ class KimiK3(Channels):
     openers = (_TOOLS, _CALL)
     begins = (_THINK, _RESPONSE, _TOOLS, _CALL)
     ends = (
-        "<|close|>think<|sep|>",
-        "<|close|>response<|sep|>",
+        _THINK_END,
+        _RESPONSE_END,
         _TOOLS_END,
-        "<|close|>message<|sep|>",
+        _MESSAGE_END,
         "<|end_of_msg|>",
     )
+    closing = _THINK_END
+    reasons = _THINK
+    answers = (_RESPONSE,)
+    answer_ends = (_RESPONSE_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
         begun, name = max((prompt_tail.rfind(each), each) for each in (_THINK, _RESPONSE))
@@ -73,6 +90,24 @@ class KimiK3(Channels):
             if not (yield from source.accept(_CALL)):
                 return
 
+    def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
+        return (_TOOLS,)
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        call = lark.one_of([_spell_call(lark, tool) for tool in tools])
+        calls = lark.many(call) if parallel else call
+        # Calls come behind an answer, which may be empty.
+        begin = lark.optional(lark.text(_RESPONSE + _RESPONSE_END))
+        end = lark.optional(lark.text(_MESSAGE_END))
+        return " ".join((begin, lark.text(_TOOLS), calls, lark.text(_TOOLS_END), end))
+
     def _call(self, source: Source) -> Step[None]:
         name = (yield from _read_tag(source)).get("tool", "")
         if name not in source.schemas:
@@ -98,6 +133,50 @@ class KimiK3(Channels):
             said = property_schema(schema, key)
             arguments[key] = as_tag_says(text, said, schema, is_text=is_text)
         source.call(name, arguments)
+
+
+def _spell_call(lark: Lark, tool: ToolSchema) -> str:
+    """The expression of a call. Raises `NotHeld`."""
+    name = lark.text(f'{_CALL}tool="{_attribute(tool.name, tool.param)}" index="')
+    try:
+        arguments = [_spell_argument(lark, each) for each in declared_arguments(tool)]
+    except NotHeld:
+        # As one object, which may be of any schema.
+        begin = lark.text(f'{_JSON} type="object"{_SEP}')
+        arguments = [f"{begin} {arguments_of(lark, tool)} {lark.text(_JSON_END)}"]
+    number = lark.regex("[1-9][0-9]{0,2}")
+    return lark.rule(
+        " ".join((name, number, lark.text(f'"{_SEP}'), *arguments, lark.text(_CALL_END)))
+    )
+
+
+def _spell_argument(lark: Lark, argument: Argument) -> str:
+    """The expression of an argument, or of nothing where it may be left out. Raises `NotHeld`."""
+    place = argument.place
+    key = _attribute(argument.name, place.param)
+    raw = RawText(_ARGUMENT_END)
+    written = {"string": spell_string(lark, argument, raw)}
+    flats = flat_schemas(argument.schema, place)
+    for kind in _TYPES:
+        if any(takes(flat, kind) for flat in flats):
+            schema = {"allOf": [argument.schema, {"type": kind}]}
+            written[kind] = spell_other(lark, argument._replace(schema=schema), raw)
+    ways = [f"{_spell_tag(lark, key, kind)} {value}" for kind, value in written.items() if value]
+    if not ways:
+        raise place.not_held(f"a value of {argument.name}, which the model cannot write")
+    spelled = lark.one_of(ways)
+    return spelled if argument.is_required else lark.optional(spelled)
+
+
+def _spell_tag(lark: Lark, key: str, kind: str) -> str:
+    return lark.text(f'{_ARGUMENT}key="{key}" type="{kind}"{_SEP}')
+
+
+def _attribute(text: str, param: str) -> str:
+    """The text as a tag has it. Raises `NotHeld` for one that is not read back."""
+    if not _REST_OF_TAG.fullmatch(text):
+        raise NotHeld(f"The model cannot write the name {text}.", param)
+    return text.replace("&", "&amp;").replace('"', "&quot;")
 
 
 def _object(text: str) -> dict[str, Any]:

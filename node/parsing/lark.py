@@ -7,9 +7,19 @@ then never holds it.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from node.parsing.held_schema import held_schema
+from node.parsing.held_schema import SOME_WHITE_SPACE, schema_text
+
+
+class Text(NamedTuple):
+    """Text by patterns of the syntax of Rust's regex crate."""
+
+    matches: tuple[str, ...] = ()
+    """It matches all of them; any text where there are none."""
+    without: tuple[str, ...] = ()
+    """It matches none of them."""
 
 
 class Lark:
@@ -27,25 +37,71 @@ class Lark:
         """Exactly this text, which may hold markers."""
         return " ".join(self._pieces(text)) or '""'
 
+    def prefer(self, texts: Sequence[str]) -> str:
+        """The first of them that begins with a token of its own; else the first."""
+        return next((text for text in texts if self._markers.match(text)), texts[0])
+
+    def is_token(self, text: str) -> bool:
+        """Whether the vocabulary has all of the text as one token."""
+        return text in self._tokens
+
+    def space(self) -> str:
+        """A little white space, or none, as between the tokens of JSON."""
+        return self.optional(self.regex(SOME_WHITE_SPACE))
+
     def json(self, schema: object, param: str) -> str:
         """A JSON value that fits the schema, with little white space. Raises `NotHeld` with
         `param` for a schema that cannot be held."""
-        return self.rule("%json " + json.dumps(held_schema(schema, param), ensure_ascii=False))
+        return self.rule(f"%json {schema_text(schema, param)}")
 
     def regex(self, pattern: str) -> str:
         """Text that matches all of the pattern, of the syntax of Rust's regex crate."""
-        escaped = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern).replace("\n", r"\n")
-        return self._named(f"/{escaped}/", upper=True)
+        return self._named(_slashed(pattern), upper=True) if pattern else self.text("")
 
     def until(self, closer: str) -> str:
         """Any text that does not hold the closer, and the closer."""
         first, *rest = self._pieces(closer)
         if first.startswith("<["):
-            return " ".join((self.regex(r"(.|\n)*"), first, *rest))
-        # A closer of text and tokens: its first text ends what comes before.
-        name = f"t{len(self._rules)}"
-        self._rules.append(f"{name}[suffix={first}]: /(.|\\n)*/")
-        return " ".join((name, *rest))
+            return " ".join((self.regex(_ANY), first, *rest))
+        if rest:
+            # Text never holds the token that comes next, so what ends with it is all before it.
+            begin = re.escape(json.loads(first))
+            return " ".join((self.regex(f"{_ANY}{begin}"), *rest))
+        name = self._names.get(f"[{first}]")
+        if name is None:
+            name = self._names[f"[{first}]"] = f"t{len(self._rules)}"
+            self._rules.append(f"{name}[suffix={first}]: /{_ANY}/")
+        return name
+
+    def held_until(
+        self, texts: Sequence[Text], closer: str, forbidden: Sequence[str], without: Sequence[str]
+    ) -> str:
+        """Text that is one of `texts`, holds neither the closer nor what is forbidden, and matches
+        none of the patterns `without`; and the closer."""
+        first, *rest = self._pieces(closer)
+        held = " | ".join(f"({_held(text)})" for text in texts)
+        # As one pattern: the library keeps count of what it makes of them.
+        body = f"({held}) & ~{_slashed('|'.join((*without, holding(closer, *forbidden))))}"
+        if first.startswith("<["):
+            return " ".join((self._named(body, upper=True), first, *rest))
+        if rest:
+            # The text before a token is read with what comes before.
+            body = self._named(f"{self._named(body, upper=True)} {first}", upper=True)
+            return " ".join((body, *rest))
+        name = self._names.get(f"[{first}] {body}")
+        if name is None:
+            name = self._names[f"[{first}] {body}"] = f"t{len(self._rules)}"
+            self._rules.append(f"{name}[suffix={first}]: {body}")
+        return name
+
+    def shared(self, key: str, expression: Callable[[], str]) -> str:
+        """The name of the rule that the key stands for. Its expression may have the same key in
+        it, and is asked for once."""
+        name = self._names.get(f"={key}")
+        if name is None:
+            name = self._names[f"={key}"] = f"s{len(self._names)}"
+            self._rules.append(f"{name}: {expression()}")
+        return name
 
     def rule(self, expression: str) -> str:
         """The name of a rule for the expression."""
@@ -87,5 +143,34 @@ class Lark:
         return name
 
 
+_ANY = r"(.|\n)*"
+_TO_ESCAPE = re.compile(r"\\.|[/\x00-\x1f\x7f]", re.DOTALL)
+
+
+def _escape(found: "re.Match[str]") -> str:
+    """What of a pattern cannot stand between slashes on one line, as escapes."""
+    last = found[0][-1]
+    if last == "/":
+        return r"\/"
+    return found[0] if last.isprintable() else f"\\x{ord(last):02x}"
+
+
+def holding(*texts: str) -> str:
+    """The pattern of what has one of the texts in it."""
+    return rf"{_ANY}({'|'.join(map(re.escape, texts))}){_ANY}"
+
+
+def _held(text: Text) -> str:
+    matches = map(_slashed, text.matches or (_ANY,))
+    return " & ".join((*matches, *(f"~{_slashed(each)}" for each in text.without)))
+
+
+def _slashed(pattern: str) -> str:
+    """A pattern as it stands in a grammar."""
+    # With nothing between them, slashes begin a comment.
+    return f"/{_TO_ESCAPE.sub(_escape, pattern)}/" if pattern else '""'
+
+
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    # Written as escapes: the library takes no control characters between quotes.
+    return json.dumps(text).replace("\x7f", r"\u007f")

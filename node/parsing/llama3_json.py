@@ -5,12 +5,17 @@ A bare object is a call only where it names a declared tool and has no key but a
 may well be JSON.
 """
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import NAME, read_bare_calls, read_function
+from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_call_list, read_python
 from node.parsing.pythonic import PYTHONIC
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import call_objects
 from node.parsing.tell import tell
 
 _BUILT_IN = ".call"
@@ -23,6 +28,7 @@ class Llama3Json(ToolFormat):
     starts = ("{",)
     orphans = ("<|python_tag|>", "<|eom_id|>")
     stop_tokens = ("<|eom_id|>",)
+    spells_bare = True
 
     def read(self, source: Source, opener: str) -> Step[None]:
         if opener == "<function=":
@@ -39,6 +45,11 @@ class Llama3Json(ToolFormat):
                 yield from read_bare_calls(source, bracket)
             else:
                 yield from self._built_in(source)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        call = call_objects(lark, tools, arguments=("parameters",))
+        space = lark.space()
+        return lark.many(call, f"{space} {lark.text(';')} {space}") if parallel else call
 
     def _python(self, source: Source) -> Step[None]:
         tell(source, (yield from read_call_list(source)))

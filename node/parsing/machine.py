@@ -65,6 +65,16 @@ class TextMachine:
         self._reader.source.append_token(text, special=special)
         return self._advance(self._reader)
 
+    @property
+    def block_text(self) -> str:
+        """What has come of a call that is being read; none where there is no call."""
+        return "" if self._reader is None else self._reader.source.block_text
+
+    def end_block(self) -> None:
+        """What comes from here on is no part of a call that is being read."""
+        if self._reader is not None:
+            self._reader.source.end_block()
+
     def finish(self) -> list[Part]:
         """The parts that were held back; no more text comes."""
         if self._ended:
@@ -103,6 +113,8 @@ class _Reader:
         self.stop_tokens = frozenset(grammar.stop_tokens)
         setup = Setup(output.prompt_tail, splits_reasoning, reads_calls)
         self._steps = self._read(grammar.read(self.source, setup))
+        # Without any text: whether that will be reasoning.
+        self.advance(last=False)
 
     def advance(self, *, last: bool) -> bool:
         """Reads what has come; whether nothing that follows is to be read."""

@@ -2,12 +2,26 @@
 around. Values that hold markup are in `<![CDATA[` … `]]>`; others may have entities in them."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from node.generate import ToolSchema
 from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
+from node.parsing.held_values import Argument, arguments_of
 from node.parsing.invoke import read_value
+from node.parsing.lark import Lark
+from node.parsing.raw_values import (
+    RawText,
+    in_order,
+    is_simple,
+    spell_json,
+    spell_raw,
+    spell_text,
+    written_name,
+)
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import bare_name, blocks
 from node.types import PartKind
 
 _CDATA = "<![CDATA["
@@ -16,6 +30,10 @@ _PARAM = "<param name="
 _PARAM_END = "</param>"
 _END = "</function>"
 _NAME = re.compile(r"[^<>/\n]*")
+_BARE_NAME = re.compile(r"[^<>/\n\s\"'](?:[^<>/\n]*[^<>/\n\s\"'])?")
+"""Names that stand between quotes as they are."""
+_PLAIN = RawText(_PARAM_END, ("<", "&", "\n"))
+_IN_CDATA = RawText(_CDATA_END + _PARAM_END, (_CDATA_END,), in_json=("]>",))
 _BLANKS = re.compile(r"[ \t\r]*")
 _TAG = "<function name="
 _ON_A_LINE = f"\n{_TAG}"
@@ -27,6 +45,19 @@ class MiniCpm5(ToolFormat):
     name = "minicpm5"
     openers = (_TAG, _ON_A_LINE)
     orphans = (_END,)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = []
+        for tool in tools:
+            # Some outputs have each tag on a line of its own.
+            line_end = lark.optional(lark.text("\n"))
+            begin = lark.text(f'{_TAG}"{bare_name(tool, _BARE_NAME)}">')
+            written = [
+                (f"{_spell_parameter(lark, argument)} {line_end}", argument.is_required)
+                for argument in arguments_of(tool)
+            ]
+            calls.append(f"{begin} {line_end} {in_order(lark, written)} {lark.text(_END)}")
+        return blocks(lark, lark.one_of(calls), parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
         name = yield from self._read_name(source)
@@ -76,6 +107,17 @@ class MiniCpm5(ToolFormat):
         yield from source.expect(_PARAM_END)
         yield from source.space()
         return value, (yield from source.expect(_PARAM, _END))
+
+
+def _spell_parameter(lark: Lark, argument: Argument) -> str:
+    """Strings without markup stand as they are, and so do numbers and words."""
+    name = written_name(argument.name, _BARE_NAME.pattern, argument.place)
+    begin = lark.text(f'{_PARAM}"{name}">')
+    if is_simple(argument):
+        return f"{begin} {spell_json(lark, argument, _PLAIN)}"
+    quoted = f"{lark.text(_CDATA)} {spell_raw(lark, argument, _IN_CDATA)}"
+    plain = spell_text(lark, argument, _PLAIN)
+    return f"{begin} {lark.one_of([plain, quoted]) if plain else quoted}"
 
 
 def _entity(match: "re.Match[str]") -> str:

@@ -11,5 +11,6 @@ _TAGS = XmlCalls(
     function="<invoke name=",
     parameter="<parameter name=",
     keeps_last_newline=True,
+    quote='"',
 )
 MINIMAX_M2 = AnyOf("minimax_m2", (_TAGS, HERMES))

@@ -4,20 +4,42 @@ The tags are named by the arguments; objects and lists are tags within tags:
 `N<invoke name="f">N<a>vN</a>N<list>N<item>1N</item>N</list>N</invoke>` with N for the token.
 """
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from node.generate import ToolSchema
 from node.parsing.coercion import Schema, branch_of, property_schema, typed, types_of
 from node.parsing.format import ReasoningFormat
+from node.parsing.held_values import (
+    OF_LISTS,
+    Argument,
+    Flat,
+    Place,
+    arguments_of,
+    flat_schemas,
+    members_of,
+    takes,
+    times,
+)
+from node.parsing.lark import Lark
+from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import bare_name, between, blocks
 
 _MARK = "]<]minimax[>["
+_IN_MARK = "<]minimax["
 _INVOKE_END = f"{_MARK}</invoke>"
 _TAG = f"{_MARK}<"
 _ITEM = "item"
 _REST_OF_TAG = re.compile(r"[^>\n]*")
+_NAME = re.compile(r"[^>\n/\"' ](?:[^>\n]*[^>\n\"' ])?")
+"""Names that stand in a tag as they are."""
 _DEPTH = 32
+_NOT_IN_TAGS = frozenset(("enum", *OF_LISTS))
 
 
 class MinimaxM3(SectionCalls):
@@ -28,6 +50,15 @@ class MinimaxM3(SectionCalls):
     openers = (*sections, *calls)
     blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _INVOKE_END)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = []
+        for tool in tools:
+            begin = lark.text(f'{self.calls[0]}"{bare_name(tool, _NAME)}">')
+            body = _spell_members(lark, arguments_of(tool))
+            calls.append(f"{begin} {body} {lark.text(_INVOKE_END)}")
+        body = blocks(lark, lark.one_of(calls), parallel=parallel)
+        return between(lark, self.sections[0], body, self.section_ends[0])
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         name = (yield from _read_tag(source)).strip("\"' ")
@@ -87,6 +118,56 @@ class MinimaxM3(SectionCalls):
             if (yield from source.expect(_TAG, end)) == end:
                 return items if is_list else fields
             key = yield from _read_tag(source)
+
+
+def _spell_members(lark: Lark, members: Sequence[Argument], *, may_be_empty: bool = True) -> str:
+    """The expression of an object's tags. Raises `NotHeld`."""
+    written = [(_spell_member(lark, each), each.is_required) for each in members]
+    return in_order(lark, written, may_be_empty=may_be_empty)
+
+
+def _spell_member(lark: Lark, member: Argument) -> str:
+    """The expression of a value in its tag. Raises `NotHeld`."""
+    schema, place = member.schema, member.place
+    name = written_name(member.name, _NAME.pattern, place)
+    types = types_of(schema, place.root)
+    end = f"{_MARK}</{name}>"
+    begin = lark.text(f"{_TAG}{name}>")
+    kinds = types - {"null"}
+    if kinds not in ({"array"}, {"object"}) or (flat := _plain(member, *kinds)) is None:
+        return f"{begin} {spell_raw(lark, member, RawText(end, (_IN_MARK,)))}"
+    # Nothing at all is an empty value of the only type that there is.
+    may_be_empty = types == kinds
+    key = json.dumps((place.param, may_be_empty, flat))
+    value = lark.shared(key, partial(_spell_nested, lark, flat, place, may_be_empty=may_be_empty))
+    if not may_be_empty:
+        value = lark.one_of([value, lark.text("null")])
+    return f"{begin} {value} {lark.text(end)}"
+
+
+def _plain(member: Argument, kind: str) -> Flat | None:
+    """The schema of a list or an object that tags can spell; None where JSON has to."""
+    schema, place = member.schema, member.place
+    flats = [flat for flat in flat_schemas(schema, place) if takes(flat, kind)]
+    if len(flats) != 1 or _NOT_IN_TAGS & flats[0].keys():
+        return None
+    (flat,) = flats
+    inner = branch_of(schema, kind, place.root)
+    content = "items" if kind == "array" else "properties"
+    is_read = inner.get(content) == flat.get(content) and isinstance(flat.get(content), Mapping)
+    return {**flat, "type": kind} if is_read and (flat[content] or kind == "array") else None
+
+
+def _spell_nested(lark: Lark, flat: Flat, place: Place, *, may_be_empty: bool) -> str:
+    if flat["type"] == "object":
+        body = _spell_members(lark, members_of(flat, place), may_be_empty=may_be_empty)
+        if not body:
+            raise place.not_held("an object without members beside null")
+        return body
+    item = lark.rule(
+        _spell_member(lark, Argument(_ITEM, flat["items"], is_required=True, place=place))
+    )
+    return f"{item}{times(flat, fewest=0 if may_be_empty else 1)}"
 
 
 def _read_tag(source: Source) -> Step[str]:

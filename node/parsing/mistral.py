@@ -7,19 +7,25 @@ make up, and nobody is told. A later call with its own marker is read, and is te
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from node.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
-from node.parsing.json_calls import read_arguments, read_declared_name, read_list
+from node.parsing.json_calls import NAME, read_arguments, read_declared_name, read_list
+from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.sink import Call
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name, call_objects, list_of
 from node.parsing.tell import json_call, tell
 from node.types import PartKind
 
 _OPENER = "[TOOL_CALLS]"
 _OPENERS = Markers((_OPENER,))
 _ID = re.compile(r"[A-Za-z0-9_-]*")
+_SPELLED_ID = "[A-Za-z0-9]{9}"
+_ID_KEY = ', "id": "'
+_QUOTE = '"'
 
 
 class Mistral(ToolFormat):
@@ -35,6 +41,22 @@ class Mistral(ToolFormat):
             except Malformed:
                 source.say(PartKind.CONTENT, _OPENER)
                 raise
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        opener = lark.text(_OPENER)
+        if not lark.is_token("[ARGS]"):
+            call_id = f"{lark.text(_ID_KEY)} {lark.regex(_SPELLED_ID)} {lark.text(_QUOTE)}"
+            call = call_objects(lark, tools, ("name",), ("arguments",), call_id)
+            return f"{opener} {lark.space()} {list_of(lark, call, parallel=parallel)}"
+        call_id = lark.optional(f"{lark.text('[CALL_ID]')} {lark.regex(_SPELLED_ID)}")
+        if not lark.is_token("[CALL_ID]"):
+            call_id = ""
+        calls = [
+            f"{opener} {lark.text(bare_name(tool, NAME))} {call_id} {lark.text('[ARGS]')} "
+            f"{arguments_of(lark, tool)}"
+            for tool in tools
+        ]
+        return lark.many(lark.one_of(calls)) if parallel else lark.one_of(calls)
 
     def _calls(self, source: Source) -> Step[None]:
         yield from source.space()

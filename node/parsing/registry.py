@@ -13,7 +13,7 @@ from node.parsing.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from node.parsing.dsml import DSML
 from node.parsing.ernie45 import ERNIE45, ERNIE45_REASONING
 from node.parsing.firefunction import FIREFUNCTION
-from node.parsing.format import NO_REASONING, Grammar, Marked, NoCalls, ReasoningFormat, ToolFormat
+from node.parsing.format import NO_REASONING, Grammar, NoCalls, ReasoningFormat, ToolFormat
 from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.functionary_v31 import FUNCTIONARY_V31
 from node.parsing.functionary_v32 import FUNCTIONARY_V32
@@ -37,6 +37,7 @@ from node.parsing.lfm2 import LFM2
 from node.parsing.ling3 import LING3, LING3_REASONING
 from node.parsing.llama3_json import LLAMA3_JSON
 from node.parsing.longcat import LONGCAT, LONGCAT_REASONING
+from node.parsing.marked import Marked
 from node.parsing.minicpm5 import MINICPM5
 from node.parsing.minimax_m2 import MINIMAX_M2
 from node.parsing.minimax_m3 import MINIMAX_M3, MINIMAX_M3_REASONING

@@ -2,10 +2,14 @@
 `<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{…}<|tool_call:end|>`."""
 
 import re
+from collections.abc import Sequence
 
+from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_arguments
+from node.parsing.lark import Lark
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import arguments_of, bare_name, blocks
 from node.types import PartKind
 
 _BEGIN = "<|begin|>"
@@ -13,7 +17,11 @@ _THINK = "<|think|>"
 _CONTENT = "<|content|>"
 _CALLS = "<|tool_calls|>"
 _CALL = "<|tool_call:begin|>"
+_CALL_NAME = "<|tool_call:name|>"
+_CALL_ARGUMENTS = "<|tool_call:args|>"
 _CALL_END = "<|tool_call:end|>"
+_END = "<|end|>"
+_CALLS_END = "<|calls|>"
 _ID = re.compile(r"[\w\-]*")
 
 
@@ -22,8 +30,13 @@ class Solar(Channels):
     opener = _THINK
     openers = (_CALLS, _CALL)
     begins = (_BEGIN, _THINK, _CONTENT, _CALLS, _CALL)
-    ends = ("<|end|>", "<|calls|>")
+    ends = (_END, _CALLS_END)
     strict = frozenset((*begins, *ends))
+    closing = _END
+    turn = f"{_BEGIN}assistant"
+    reasons = _THINK
+    answers = (_CONTENT,)
+    answer_ends = (_END,)
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
         at, marker = max((prompt_tail.rfind(each), each) for each in (*self.begins, *self.ends))
@@ -58,12 +71,30 @@ class Solar(Channels):
 
     def _call(self, source: Source) -> Step[None]:
         call_id = yield from source.run(_ID)
-        yield from source.expect("<|tool_call:name|>")
+        yield from source.expect(_CALL_NAME)
         name = yield from source.run(WORD)
-        yield from source.expect("<|tool_call:args|>")
+        yield from source.expect(_CALL_ARGUMENTS)
         if name not in source.schemas:
             raise Malformed
         source.call(name, (yield from read_arguments(source, name, _CALL_END)), call_id)
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        number = lark.regex("[A-Za-z0-9_-]{1,32}")
+        calls = []
+        for tool in tools:
+            name = lark.text(f"{_CALL_NAME}{bare_name(tool, WORD)}{_CALL_ARGUMENTS}")
+            call = (lark.text(_CALL), number, name, arguments_of(lark, tool), lark.text(_CALL_END))
+            calls.append(" ".join(call))
+        block = blocks(lark, lark.one_of(calls), parallel=parallel)
+        begin = lark.text(self.header(_CALLS, prompt_tail))
+        return f"{begin} {block} {lark.optional(lark.text(_CALLS_END))}"
 
 
 SOLAR = Solar()

@@ -65,6 +65,8 @@ class Source:
         self._ended = False
         self._block: int | None = None
         """Where the block begins that is being read, or what its last call left of it."""
+        self._block_end: int | None = None
+        """Where it ends at last, if that is sure; else where it would be too long."""
         self._reach = 0
         """Up to where the block was read, also where it was given back."""
         self._settled = 0
@@ -82,6 +84,16 @@ class Source:
         if text:
             self.tokens.add(self._base + len(self._text), text, special=special)
         self._text += text
+
+    def end_block(self) -> None:
+        """What comes from here on is no part of the block that is being read, if there is one."""
+        if self._block is not None:
+            self._block_end = self._base + len(self._text)
+
+    @property
+    def block_text(self) -> str:
+        """What has come of the block that is being read; none where there is no block."""
+        return "" if self._block is None else self._text[self._block - self._base :]
 
     def end(self) -> None:
         """No more text comes."""
@@ -317,6 +329,8 @@ class Source:
             self.say_marker(kind, opener)
             return False
         self._block = start
+        if self._block_end is not None and self._block_end <= start:
+            self._block_end = None
         self._reach = self._settled = self._at
         try:
             yield from block
@@ -335,7 +349,7 @@ class Source:
         """Ends a block that is none; whether a call of it was told."""
         begin, self._kept = self._block, None
         assert begin is not None
-        limit = begin + HELD_LENGTH
+        limit = self._most(begin)
         self._block = None
         # What follows the last call may be anything.
         is_told = begin != start
@@ -362,7 +376,12 @@ class Source:
         """Up to where the text may be read, within it."""
         if self._block is None:
             return len(self._text)
-        return min(len(self._text), self._block + HELD_LENGTH - self._base)
+        return min(len(self._text), self._most(self._block) - self._base)
+
+    def _most(self, begin: int) -> int:
+        """Up to where a block that begins there may go."""
+        most = begin + HELD_LENGTH
+        return most if self._block_end is None else min(most, self._block_end)
 
     def _have(self) -> int:
         return self._limit() - (self._at - self._base)

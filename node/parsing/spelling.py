@@ -33,15 +33,18 @@ class AnswerSpelling(Protocol):
     name: str
     closing: str = ""
     """What ends the reasoning; it is forced where a budget is used up."""
+    reasoning_ends: tuple[str, ...] = ()
+    """Texts that a model may end it with, of which some are no tokens in some vocabularies."""
 
     def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
         """What the reasoning may begin with that a model still may say behind such a prompt; none
         where the prompt has begun it or ended it, or there is no reasoning."""
         return ()
 
-    def answer_openings(self, *, reads_calls: bool) -> tuple[str, ...]:
+    def answer_openings(self, *, reads_calls: bool, names: Sequence[str] = ()) -> tuple[str, ...]:
         """What of the output's layout may come next behind `closing`, if only some of that is the
-        answer: the begins of headers that begin no reasoning. None: whatever comes is answer."""
+        answer: the begins of headers that begin no reasoning. None: whatever comes is answer.
+        `names` are those of the tools that may be called, if calls are read."""
         return ()
 
     def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:

@@ -1,9 +1,14 @@
 """Calls of Step 3: `<steptml:invoke name="f"><steptml:parameter name="a">v</steptml:parameter>
 </steptml:invoke>`, each between markers, all in a section."""
 
-from node.parsing.invoke import invoke_tags, read_invoke
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
+from node.parsing.invoke import invoke_tags, read_invoke, spell_invoke
+from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import between, blocks
 
 _CALL = "<\uff5ctool_call_begin\uff5c>"
 _CALL_END = "<\uff5ctool_call_end\uff5c>"
@@ -19,6 +24,12 @@ class Step3(SectionCalls):
     openers = (*sections, *calls)
     blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _CALL_END, _SEPARATOR)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        head = f"{_CALL}function{_SEPARATOR}"
+        calls = [between(lark, head, spell_invoke(lark, tool, _TAGS), _CALL_END) for tool in tools]
+        body = blocks(lark, lark.one_of(calls), parallel=parallel)
+        return between(lark, self.sections[0], body, self.section_ends[0])
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         if begin == _CALL:

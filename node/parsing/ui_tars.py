@@ -5,15 +5,21 @@ the verb's name where one is declared. Points are lists of two numbers.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from node.generate import ToolSchema
+from node.parsing.coercion import property_schema, types_of
 from node.parsing.format import Grammar, Setup
-from node.parsing.json_calls import NAME
+from node.parsing.held_values import Argument, arguments_of, document, flat_schemas
+from node.parsing.json_calls import NAME, WORD
+from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.python_blocks import read_brackets
 from node.parsing.python_calls import Call, NoCalls, read_calls
+from node.parsing.raw_values import in_order, written_name
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import bare_name
 from node.types import PartKind
 
 _ACTION = "Action:"
@@ -21,6 +27,12 @@ _NEXT_ACTION = "\nAction:"
 _ACTIONS = Markers((_NEXT_ACTION,))
 _NOTHING = Markers(())
 _COMPUTER = "computer"
+_VERB = "action"
+"""The argument of that tool that is the call's name."""
+_THOUGHT = "Thought:"
+_QUOTED = r"'([^'\\\x00-\x1f]|\\[\\'nt])*'"
+_COORDINATE = r"-?(0|[1-9][0-9]{0,4})"
+_POINT_PATTERN = rf"'<point>{_COORDINATE} {_COORDINATE}</point>'"
 _NUMBER = r"\s*(-?\d+(?:\.\d+)?)\s*"
 _POINT = re.compile(
     rf"<point>{_NUMBER}[\s,]{_NUMBER}</point>"
@@ -30,8 +42,28 @@ _POINT = re.compile(
 
 class UiTars(Grammar):
     name = "ui_tars"
-    opener = "Thought:"
+    opener = _THOUGHT
     openers = (_NEXT_ACTION,)
+    closing = _NEXT_ACTION
+    reasoning_ends = (_NEXT_ACTION,)
+
+    def spell_answer_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        names = {tool.name for tool in tools}
+        call = lark.one_of([way for tool in tools for way in _spell_calls(lark, tool, names)])
+        calls = lark.many(call, lark.text("\n\n")) if parallel else call
+        if prompt_tail is None:
+            return f"{lark.text(' ')} {calls}"
+        # Only an action may follow a thought, so that no other answer begins with one.
+        thought = f"{lark.text(_THOUGHT)} {lark.until(_NEXT_ACTION)}"
+        begin = lark.one_of([lark.text(_ACTION), thought])
+        return f"{begin} {lark.text(' ')} {calls}"
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
         marker = ""
@@ -53,7 +85,7 @@ class UiTars(Grammar):
     def _read_thought(self, source: Source) -> Step[str]:
         """What the actions are to do, and the marker of the first."""
         space = yield from source.space()
-        if not (yield from source.accept("Thought:", "Reflection:")):
+        if not (yield from source.accept(_THOUGHT, "Reflection:")):
             source.say(PartKind.CONTENT, space)
             return ""
         source.edge()
@@ -73,10 +105,13 @@ class UiTars(Grammar):
     def _as_tool(
         self, call: Call, schemas: Mapping[str, Mapping[str, Any]]
     ) -> tuple[str, dict[str, Any]]:
-        arguments = {key: _read_point(value) for key, value in call.arguments.items()}
-        if call.name in schemas:
-            return call.name, arguments
-        return _COMPUTER, {"action": call.name, **arguments}
+        name = call.name if call.name in schemas else _COMPUTER
+        schema = schemas.get(name, {})
+        arguments = {
+            key: value if _takes_text(schema, key) else _read_point(value)
+            for key, value in call.arguments.items()
+        }
+        return name, arguments if name == call.name else {_VERB: call.name, **arguments}
 
 
 def _calls(text: str) -> list[Call]:
@@ -93,6 +128,64 @@ def _read_point(value: Any) -> Any:
         return value
     numbers = [float(each) for each in match.groups() if each is not None]
     return [int(each) if each.is_integer() else each for each in numbers]
+
+
+def _takes_text(parameters: Mapping[str, Any], name: str) -> bool:
+    """Whether an argument is surely meant as text where it is written as such."""
+    return "string" in types_of(property_schema(parameters, name), parameters)
+
+
+def _spell_calls(lark: Lark, tool: ToolSchema, names: set[str]) -> list[str]:
+    """The expressions of the calls of a tool. Raises `NotHeld`."""
+    arguments = arguments_of(tool)
+    verbs = _verbs(arguments) if tool.name == _COMPUTER else []
+    if verbs and not names & set(verbs):
+        others = [each for each in arguments if each.name != _VERB]
+        return [_spell_call(lark, verb, others) for verb in verbs]
+    return [_spell_call(lark, bare_name(tool, WORD), arguments)]
+
+
+def _verbs(arguments: Sequence[Argument]) -> list[str]:
+    """What the computer may be told to do, if all of it can be the name of a call."""
+    for argument in arguments:
+        if argument.name == _VERB:
+            flats = flat_schemas(argument.schema, argument.place)
+            values = [value for flat in flats for value in flat.get("enum", [None])]
+            if all(isinstance(value, str) and WORD.fullmatch(value) for value in values):
+                return values
+    return []
+
+
+def _spell_call(lark: Lark, name: str, arguments: Sequence[Argument]) -> str:
+    written = []
+    for each in arguments:
+        key = written_name(each.name, r"[A-Za-z0-9_.\-]+", each.place)
+        written.append((f"{lark.text(f'{key}=')} {_spell_value(lark, each)}", each.is_required))
+    body = in_order(lark, written, lark.text(", "))
+    return f"{lark.text(f'{name}(')} {body} {lark.text(')')}"
+
+
+def _spell_value(lark: Lark, argument: Argument) -> str:
+    """The expression of a value. JSON is read as Python would; text and points have spellings that
+    the model is used to."""
+    schema, place = argument.schema, argument.place
+    ways = [lark.json(document(schema, place), place.param)]
+    for flat in flat_schemas(schema, place):
+        if flat == {"type": "string"}:
+            ways.append(lark.regex(_QUOTED))
+        elif _is_point(flat):
+            ways.append(lark.regex(_POINT_PATTERN))
+    return lark.one_of(ways)
+
+
+def _is_point(flat: Mapping[str, Any]) -> bool:
+    """Whether it takes any two whole numbers."""
+    return (
+        flat.get("type") == "array"
+        and flat.get("items") in ({"type": "integer"}, {"type": "number"})
+        and flat.keys() <= {"type", "items", "minItems", "maxItems"}
+        and flat.get("minItems", 0) <= 2 <= flat.get("maxItems", 2)
+    )
 
 
 UI_TARS = UiTars()

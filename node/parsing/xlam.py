@@ -4,9 +4,14 @@ It has no markup of its own, so a list is one of calls only if it names declared
 key but a call's.
 """
 
+from collections.abc import Sequence
+
+from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import read_bare_calls
+from node.parsing.lark import Lark
 from node.parsing.source import Source, Step
+from node.parsing.spelled_json import call_objects, list_of
 
 _CLOSERS = {
     "```json": "```",
@@ -22,6 +27,7 @@ class Xlam(ToolFormat):
     openers = (*_CLOSERS, _THINK_END)
     starts = ("[",)
     orphans = ("</tool_call>",)
+    spells_bare = True
 
     def read(self, source: Source, opener: str) -> Step[None]:
         if opener == _THINK_END:
@@ -35,6 +41,9 @@ class Xlam(ToolFormat):
         if closer is not None:
             yield from source.space()
             yield from source.accept(closer)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        return list_of(lark, call_objects(lark, tools), parallel=parallel)
 
     def _after_reasoning(self, source: Source) -> Step[None]:
         """Reasoning that nobody took off is content, and the answer begins behind it."""

@@ -6,13 +6,23 @@ its own: within a sentence it is talk about calls.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
+from node.generate import ToolSchema
 from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
+from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.source import Malformed, Source, Step
-from node.parsing.xml_values import XmlTags, read_parameters, unquoted
+from node.parsing.spelled_json import bare_name, blocks
+from node.parsing.xml_values import (
+    BARE_NAME,
+    XmlTags,
+    read_parameters,
+    spell_parameters,
+    unquoted,
+)
 from node.types import PartKind
 
 _NAME = re.compile(r"[^>\n<]*")
@@ -34,9 +44,11 @@ class XmlCalls(ToolFormat):
         function: str = "<function=",
         parameter: str = "<parameter=",
         keeps_last_newline: bool = False,
+        quote: str = "",
     ) -> None:
         """`function` and `parameter` are what their tags begin with, up to the name.
-        `keeps_last_newline`: it belongs to a value that did not begin with one."""
+        `keeps_last_newline`: it belongs to a value that did not begin with one. `quote` is what
+        models write around names; where they do, one tag holds all calls."""
         self.name = name
         self._on_a_line = f"\n{function}"
         self.openers = (wrapper, function, self._on_a_line)
@@ -51,9 +63,24 @@ class XmlCalls(ToolFormat):
             Markers((_end_of(parameter), self._function_end, parameter)),
             (wrapper, function),
             keeps_last_newline,
+            quote,
         )
         self.orphans = (self._wrapper_end, self._function_end)
         self.blanks = ((wrapper, self._wrapper_end),)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        quote = self._tags.quote
+        calls = []
+        for tool in tools:
+            name = f"{quote}{bare_name(tool, BARE_NAME)}{quote}"
+            begin, end = f"{self._function}{name}>\n", f"{self._function_end}\n"
+            body = spell_parameters(lark, tool, self._tags)
+            calls.append(f"{lark.text(begin)} {body} {lark.text(end)}")
+        call = lark.one_of(calls)
+        inner = lark.many(call) if parallel and quote else call
+        begin, end = f"{self._wrapper}\n", self._wrapper_end
+        block = f"{lark.text(begin)} {inner} {lark.text(end)}"
+        return blocks(lark, block, parallel=parallel and not quote)
 
     def read(self, source: Source, opener: str) -> Step[None]:
         said = ""

@@ -4,11 +4,17 @@ the tags, which may hold tags itself. The end of a value may be missing."""
 import re
 from typing import Any, NamedTuple
 
+from node.generate import ToolSchema
 from node.parsing.coercion import Schema, declares, property_schema, typed
+from node.parsing.held_values import Argument, arguments_of
+from node.parsing.lark import Lark
 from node.parsing.markers import Markers
+from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Malformed, Source, Step
 
 _NAME = re.compile(r"[^>\n<]*")
+BARE_NAME = re.compile(r"[^>\n<\s\"'](?:[^>\n<]*[^>\n<\s\"'])?")
+"""Names that stand in a tag as they are."""
 
 
 class XmlTags(NamedTuple):
@@ -23,6 +29,8 @@ class XmlTags(NamedTuple):
     """What may follow a call."""
     keeps_last_newline: bool
     """A value that did not begin with a line end keeps that before its end tag."""
+    quote: str = ""
+    """What models write around names."""
 
 
 class _Begin(NamedTuple):
@@ -63,6 +71,26 @@ def read_parameters(
             arguments[name] = typed(value, property_schema(schema, name), schema)
         mark, key = found.mark, found.key
     return arguments, mark
+
+
+def spell_parameters(lark: Lark, tool: ToolSchema, tags: XmlTags) -> str:
+    """The expression of a tool's arguments. Raises `NotHeld`."""
+    written = [
+        (_spell_parameter(lark, each, tags), each.is_required) for each in arguments_of(tool)
+    ]
+    return in_order(lark, written)
+
+
+def _spell_parameter(lark: Lark, argument: Argument, tags: XmlTags) -> str:
+    name = written_name(argument.name, BARE_NAME.pattern, argument.place)
+    line_end = "" if tags.keeps_last_newline else "\n"
+    begin = f"{tags.parameter}{tags.quote}{name}{tags.quote}>{line_end}"
+    # Within a value these may be read as the end of it.
+    forbidden = (tags.parameter_end, tags.ends[0], tags.parameter)
+    without = r"\r?\n(.|\n)*" if tags.keeps_last_newline else r"(.|\n)*\r"
+    closer = f"{line_end}{tags.parameter_end}\n"
+    raw = RawText(closer, forbidden, (without,), in_json=forbidden)
+    return f"{lark.text(begin)} {spell_raw(lark, argument, raw)}"
 
 
 def unquoted(name: str) -> str:

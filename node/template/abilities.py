@@ -5,6 +5,7 @@ tool calls. What one refuses, or leaves out of its text without a word, it canno
 """
 
 import os.path
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +41,17 @@ EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
 OFF_EFFORTS = ("no_think", "none", "minimal", "low")
 """What an effort without thinking may be called, the best first."""
 EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort")
+KEEPING = {
+    "preserve_thinking": True,
+    "preserved_thinking": True,
+    "clear_thinking": False,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+}
+"""Variables under which templates show the reasoning of all answers, with their values for it."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 
+_CLOSED = re.compile(r"[<\[]/[\w:|]*think[\w:|]*[>\]]\s*$", re.IGNORECASE)
 _LISTED = (SECOND, LATER)
 """The texts of a list of parts."""
 
@@ -98,6 +108,11 @@ class Abilities:
     """It takes reasoning as a part of the content."""
     reasoning_fields: tuple[str, ...] = ()
     """Names under which it may look for reasoning."""
+    keeping: Mapping[str, bool] = field(default_factory=dict)
+    """Those of `KEEPING` that it reads."""
+    closed_by: tuple[bool | None, ...] = ()
+    """Values of `enable_thinking`, None for none, under which its prompt closes the reasoning
+    that the answer would begin with."""
     efforts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By variable that it reads: the values of `EFFORTS` that it takes."""
     off_efforts: Mapping[str, str] = field(default_factory=dict)
@@ -285,11 +300,20 @@ def _reasoning(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
     part = [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]
     return {
         "reasoning_fields": fields,
+        "keeping": {name: value for name, value in KEEPING.items() if template.mentions(name)},
+        "closed_by": tuple(
+            asked for asked in (True, False, None) if _is_closed(probe, asked=asked)
+        ),
         "text_beside_reasoning": probe.text(with_text) is not None or probe.text(without) is None,
         "reasoning_part": template.mentions("thinking")
         and probe.shows([user(), assistant(part), user(LATER)], THOUGHT, ANSWER, LATER)
         and not _is_spelled_out(probe.text([user(), assistant(part)]) or "", "thinking"),
     }
+
+
+def _is_closed(probe: Probe, *, asked: bool | None) -> bool:
+    variables = {} if asked is None else {"enable_thinking": asked, "thinking": asked}
+    return _CLOSED.search(_with(probe, **variables) or "") is not None
 
 
 def _efforts(template: ChatTemplate, probe: Probe) -> dict[str, Any]:

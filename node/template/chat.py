@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,7 @@ from node.request import Content, Message, TextPart, TextRequest, Tool, ToolCall
 from node.template.abilities import find_abilities
 from node.template.chat_template import ChatTemplate
 from node.template.options import template_variables
+from node.template.steady import EMPTY_REASONING
 from node.template.tools import TemplateTools
 from node.template.turns import build_turns
 
@@ -52,7 +53,8 @@ class ChatRenderer:
     """One template's prompts. Safe to use from several threads."""
 
     def __init__(self, template: ChatTemplate, tool_format: str) -> None:
-        """`tool_format`: how the model spells calls, a name of `node.parsing`. Slow: to be called
+        """`tool_format`: how the model spells calls, a name of `node.parsing`. A template that
+        normalises is also told to keep the reasoning of a session with tools. Slow: to be called
         in a thread."""
         self.template = template
         self.abilities = find_abilities(template)
@@ -94,8 +96,18 @@ class ChatRenderer:
         abilities = self.abilities
         turns = build_turns(messages, request.tools, abilities, self._tool_format)
         tools = self._tools.listed(request.tools)
-        variables = template_variables(request.template, abilities)
+        variables = self._variables(request, messages)
         return self.template.render(turns, tools, variables, generation=generation)
+
+    def _variables(self, request: TextRequest, messages: Sequence[Message]) -> dict[str, Any]:
+        variables = template_variables(request.template, self.abilities)
+        if not self.template.normalise:
+            return variables
+        # Reasoning that goes once a user speaks takes a whole loop of calls out of the cache.
+        is_kept = bool(request.tools) and gives_reasoning(messages)
+        kept = self.abilities.keeping if is_kept else {}
+        closed = variables.get("enable_thinking") in self.abilities.closed_by
+        return {**kept, **variables, EMPTY_REASONING: closed}
 
     def _rest(self, request: TextRequest) -> tuple[Message, ...]:
         """An answer and what may follow it: with tools a call and its result, since a loop of

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from node.errors import BadRequest
+from node.template.steady import EMPTY_REASONING, steady
 
 Turn = dict[str, Any]
 """A message as a template gets it."""
@@ -28,11 +29,16 @@ class ChatTemplate:
     """The text of one template, and what it needs besides messages. Safe to use from several
     threads."""
 
-    def __init__(self, text: str, specials: Mapping[str, str]) -> None:
-        """`specials`: texts of special tokens by their role, such as `bos_token`."""
+    def __init__(self, text: str, specials: Mapping[str, str], *, normalise: bool = True) -> None:
+        """`specials`: texts of special tokens by their role, such as `bos_token`. `normalise`:
+        whether a message is spelled the same however many follow it (`node.template.steady`);
+        else as the author's program does it."""
         self.text = text
-        self._program = stopping(text)
-        self._specials = dict(specials)
+        self.normalise = normalise
+        self._program = steady(stopping(text)) if normalise else stopping(text)
+        self._known: dict[str, Any] = dict(specials)
+        if normalise:
+            self._known[EMPTY_REASONING] = False
         import_transformers()
         self._library: Any = importlib.import_module("transformers.utils.chat_template_utils")
         # Variables of templates that are older than the agreed ones.
@@ -53,7 +59,7 @@ class ChatTemplate:
     ) -> str:
         """The turns' text; with `generation`, what opens an answer is behind it. Raises
         `BadRequest` where the template does not take that."""
-        known: dict[str, Any] = dict(self._specials)
+        known = dict(self._known)
         if self._wants_functions:
             known["functions"] = json.dumps([each["function"] for each in tools or ()], indent=2)
         if self._wants_datetime:

@@ -94,8 +94,8 @@ def test_a_bad_key_is_an_authentication_error(front: Router) -> None:
         ("temperature", 9),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_object"}),
-        ("n", 2),
-        ("logprobs", True),
+        ("n", 17),
+        ("top_logprobs", 2),
     ],
 )
 def test_a_bad_field_is_named(client: openai.OpenAI, field: str, value: object) -> None:

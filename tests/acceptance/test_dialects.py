@@ -97,7 +97,7 @@ def _ask_message(front: Router, key: str, fields: dict[str, Any]) -> object:
 
 
 ASKERS = (
-    Asker("chat", openai, _ask_chat, ("n", 2)),
+    Asker("chat", openai, _ask_chat, ("prediction", {"type": "content"})),
     Asker("responses", openai, _ask_response, ("conversation", "conv_1")),
     Asker("messages", anthropic, _ask_message, ("container", "box")),
 )

@@ -8,7 +8,7 @@ from itertools import chain
 
 from rich.console import Console
 
-from tests.bench import caching, decoding, reuse, routing
+from tests.bench import caching, control, decoding, reuse, routing
 from tests.bench.figures import Figure, show, write
 from tests.bench.machine import Cores, conditions, load_average, share_out_cores
 from tests.bench.processes import BenchFailure
@@ -16,14 +16,14 @@ from tests.bench.shared import CACHE, SharedTools, find_tools
 
 LAST_ROUND_S = 420.0
 """After this time no row gets a second round, so that all is done in ten minutes."""
-PARTS = ("router", "cache", "engine")
+PARTS = ("router", "cache", "engine", "control")
 WIDTH = 140
 """Of the table in a file or a pipe."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", choices=PARTS, help="a third of the rows")
+    parser.add_argument("--only", choices=PARTS, help="a part of the rows")
     parser.add_argument("--quick", action="store_true", help="rough figures in three minutes")
     given = parser.parse_args()
     tools = find_tools()
@@ -56,6 +56,8 @@ def rows(
         return routing.measure(tools, cores, quick=quick)
     if part == "cache":
         return chain(caching.measure(cores, quick=quick), reuse.measure(tools, cores, quick=quick))
+    if part == "control":
+        return control.measure(cores, quick=quick)
     return decoding.measure(tools, cores, quick=quick, deadline_s=deadline_s)
 
 

@@ -9,9 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tests.conformance.budgets import check_budgets
 from tests.conformance.corpus import OUTPUTS, read_cases, read_token_tables
+from tests.conformance.extension import check_extension
 from tests.conformance.extras import check_extras
 from tests.conformance.fields import check_fields
+from tests.conformance.forced import check_forced
+from tests.conformance.held import check_held
 from tests.conformance.outputs import Tally, check_cases
 from tests.conformance.result import Result
 from tests.conformance.schemas import check_schemas
@@ -22,10 +26,14 @@ BAR = 0.98
 
 PARTS: tuple[tuple[str, Callable[[Path], Result]], ...] = (
     ("templates", check_templates),
+    ("extension", check_extension),
     ("schemas", check_schemas),
     ("fields", check_fields),
 )
 """Each passes whole."""
+
+CONTROL: tuple[Callable[[Path], list[tuple[str, Result]]], ...] = (check_held, check_forced)
+"""Each passes whole; what a tiny random model says when it is held."""
 
 
 def main() -> int:
@@ -45,6 +53,13 @@ def main() -> int:
         result = check(given.corpus)
         console.print("\n".join(report(name, result)))
         failed |= bool(result.failing)
+    for check_all in CONTROL:
+        for name, result in check_all(given.corpus):
+            console.print("\n".join(report(name, result)))
+            failed |= bool(result.failing)
+    budgets = check_budgets()
+    console.print("\n".join(report("thinking budgets", budgets)))
+    failed |= bool(budgets.failing)
     console.print(f"{time.monotonic() - began_s:.0f} s")
     return int(failed)
 

@@ -62,7 +62,8 @@ def _clock_at(now: datetime) -> Any:
 
 def _template(folder: Path, entry: Mapping[str, str]) -> ChatTemplate:
     specials = {name: entry[name] for name in ("bos_token", "eos_token") if entry[name]}
-    return ChatTemplate((folder / entry["file"]).read_text(), specials)
+    # The golden texts are what the authors' programs make.
+    return ChatTemplate((folder / entry["file"]).read_text(), specials, normalise=False)
 
 
 def _renderer(folder: Path, entry: Mapping[str, str]) -> ChatRenderer:

@@ -18,7 +18,7 @@ from node.engine.row import Row as EngineRow
 from node.engine.text import TextEngine
 from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, EngineSpec, MemoryLease, Refused, RowUsage
+from node.types import Accepted, Delta, EngineSpec, MemoryLease, Part, PartKind, Refused, RowUsage
 
 GREEDY = SamplingParams(temperature=0.0)
 _TIMEOUT_S = 60
@@ -55,7 +55,7 @@ def _greedy(model: LoadedModel, tokens: tuple[int, ...], count: int) -> list[int
 class Row:
     """What an engine has said about one request."""
 
-    pieces: list[str] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     token_count: int = 0
     finish: FinishReason | None = None
     usage: RowUsage | None = None
@@ -63,12 +63,13 @@ class Row:
 
     @property
     def text(self) -> str:
-        return "".join(self.pieces)
+        return "".join(part.text for part in self.parts)
 
     def read(self, delta: Delta) -> None:
         assert self.finish is None, "a delta after the last one"
-        assert all(part.text for part in delta.parts), "an empty part"
-        self.pieces += [part.text for part in delta.parts]
+        texts = [part for part in delta.parts if part.kind is not PartKind.TOOL_START]
+        assert all(part.text for part in texts), "an empty part"
+        self.parts += delta.parts
         self.token_count = delta.token_count
         self.finish, self.usage, self.error = delta.finish, delta.usage, delta.error
 
@@ -130,8 +131,11 @@ class Driver:
             self.step()
             reply = next(iter(self.call(self.engine.take_answers)), None)
         if isinstance(reply, Accepted):
-            self.rows |= {place(uid, choice): Row() for choice in range(request.choices)}
-            self.outputs[uid] = self.row(uid).output
+            # Those that waited for a prefill may be on their own by now.
+            inside = [row for row in self.engine._rows() if row.uid == uid]
+            choices = [each for row in inside for each in row.choices]
+            self.rows |= {place(uid, each.choice): Row() for each in choices}
+            self.outputs |= {place(uid, each.choice): each.output for each in choices}
         return reply
 
     def row(self, uid: str) -> EngineRow:

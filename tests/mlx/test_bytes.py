@@ -75,7 +75,7 @@ def active() -> int:
 
 def settled(engine: Driver) -> int:
     """The same once what the next pass would compute of the caches has been computed."""
-    for place in engine.engine._places():
+    for place in engine.engine._running.places():
         mx.eval([cache.state for cache in place._caches])
     return active()
 
@@ -151,7 +151,7 @@ def test_rows_that_outgrow_the_lease_give_way_and_say_the_same(
         rows = engine.rows
         while any(rows[uid].finish is None and len(engine.outputs[uid]) < 200 for uid in rows):
             engine.step()
-            together = max(together, len(engine.engine._inside()))
+            together = max(together, len(engine.engine._running.rows()))
         outputs = {uid: list(tokens) for uid, tokens in engine.outputs.items()}
         assert together == 2
         assert max(len(tokens) for tokens in outputs.values()) <= limit

@@ -27,7 +27,8 @@ def sample(
     # Logits as a model gives them: not normalised.
     batch = mx.array(np.tile(logits + 3.0, (len(rows), 1)).astype(np.float32))
     for _ in range(steps):
-        tokens = sampler.sample(batch)
+        tokens, told = sampler.sample(batch)
+        assert not told
         assert (tokens.shape, tokens.dtype) == ((len(rows),), mx.uint32)
         out.append(tuple(int(token) for token in np.array(tokens)))
     return out

@@ -83,7 +83,7 @@ def test_characters_torn_over_tokens_come_out_whole(tiny: Path) -> None:
     with saying(tiny, text) as engine:
         row = engine.alone("Q", max_tokens=None)
         assert row.text == text
-        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in row.pieces)
+        assert not any("\N{REPLACEMENT CHARACTER}" in part.text for part in row.parts)
         cut = engine.alone("Q", max_tokens=len(engine.ids(text)) - 1)
         assert cut.text == " né\N{REPLACEMENT CHARACTER}"
 
@@ -226,7 +226,7 @@ ROW_BYTES = 256 * 512
 
 
 def inside(engine: Driver) -> list[str]:
-    return [row.uid for row in engine.engine._inside()]
+    return [row.uid for row in engine.engine._running.rows()]
 
 
 def leased(tiny: Path, live_kv_bytes: int) -> Driver:

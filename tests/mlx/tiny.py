@@ -74,6 +74,11 @@ def make_tiny(folder: Path, **config: Any) -> Path:
     return folder
 
 
+def tiny_tokenizer(folder: Path) -> Tokenizer:
+    """Of a model that `make_tiny` wrote."""
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=1))
 

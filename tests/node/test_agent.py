@@ -171,12 +171,47 @@ async def test_a_finished_request_has_its_accounts() -> None:
         assert record.ttft_s is not None
 
 
+async def test_a_request_of_several_choices_has_one_account() -> None:
+    async with running(Script(outputs=("one", "two and three"))) as agent:
+        deltas = await run(agent, job(agent, n=2))
+        assert deltas[-1].is_last
+        (record,) = [
+            event for event in await anext(agent.subscribe("", 0)) if isinstance(event, Finished)
+        ]
+        assert (record.prompt_tokens, record.completion_tokens) == (2, 5)
+        assert record.reason is FinishReason.STOP
+
+
+async def test_what_several_choices_have_said_counts_when_the_client_leaves() -> None:
+    async with running(Script(stall_after_tokens=2)) as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        batches = agent.requests.run(job(agent, "mine", n=3), 0.05)
+        count = 0
+        while count < 6:
+            count += len(deltas_of(await anext(batches)))
+        (view,) = agent.requests.open("origin")
+        assert (view["state"], view["completion_tokens"]) == ("generating", 6)
+        await batches.aclose()
+        _, record = await until_finished(events)
+        assert isinstance(record, Finished)
+        assert (record.reason, record.completion_tokens) == (FinishReason.CANCELLED, 6)
+
+
+async def test_more_choices_than_an_engine_has_rows_are_refused() -> None:
+    async with running() as agent:
+        with pytest.raises(BadRequest) as refused:
+            await run(agent, job(agent, n=5))
+        assert refused.value.param == "n"
+
+
 @pytest.mark.parametrize(
     ("script", "fields", "error", "reason"),
     [
         (Script(load_failure="No."), {}, LoadFailure, FinishReason.ERROR),
         (Script(crash_after_tokens=1), {}, EngineDied, FinishReason.ERROR),
         (Script(step_failure_after_tokens=1), {}, NodeError, FinishReason.ERROR),
+        (Script(step_failure_after_tokens=1), {"n": 3}, NodeError, FinishReason.ERROR),
         (Script(models=(ScriptedModel(context_tokens=1),)), {}, BadRequest, None),
         (Script(), {"logit_bias": {"300": 1}}, BadRequest, None),
         (Script(), {"model": "nothing"}, UnknownModel, None),

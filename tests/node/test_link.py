@@ -153,6 +153,37 @@ async def test_a_cancelled_row_is_marked_and_ends() -> None:
         assert (await rest(row))[-1].finish is FinishReason.CANCELLED
 
 
+async def test_a_row_of_several_choices_ends_with_the_last_of_them() -> None:
+    ends = Ends()
+    async with linked(Script(outputs=("one", "two and three"))) as link:
+        row = link.submit(GenerateRequest("u", (1, 2, 3), 9, choices=2), ends)
+        assert (await row.answered()).prompt_tokens == 3
+        deltas: list[Delta] = []
+        while not deltas or not deltas[-1].is_last:
+            deltas += await row.next()
+        assert [delta.choice for delta in deltas if delta.finish is not None] == [0, 1]
+        assert await ends.queue.get() == (row, deltas[-1])
+        assert (row.token_count, link.open_rows) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("ends", "whole"),
+    [
+        ((FinishReason.STOP, FinishReason.STOP), FinishReason.STOP),
+        ((FinishReason.LENGTH, FinishReason.STOP), FinishReason.LENGTH),
+        ((FinishReason.ERROR, FinishReason.CANCELLED), FinishReason.ERROR),
+    ],
+)
+def test_a_row_has_ended_as_the_gravest_of_its_choices(
+    ends: tuple[FinishReason, FinishReason], whole: FinishReason
+) -> None:
+    row = RowStream("u", lambda row, last: None)
+    for choice, finish in enumerate(ends):
+        row.on_delta(Delta("u", (), 1, finish, choice=choice, open_choices=1 - choice))
+        assert row.ended == bool(choice)
+    assert row.finish is whole
+
+
 async def test_a_killed_engine_fails_every_open_row() -> None:
     died = asyncio.Event()
     ends = Ends()

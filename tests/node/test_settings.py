@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from node.errors import StartError
-from node.settings import read_environment, read_warm
+from node.settings import read_environment, read_kwargs, read_thinking_tokens, read_warm
 
 
 def test_the_token_of_add_node_is_not_a_setting_and_no_fault() -> None:
@@ -47,3 +47,30 @@ def test_sizes_are_bytes_or_have_a_unit() -> None:
     }
     with pytest.raises(StartError, match="MLX_FLEET_NODE_KV_CACHE_BYTES: 'off' is not a size"):
         read_environment({"MLX_FLEET_NODE_KV_CACHE_BYTES": "off"})
+
+
+def test_template_variables_are_objects_for_models_or_for_all() -> None:
+    text = 'org/m = {"a": {"b": [1, "},x={"]}}, {"enable_thinking": false},'
+    given = read_environment({"MLX_FLEET_NODE_DEFAULT_CHAT_TEMPLATE_KWARGS": text})
+    assert given == {
+        "default_chat_template_kwargs": (
+            ("org/m", {"a": {"b": [1, "},x={"]}}),
+            ("", {"enable_thinking": False}),
+        )
+    }
+    assert read_kwargs("{}") == ("", {})
+    for wrong in ("", "m", "m=", "[1]", "m=[1]", '{"a": NaN}', "{a: 1}", "{} {}x", "={}", "{},{}"):
+        with pytest.raises(StartError, match="must be JSON or MODEL=JSON"):
+            read_kwargs(wrong)
+    with pytest.raises(StartError, match="MLX_FLEET_NODE_DEFAULT_CHAT_TEMPLATE_KWARGS: template"):
+        read_environment({"MLX_FLEET_NODE_DEFAULT_CHAT_TEMPLATE_KWARGS": "m={"})
+
+
+def test_thinking_tokens_are_numbers_for_models_or_for_all() -> None:
+    given = read_environment({"MLX_FLEET_NODE_MAX_THINKING_TOKENS": "512, org/m=0,"})
+    assert given == {"max_thinking_tokens": (("", 512), ("org/m", 0))}
+    for wrong in ("", "m", "m=", "=1", "-1", "m=-1", "1.5", "m=²"):
+        with pytest.raises(StartError, match="N at least 0"):
+            read_thinking_tokens(wrong)
+    with pytest.raises(StartError, match="MLX_FLEET_NODE_MAX_THINKING_TOKENS: thinking tokens"):
+        read_environment({"MLX_FLEET_NODE_MAX_THINKING_TOKENS": "much"})

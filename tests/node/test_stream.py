@@ -77,6 +77,44 @@ async def test_all_that_waits_goes_out_in_one_send() -> None:
     assert chunks[5] == "[DONE]"
 
 
+def choice_delta(choice: int, text: str, *, open_choices: int | None = None) -> Delta:
+    """One choice's; its last one where it is said how many go on."""
+    parts = (Part(PartKind.CONTENT, text),)
+    if open_choices is None:
+        return Delta("u", parts, 1, choice=choice)
+    usage = None if open_choices else USAGE
+    return Delta(
+        *("u", parts, 1, FinishReason.STOP, usage), choice=choice, open_choices=open_choices
+    )
+
+
+TWO_CHOICES = (
+    [choice_delta(0, "a"), choice_delta(1, "x")],
+    [choice_delta(1, "y", open_choices=1)],
+    [choice_delta(0, "b", open_choices=0)],
+)
+
+
+async def test_a_stream_ends_with_the_last_of_its_choices() -> None:
+    wire = await stream(*TWO_CHOICES, n=2)
+    assert [message["more_body"] for message in wire.messages[1:]] == [True, True, False]
+    chunks = data_of(b"".join(wire.bodies).decode())
+    assert chunks.pop() == "[DONE]"
+    texts = {0: "", 1: ""}
+    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
+        texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == {0: "ab", 1: "xy"}
+
+
+async def test_collect_joins_each_choice_in_its_place() -> None:
+    body, _ = await collect(batches(*TWO_CHOICES), answer(n=2))
+    whole = json.loads(body)
+    assert [choice["message"]["content"] for choice in whole["choices"]] == ["ab", "xy"]
+    assert whole["usage"]["completion_tokens"] == 2
+    with pytest.raises(EngineFault):
+        await collect(batches(*TWO_CHOICES[:2]), answer(n=2))
+
+
 async def test_the_head_waits_for_the_first_content() -> None:
     wire = await stream([delta()], [delta("a")], [delta(finish=FinishReason.LENGTH)])
     assert [message["type"] for message in wire.messages] == [

@@ -386,10 +386,14 @@ async def test_a_schema_that_the_answer_is_not_held_to_is_refused_by_name(
 ) -> None:
     bodies: Refused = (
         ("chat", "response_format", {"response_format": {"type": "json_object"}}),
-        ("chat", "response_format", {"response_format": {**_JSON, "json_schema": _JSON}}),
+        (
+            "chat",
+            "response_format.json_schema.schema",
+            {"response_format": {**_JSON, "json_schema": _JSON}},
+        ),
         ("chat", "guided_json", {"guided_json": _SCHEMA}),
-        ("responses", "text.format", {"text": {"format": _JSON}}),
-        ("messages", "output_config.format", {"output_config": {"format": _JSON}}),
+        ("responses", "text.format.schema", {"text": {"format": _JSON}}),
+        ("messages", "output_config.format.schema", {"output_config": {"format": _JSON}}),
     )
     await _refuses(tmp_path, bodies)
 
@@ -408,12 +412,21 @@ async def test_a_call_that_cannot_be_forced_is_refused_by_name(tmp_path: Path) -
     await _refuses(tmp_path, tuple(bodies))
 
 
-async def test_a_budget_that_thinking_is_not_held_to_is_refused_by_name(tmp_path: Path) -> None:
-    thinking = {"type": "enabled", "budget_tokens": 1024}
-    bodies: Refused = (
-        ("chat", "max_thinking_tokens", {"max_thinking_tokens": 100}),
-        ("chat", "thinking_token_budget", {"thinking_token_budget": 100}),
-        ("responses", "thinking_budget", {"thinking_budget": 100}),
-        ("messages", "thinking.budget_tokens", {"thinking": thinking, "max_tokens": 9000}),
+async def test_thinking_is_held_to_a_budget_by_any_of_its_names(tmp_path: Path) -> None:
+    output = f"<think>{'Hm. ' * 40}</think>So."
+    budgets: tuple[tuple[Ask, dict[str, Any]], ...] = (
+        (chat, {"max_thinking_tokens": 5}),
+        (chat, {"thinking_token_budget": 5}),
+        (chat, {"reasoning": {"max_tokens": 5}}),
+        (responses, {"thinking_budget": 5}),
+        (messages, {"thinking": {"type": "enabled", "budget_tokens": 5}}),
     )
-    await _refuses(tmp_path, bodies)
+    async with saying(tmp_path, output) as agent:
+        free = await both(chat, agent)
+        assert free.usage is not None
+        for ask, fields in budgets:
+            held = await both(ask, agent, **fields)
+            assert held.usage is not None
+            assert held.usage.reasoning < free.usage.reasoning / 4
+            assert free.reasoning.startswith(held.reasoning)
+            assert held.content.endswith("So.")

@@ -97,6 +97,20 @@ def test_formats_that_do_not_go_together_stop_the_start(
                 read_settings(options, {})
 
 
+@pytest.mark.parametrize("name", ["tools", "messages", "add_generation_prompt"])
+def test_what_a_template_is_told_already_is_no_default(name: str) -> None:
+    with pytest.raises(StartError, match=f"{name} is not a variable that can be set"):
+        read_settings({"default_chat_template_kwargs": (("m", {name: 1}),)}, {})
+
+
+def test_a_default_that_is_null_is_none() -> None:
+    with pytest.raises(StartError, match="a is null; leave it out"):
+        read_settings({"default_chat_template_kwargs": (("", {"a": None}),)}, {})
+    given = (("", {"a": 0}), ("m", {"enable_thinking": False}))
+    settings = read_settings({"default_chat_template_kwargs": given}, {})
+    assert settings.default_chat_template_kwargs == given
+
+
 def test_auto_as_an_option_wins_over_a_size_in_the_environment() -> None:
     environ = {"MLX_FLEET_NODE_KV_DISK_BYTES": "5GB"}
     assert read_settings({}, environ).kv_disk_bytes == 5 * 10**9

@@ -11,7 +11,7 @@ import openai
 
 from node.dialects.base import AnswerHead, Collected, Writer
 from node.protocol.messages import FinishReason
-from node.types import Delta, Part, PartKind, RowUsage
+from node.types import Alternative, Delta, Part, PartKind, RowUsage, TokenLogprob
 
 HEAD = AnswerHead("0123456789abcdef-r1", "alias", 99)
 USAGE = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=2)
@@ -34,6 +34,25 @@ def last(finish: FinishReason = FinishReason.STOP, usage: RowUsage | None = USAG
     return Delta("r1", (), 5, finish, usage)
 
 
+def end(choice: int, open_choices: int) -> Delta:
+    """The end of one choice of several."""
+    usage = None if open_choices else USAGE
+    stop = FinishReason.STOP
+    return Delta("r1", (), 5, stop, usage, choice=choice, open_choices=open_choices)
+
+
+def token(text: str, logprob: float, *top: tuple[str, float]) -> TokenLogprob:
+    """A token with the likeliest beside it, itself among them if that is so."""
+    others = tuple(Alternative(each, each.encode(), value) for each, value in top)
+    return TokenLogprob(Alternative(text, text.encode(), logprob), others)
+
+
+def content_of(*tokens: TokenLogprob) -> Part:
+    """Content of these tokens."""
+    text = "".join(each.token.text for each in tokens)
+    return Part(PartKind.CONTENT, text, logprobs=tokens)
+
+
 def streamed(writer: Writer, parts: list[Part], ending: Delta | None = None) -> bytes:
     """Each part by itself, then the end."""
     body = b"".join(writer.parts([part]) for part in parts)
@@ -41,9 +60,17 @@ def streamed(writer: Writer, parts: list[Part], ending: Delta | None = None) -> 
 
 
 def whole(writer: Writer, parts: list[Part], finish: FinishReason = FinishReason.STOP) -> Any:
-    collected = Collected(finish=finish, usage=USAGE)
-    collected.add(parts)
-    return json.loads(writer.whole([collected]))
+    return whole_of(writer, [parts], finish)
+
+
+def whole_of(
+    writer: Writer, answers: list[list[Part]], finish: FinishReason = FinishReason.STOP
+) -> Any:
+    """The JSON of several choices."""
+    collected = [Collected(finish=finish, usage=USAGE) for _ in answers]
+    for each, parts in zip(collected, answers, strict=True):
+        each.add(parts)
+    return json.loads(writer.whole(collected))
 
 
 def chunks(body: bytes) -> list[Any]:
@@ -54,12 +81,17 @@ def chunks(body: bytes) -> list[Any]:
 
 
 @contextmanager
-def serving(body: bytes, content_type: str = "text/event-stream") -> Iterator[str]:
-    """The address of a server that answers everything with `body`."""
+def serving(
+    body: bytes, content_type: str = "text/event-stream", asked: list[bytes] | None = None
+) -> Iterator[str]:
+    """The address of a server that answers everything with `body`, and adds what it is sent to
+    `asked`."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
+            sent = self.rfile.read(int(self.headers.get("content-length", 0)))
+            if asked is not None:
+                asked.append(sent)
             self.send_response(200)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))

@@ -10,20 +10,21 @@ from anthropic.types.beta import message_count_tokens_params as beta_count_param
 from anthropic.types.beta import message_create_params as beta_create_params
 
 from node.dialects.anthropic import (
-    COUNT_TOKENS,
-    MESSAGES,
     AskedMessage,
     count_tokens_body,
     read_count_tokens,
     read_messages,
 )
 from node.dialects.anthropic_answer import ThinkingShown
+from node.dialects.anthropic_fields import COUNT_TOKENS, MESSAGES
 from node.dialects.body import FieldTable
 from node.errors import BadRequest, Unsupported
-from node.generate import SamplingParams
+from node.generate import Constraint, ConstraintKind, SamplingParams
 from node.request import Message, TemplateOptions, TextRequest
 
 TOOL = {"name": "look", "input_schema": {"type": "object"}}
+SCHEMA = {"type": "object", "properties": {"at": {"enum": ["here", None]}}}
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -94,6 +95,14 @@ def test_all_fields_about_sampling_are_applied() -> None:
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
         ({"chat_template_kwargs": {"conversations": []}}, "chat_template_kwargs.conversations"),
         ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
+        ({"tool_choice": {"type": "tool", "name": "fly"}, "tools": [TOOL]}, "tool_choice.name"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"output_config": {"format": []}}, "output_config.format"),
+        ({"output_config": {"format": {}}}, "output_config.format.type"),
+        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"output_format": {"type": "json_schema", "schema": 1}}, "output_format.schema"),
+        ({"output_format": {"type": "text"}, "output_config": {"format": FORMAT}}, "output_format"),
     ],
 )
 def test_an_invalid_value_is_refused_by_its_name(fields: dict[str, Any], param: str) -> None:
@@ -106,13 +115,10 @@ def test_an_invalid_value_is_refused_by_its_name(fields: dict[str, Any], param: 
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"thinking": {"type": "enabled", "budget_tokens": 62}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "between_tools"}}, "thinking.type"),
         ({"thinking": {"type": "adaptive", "display": "updates"}}, "thinking.display"),
-        ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
         ({"output_config": {"task_budget": {"type": "tokens"}}}, "output_config.task_budget"),
-        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "look"}}, "tool_choice"),
         ({"container": "c"}, "container"),
         ({"context_management": {"edits": [{"type": "x"}]}}, "context_management"),
         ({"mcp_servers": [{"url": "u"}]}, "mcp_servers"),
@@ -120,7 +126,14 @@ def test_an_invalid_value_is_refused_by_its_name(fields: dict[str, Any], param: 
         ({"speed": "fast"}, "speed"),
         ({"thread": {"type": "create"}}, "thread"),
         ({"compaction": {"type": "summarize"}}, "compaction"),
-        ({"output_format": {"type": "json_schema"}}, "output_format"),
+        ({"n": 2}, "n"),
+        ({"logprobs": True}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"max_thinking_tokens": 0}, "max_thinking_tokens"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"guided_json": SCHEMA}, "guided_json"),
+        ({"guided_regex": "a+"}, "guided_regex"),
+        ({"structured_outputs": {"regex": "a+"}}, "structured_outputs"),
     ],
 )
 def test_what_this_version_cannot_do_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
@@ -173,15 +186,19 @@ def test_thinking_is_told_to_the_template_and_to_the_writer(
     assert given.thinking is shown
 
 
-@pytest.mark.parametrize("budget", [63, 64, 1000])
-def test_a_thinking_budget_is_taken_where_max_tokens_is_the_limit_anyway(budget: int) -> None:
-    thinking = {"type": "enabled", "budget_tokens": budget}
-    assert read(thinking=thinking).template.enable_thinking is True
+@pytest.mark.parametrize("budget", [0, 1, 17, 63, 64, 32000])
+def test_a_budget_is_the_most_that_is_thought(budget: int) -> None:
+    request = read(thinking={"type": "enabled", "budget_tokens": budget})
+    assert request.template.enable_thinking is True
+    assert request.thinking_tokens == budget
 
 
-def test_the_refusal_of_a_budget_says_what_to_use() -> None:
-    with pytest.raises(Unsupported, match="adaptive"):
-        read(thinking={"type": "enabled", "budget_tokens": 5})
+@pytest.mark.parametrize(
+    "thinking", [None, {"type": "adaptive"}, {"type": "disabled", "budget_tokens": 5}]
+)
+def test_without_a_budget_thinking_has_no_limit_of_the_bodys(thinking: object) -> None:
+    assert read(thinking=thinking).thinking_tokens is None
+    assert read(thinking={"type": "adaptive", "budget_tokens": 2**40}).thinking_tokens == 2**31 - 1
 
 
 def test_effort_and_kwargs_go_to_the_template() -> None:
@@ -236,6 +253,46 @@ def test_what_cannot_be_gone_on_with_is_refused(
     assert caught.value.param == param
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [TOOL], "tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"output_config": {"format": FORMAT}}, "output_config.format.schema"),
+    ],
+)
+def test_what_holds_a_whole_answer_does_not_go_on_with_one(
+    fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read(messages=turn("{"), **fields)
+    assert caught.value.param == param
+    assert read(messages=turn(""), **fields) == read(**fields)
+
+
+# --- the answer's form -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"output_config": {"format": FORMAT, "effort": "low"}}, "output_config.format.schema"),
+        ({"output_format": FORMAT}, "output_format.schema"),
+        (
+            {"output_format": FORMAT, "output_config": {"format": FORMAT}},
+            "output_config.format.schema",
+        ),
+    ],
+)
+def test_a_format_holds_the_answer_by_either_name(fields: dict[str, Any], param: str) -> None:
+    constraint = Constraint(ConstraintKind.JSON_SCHEMA, param, json.dumps(SCHEMA))
+    assert read(**fields).constraint == constraint
+    assert count(**fields).constraint == constraint
+
+
+def test_a_format_of_text_holds_nothing() -> None:
+    assert read(output_config={"format": {"type": "text"}}) == read()
+
+
 # --- tools and diagnostics -------------------------------------------------------------------
 
 
@@ -248,6 +305,26 @@ def test_parallel_calls_can_be_turned_off() -> None:
     choice = {"type": "auto", "disable_parallel_tool_use": True}
     assert not read(tools=[TOOL], tool_choice=choice).parallel_tool_calls
     assert read(tools=[TOOL]).parallel_tool_calls
+
+
+def test_a_call_can_be_forced_of_any_tool_or_of_one() -> None:
+    tools = [TOOL, {**TOOL, "name": "go"}]
+    request = read(tools=tools, tool_choice={"type": "any"})
+    assert (request.must_call, request.callable_tools) == (True, None)
+    assert request.parallel_tool_calls
+    request = read(tools=tools, tool_choice={"type": "any", "disable_parallel_tool_use": True})
+    assert (request.must_call, request.parallel_tool_calls) == (True, False)
+    request = read(tools=tools, tool_choice={"type": "tool", "name": "go"})
+    assert (request.must_call, request.callable_tools) == (True, ("go",))
+    assert not request.parallel_tool_calls
+    assert [tool.name for tool in request.tools] == ["look", "go"]
+
+
+def test_a_forced_call_comes_behind_thinking() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 9}
+    request = read(tools=[TOOL], tool_choice={"type": "any"}, thinking=thinking)
+    assert request.must_call
+    assert (request.template.enable_thinking, request.thinking_tokens) == (True, 9)
 
 
 def test_a_question_about_the_cache_is_answered() -> None:
@@ -274,8 +351,15 @@ def test_a_count_takes_any_thinking_budget() -> None:
 
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "look"}])
 def test_a_count_takes_a_forced_call_which_no_prompt_shows(choice: dict[str, Any]) -> None:
-    tools = [{"name": "look", "input_schema": {"type": "object"}}]
-    assert count(tools=tools, tool_choice=choice) == count(tools=tools)
+    counted, plain = count(tools=[TOOL], tool_choice=choice), count(tools=[TOOL])
+    assert counted.tools == plain.tools
+    assert (counted.messages, counted.template) == (plain.messages, plain.template)
+
+
+def test_a_count_refuses_a_choice_that_an_answer_would_refuse() -> None:
+    with pytest.raises(BadRequest) as caught:
+        count(tools=[TOOL], tool_choice={"type": "tool", "name": "fly"})
+    assert caught.value.param == "tool_choice.name"
 
 
 def test_a_count_is_spelled_as_the_sdk_reads_it() -> None:

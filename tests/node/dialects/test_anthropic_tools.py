@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from node.dialects.anthropic_tools import ToolChoice, read_tools
+from node.dialects.anthropic_tools import ToolChoiceBody, read_choice, read_tools
+from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
 from node.errors import BadRequest, Unsupported
 from node.request import Tool
 
@@ -25,30 +26,79 @@ def test_a_tool_is_a_function_without_what_means_nothing_to_a_model() -> None:
         defer_loading=False,
         allowed_callers=["direct"],
     )
-    assert read_tools([given], None) == (
+    assert read_tools([given]) == (
         Tool({"name": "look", "description": "Looks.", "parameters": SCHEMA}),
     )
 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_strict_is_shown_as_other_dialects_show_it(strict: bool) -> None:
-    (read,) = read_tools([tool(strict=strict)], None)
+    (read,) = read_tools([tool(strict=strict)])
     assert read.function == {"name": "look", "parameters": SCHEMA, "strict": strict}
 
 
 def test_examples_of_the_input_go_into_the_description() -> None:
-    (read,) = read_tools([tool(description="Looks.", input_examples=[{"at": "Köln"}])], None)
+    (read,) = read_tools([tool(description="Looks.", input_examples=[{"at": "Köln"}])])
     assert read.function["description"] == 'Looks.\n\nExamples of its input:\n{"at": "Köln"}'
 
 
 def test_null_in_a_schema_is_no_key_of_it() -> None:
     schema = {"type": "object", "title": None, "properties": {"a": {"enum": ["x", None]}}}
-    (read,) = read_tools([tool(input_schema=schema)], None)
+    (read,) = read_tools([tool(input_schema=schema)])
     assert read.parameters == {"type": "object", "properties": {"a": {"enum": ["x", None]}}}
 
 
-def test_without_tools_a_choice_changes_nothing() -> None:
-    assert read_tools(None, ToolChoice(type="auto")) == ()
+def test_a_tool_says_where_its_schema_is() -> None:
+    tools = read_tools([tool(), tool(name="go")])
+    assert [each.param for each in tools] == ["tools[0].input_schema", "tools[1].input_schema"]
+
+
+TOOLS = read_tools([tool(), tool(name="go")])
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        (None, AUTO),
+        ({"type": "auto"}, AUTO),
+        ({"type": "none"}, NO_CALLS),
+        ({"type": "any"}, ToolChoice(must_call=True)),
+        (
+            {"type": "tool", "name": "go"},
+            ToolChoice(must_call=True, callable_tools=("go",), is_single=True),
+        ),
+    ],
+)
+def test_a_choice_says_what_may_and_what_must_be_called(
+    choice: dict[str, Any] | None, meant: ToolChoice
+) -> None:
+    given = None if choice is None else ToolChoiceBody.model_validate(choice)
+    assert read_choice(given, TOOLS) == meant
+
+
+def test_without_tools_there_is_nothing_to_choose() -> None:
+    assert read_tools(None) == ()
+    assert read_choice(ToolChoiceBody(type="auto"), ()) == AUTO
+    assert read_choice(ToolChoiceBody(type="none"), ()) == NO_CALLS
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "param"),
+    [
+        ({"type": "some"}, TOOLS, "tool_choice.type"),
+        ({"type": "any"}, (), "tool_choice.type"),
+        ({"type": "tool"}, TOOLS, "tool_choice.name"),
+        ({"type": "tool", "name": "fly"}, TOOLS, "tool_choice.name"),
+        ({"type": "tool", "name": "look"}, (), "tool_choice.name"),
+        ({"type": "any", "name": "look"}, TOOLS, "tool_choice.name"),
+    ],
+)
+def test_a_choice_of_what_is_not_there_is_refused_by_path(
+    choice: dict[str, Any], tools: tuple[Tool, ...], param: str
+) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_choice(ToolChoiceBody.model_validate(choice), tools)
+    assert caught.value.param == param
 
 
 @pytest.mark.parametrize(
@@ -64,7 +114,7 @@ def test_tools_that_this_version_cannot_honour_are_refused_by_path(
     fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(Unsupported) as caught:
-        read_tools([fields], None)
+        read_tools([fields])
     assert caught.value.param == param
 
 
@@ -79,5 +129,5 @@ def test_tools_that_this_version_cannot_honour_are_refused_by_path(
 )
 def test_what_is_no_tool_is_refused_by_path(tools: list[dict[str, Any]], param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        read_tools(tools, None)
+        read_tools(tools)
     assert caught.value.param == param

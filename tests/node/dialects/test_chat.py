@@ -119,9 +119,7 @@ def test_tools_that_are_not_valid_are_refused_with_their_path(
     ("fields", "param"),
     [
         ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice"),
-        ({"functions": [FUNCTION], "function_call": {"name": "f"}}, "function_call"),
+        ({"tools": [TOOL], "tool_choice": {"type": "custom"}}, "tool_choice.type"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {}}, "audio"),
         ({"prediction": {}}, "prediction"),

@@ -6,8 +6,10 @@ from typing import Any, cast
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
 
 from node.dialects.base import Collected
+from node.dialects.chat import read_chat
 from node.dialects.chat_answer import ChatAnswer, ChatStyle
 from node.errors import EngineFault
 from node.protocol.messages import FinishReason
@@ -17,10 +19,15 @@ from tests.node.dialects.openai_stream import (
     call,
     chunks,
     content,
+    content_of,
+    end,
     last,
     reasoning,
+    serving,
     streamed,
+    token,
     whole,
+    whole_of,
     with_client,
 )
 
@@ -282,3 +289,125 @@ def test_an_answer_without_usage_is_a_fault_of_the_engine() -> None:
 def test_silence_is_a_comment() -> None:
     assert answer().silence.startswith(b": ")
     assert answer().silence.endswith(b"\n\n")
+
+
+# --- choices and logprobs --------------------------------------------------------------------
+
+THREE = ChatStyle(include_usage=True, choices=3, has_logprobs=True)
+HE, Y = token("he", -0.5, ("he", -0.5), ("ha", -1.5)), token("y", -0.25)
+
+
+def three() -> bytes:
+    """A stream of three choices that end one after another: text, a call, and nothing."""
+    writer = answer(THREE)
+    return b"".join(
+        (
+            writer.parts([content_of(HE)], 1),
+            writer.parts([reasoning("hm"), content("a")], 0),
+            writer.ending(end(2, 2)),
+            writer.parts([content_of(Y)], 1),
+            writer.parts(call(0, "f", "{}"), 0),
+            writer.ending(end(0, 1)),
+            writer.ending(end(1, 0)),
+        )
+    )
+
+
+def test_each_choice_has_its_role_its_end_and_its_index_and_they_begin_in_order() -> None:
+    told = [each["choices"][0] for each in chunks(three()) if each["choices"]]
+    assert [each["index"] for each in told] == [0, 1, 2, 1, 0, 0, 2, 1, 0, 0, 0, 1]
+    for index, reason in ((0, "tool_calls"), (1, "stop"), (2, "stop")):
+        mine = [each for each in told if each["index"] == index]
+        assert [each["delta"].get("role") for each in mine] == [
+            "assistant",
+            *[None] * (len(mine) - 1),
+        ]
+        assert [each["finish_reason"] for each in mine] == [*[None] * (len(mine) - 1), reason]
+
+
+def test_choices_that_say_nothing_have_their_roles_and_ends() -> None:
+    writer = answer(ChatStyle(choices=2, reasoning=None))
+    assert writer.parts([reasoning("hm")], 1) == b""
+    told = [
+        each["choices"][0] for each in chunks(writer.ending(end(1, 1)) + writer.ending(end(0, 0)))
+    ]
+    assert [(each["index"], each["finish_reason"]) for each in told] == [
+        (0, None),
+        (1, None),
+        (1, "stop"),
+        (0, "stop"),
+    ]
+
+
+def test_usage_and_done_come_once_behind_the_last_choice() -> None:
+    *others, usage = chunks(three())
+    assert three().count(b"[DONE]") == 1
+    assert usage["usage"]["total_tokens"] == 12
+    assert all(each["usage"] is None and each["choices"] for each in others)
+
+
+def test_chunks_of_choices_and_logprobs_are_valid() -> None:
+    for chunk in chunks(three()):
+        ChatCompletionChunk.model_validate(chunk, strict=True)
+
+
+def test_a_chunk_tells_the_tokens_that_it_came_with() -> None:
+    told = [
+        each["choices"][0]["logprobs"]["content"]
+        for each in chunks(three())
+        if each["choices"] and each["choices"][0]["logprobs"]
+    ]
+    assert [[each["token"] for each in tokens] for tokens in told] == [["he"], ["y"]]
+    assert told[0][0]["top_logprobs"][1] == {"token": "ha", "logprob": -1.5, "bytes": [104, 97]}
+
+
+def test_openais_client_puts_choices_and_logprobs_together() -> None:
+    def use(client: openai.OpenAI) -> Any:
+        with client.chat.completions.stream(
+            model="m", messages=[{"role": "user", "content": "hi"}], n=3, logprobs=True
+        ) as events:
+            for _ in events:
+                pass
+            return events.get_final_completion()
+
+    choices = {each.index: each for each in with_client(three(), use).choices}
+    assert choices[1].message.content == "hey"
+    assert [each.logprob for each in choices[1].logprobs.content] == [-0.5, -0.25]
+    assert choices[0].message.tool_calls[0].function.name == "f"
+    assert choices[2].message.content == ""
+
+
+def test_a_whole_answer_has_all_choices() -> None:
+    body = whole_of(answer(THREE), [call(0, "f", "{}"), [content_of(HE), content_of(Y)], []])
+    ChatCompletion.model_validate(body, strict=True)
+    first, second, third = body["choices"]
+    assert [each["index"] for each in body["choices"]] == [0, 1, 2]
+    assert (first["finish_reason"], second["finish_reason"]) == ("tool_calls", "stop")
+    assert [each["token"] for each in second["logprobs"]["content"]] == ["he", "y"]
+    assert third["logprobs"] == {"content": [], "refusal": None}
+    assert body["usage"]["completion_tokens"] == 5
+
+
+class _Weather(BaseModel):
+    city: str
+    is_warm: bool
+
+
+def test_openais_client_parses_an_answer_of_a_models_schema() -> None:
+    asked_for: list[bytes] = []
+    said = '{"city": "Bern", "is_warm": false}'
+    collected = Collected(usage=last().usage)
+    collected.add([content(said)])
+    body = answer().whole([collected])
+
+    with serving(body, "application/json", asked_for) as url:
+        client = openai.OpenAI(api_key="k", base_url=url, max_retries=0)
+        completion = client.chat.completions.parse(
+            model="m", messages=[{"role": "user", "content": "hi"}], response_format=_Weather
+        )
+        client.close()
+    assert completion.choices[0].message.parsed == _Weather(city="Bern", is_warm=False)
+    constraint = read_chat(asked_for[0]).request.constraint
+    assert constraint is not None
+    assert constraint.param == "response_format.json_schema.schema"
+    assert json.loads(constraint.text)["required"] == ["city", "is_warm"]

@@ -1,4 +1,4 @@
-"""Tools are functions with a name, and a choice of them is auto or none."""
+"""Tools are functions with a name; a choice says which may or must be called."""
 
 from typing import Any
 
@@ -8,10 +8,12 @@ from node.dialects.chat_tools import (
     FunctionBody,
     ToolBody,
     json_without_null,
+    read_choice,
+    read_function_call,
     read_functions,
     read_tools,
-    wants_no_calls,
 )
+from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
 from node.errors import BadRequest, Unsupported
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
@@ -80,29 +82,113 @@ def test_the_older_form_gives_the_same_tools() -> None:
     )
 
 
-@pytest.mark.parametrize(("choice", "expected"), [(None, False), ("auto", False), ("none", True)])
-def test_a_choice_is_auto_or_none(choice: object, expected: object) -> None:
-    assert wants_no_calls(choice, "tool_choice") is expected
+# --- the choice ------------------------------------------------------------------------------
+
+TOOLS = read_tools([tool(), tool(name="g"), tool(name="h")])
+
+
+def function(name: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def of_tools(mode: str, *names: object) -> dict[str, Any]:
+    allowed = {"mode": mode, "tools": [function(name) for name in names]}
+    return {"type": "allowed_tools", "allowed_tools": allowed}
 
 
 @pytest.mark.parametrize(
-    "choice",
+    ("choice", "expected"),
     [
-        "required",
-        {"type": "function", "function": {"name": "f"}},
-        {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
-        {"name": "f"},
+        (None, AUTO),
+        ("auto", AUTO),
+        ("none", NO_CALLS),
+        ("required", ToolChoice(must_call=True)),
+        (function("g"), ToolChoice(must_call=True, callable_tools=("g",), is_single=True)),
+        (of_tools("auto", "h", "f", "h"), ToolChoice(callable_tools=("h", "f"))),
+        (of_tools("required", "g"), ToolChoice(must_call=True, callable_tools=("g",))),
     ],
 )
-def test_forced_calls_are_refused_by_the_fields_name(choice: object) -> None:
-    with pytest.raises(Unsupported) as caught:
-        wants_no_calls(choice, "tool_choice")
-    assert caught.value.param == "tool_choice"
+def test_a_choice_says_what_may_be_called_and_whether_it_must(
+    choice: object, expected: ToolChoice
+) -> None:
+    assert read_choice(choice, TOOLS) == expected
 
 
-@pytest.mark.parametrize("choice", ["any", 5, ["auto"], True])
-def test_what_is_no_choice_is_not_valid(choice: object) -> None:
-    with pytest.raises(BadRequest) as caught:
-        wants_no_calls(choice, "function_call")
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ("any", "tool_choice"),
+        (5, "tool_choice"),
+        (True, "tool_choice"),
+        (["auto"], "tool_choice"),
+        ({"name": "f"}, "tool_choice.type"),
+        ({"type": "function"}, "tool_choice.function"),
+        ({"type": "function", "name": "f"}, "tool_choice.function"),
+        (function(None), "tool_choice.function.name"),
+        (function("missing"), "tool_choice.function.name"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+        (of_tools("any", "f"), "tool_choice.allowed_tools.mode"),
+        (of_tools("auto"), "tool_choice.allowed_tools.tools"),
+        (of_tools("auto", "f", "missing"), "tool_choice.allowed_tools.tools"),
+        (of_tools("auto", "f", 5), "tool_choice.allowed_tools.tools[1].function.name"),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": {}}},
+            "tool_choice.allowed_tools.tools",
+        ),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": ["f"]}},
+            "tool_choice.allowed_tools.tools[0]",
+        ),
+    ],
+)
+def test_a_choice_that_is_not_valid_is_refused_with_its_path(choice: object, param: str) -> None:
+    with pytest.raises(BadRequest, match=r"\.$") as caught:
+        read_choice(choice, TOOLS)
     assert not isinstance(caught.value, Unsupported)
-    assert caught.value.param == "function_call"
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "custom", "custom": {"name": "f"}}, "tool_choice.type"),
+        (
+            {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp"}]},
+            },
+            "tool_choice.allowed_tools.tools[0].type",
+        ),
+    ],
+)
+def test_choices_of_what_is_no_function_are_not_supported(choice: object, param: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        read_choice(choice, TOOLS)
+    assert caught.value.param == param
+
+
+@pytest.mark.parametrize("choice", ["required", function("f"), of_tools("auto", "f")])
+def test_without_tools_no_call_can_be_demanded(choice: object) -> None:
+    with pytest.raises(BadRequest):
+        read_choice(choice, ())
+
+
+def test_the_older_form_names_a_function() -> None:
+    assert read_function_call("none", TOOLS) == NO_CALLS
+    assert read_function_call(None, ()) == read_function_call("auto", TOOLS) == AUTO
+    assert read_function_call({"name": "f"}, TOOLS) == read_choice(function("f"), TOOLS)
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ("required", "function_call"),
+        (5, "function_call"),
+        ({}, "function_call.name"),
+        ({"name": "missing"}, "function_call.name"),
+    ],
+)
+def test_an_older_choice_that_is_not_valid_is_refused(choice: object, param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_function_call(choice, TOOLS)
+    assert caught.value.param == param

@@ -16,7 +16,18 @@ from node.dialects.completions import (
 from node.errors import BadRequest, EngineFault, Unsupported
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from tests.node.dialects.openai_stream import HEAD, chunks, content, last, streamed, whole
+from tests.node.dialects.openai_stream import (
+    HEAD,
+    chunks,
+    content,
+    content_of,
+    end,
+    last,
+    streamed,
+    token,
+    whole,
+    whole_of,
+)
 
 
 def completion(**fields: Any) -> TextRequest:
@@ -71,6 +82,10 @@ def test_a_missing_prompt_is_named() -> None:
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"enable_thinking": False}, "enable_thinking"),
+        ({"thinking": {"type": "enabled"}}, "thinking"),
+        ({"max_thinking_tokens": 0}, "max_thinking_tokens"),
+        ({"thinking_budget": 5}, "thinking_budget"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
         ({"add_special_tokens": False}, "add_special_tokens"),
     ],
@@ -130,3 +145,78 @@ def test_a_failure_is_one_event_and_the_stream_is_not_done() -> None:
     assert json.loads(event.removeprefix(b"data: "))["error"]["message"] == "It broke."
     assert event.endswith(b"\n\n")
     assert b"[DONE]" not in event
+
+
+# --- choices and logprobs --------------------------------------------------------------------
+
+
+def test_logprobs_are_a_count_here() -> None:
+    assert completion().logprobs is completion(logprobs=False).logprobs is None
+    assert completion(logprobs=0).logprobs == 0
+    assert completion(logprobs=5).logprobs == 5
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"logprobs": 6}, "logprobs"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"best_of": 0}, "best_of"),
+    ],
+)
+def test_counts_that_are_not_valid_are_refused(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        completion(**fields)
+    assert not isinstance(caught.value, Unsupported)
+    assert caught.value.param == param
+
+
+def test_all_answers_that_are_sampled_are_told() -> None:
+    assert completion(n=3, best_of=3) == completion(n=3) == completion(n=3, best_of=1)
+    with pytest.raises(Unsupported) as caught:
+        completion(n=2, best_of=3)
+    assert caught.value.param == "best_of"
+
+
+def test_choices_are_told_apart_and_each_has_offsets_of_its_own() -> None:
+    writer = answer(n=2, logprobs=1, stream=True, stream_options={"include_usage": True})
+    he, y = token("hé", -0.5, ("ha", -0.25)), token("y", -1.0, ("y", -1.0))
+    body = b"".join(
+        (
+            writer.parts([content_of(he), content_of(y)], 1),
+            writer.parts([content_of(y)], 0),
+            writer.ending(end(1, 1)),
+            writer.ending(end(0, 0)),
+        )
+    )
+    *told, usage = chunks(body)
+    for chunk in told:
+        # The class is that of a whole answer, where every choice has ended.
+        Completion.model_validate(
+            {**chunk, "choices": [{**chunk["choices"][0], "finish_reason": "stop"}]}
+        )
+    choices = [each["choices"][0] for each in told]
+    assert [each["index"] for each in choices] == [1, 1, 0, 1, 0]
+    assert [each["finish_reason"] for each in choices] == [None, None, None, "stop", "stop"]
+    assert choices[0]["logprobs"] == {
+        "tokens": ["hé"],
+        "token_logprobs": [-0.5],
+        "top_logprobs": [{"ha": -0.25, "hé": -0.5}],
+        "text_offset": [0],
+    }
+    assert [each["logprobs"]["text_offset"] for each in choices[1:3]] == [[2], [0]]
+    assert usage["usage"]["total_tokens"] == 12
+
+
+def test_a_whole_answer_of_choices_and_logprobs_is_valid() -> None:
+    he, y = token("he", -0.5), token("y", -1.0)
+    writer = answer(n=2, logprobs=0)
+    told = Completion.model_validate(whole_of(writer, [[content_of(he), content_of(y)], []]))
+    first, second = told.choices
+    assert (first.index, first.text, second.index, second.text) == (0, "hey", 1, "")
+    assert first.logprobs is not None
+    assert first.logprobs.top_logprobs == [{"he": -0.5}, {"y": -1.0}]
+    assert first.logprobs.text_offset == [0, 2]
+    assert second.logprobs is not None
+    assert second.logprobs.tokens == []

@@ -12,8 +12,9 @@ from node.dialects.completions import COMPLETIONS, read_completion
 from node.dialects.openai_body import REFUSED, usage_fields
 from node.dialects.refusals import IGNORED
 from node.errors import BadRequest, EngineFault, Unsupported
-from node.generate import SamplingParams
+from node.generate import Constraint, ConstraintKind, SamplingParams
 from node.request import TextRequest
+from node.types import RowUsage
 from tests.node.dialects.openai_stream import HEAD, chunks, last
 
 SAMPLING = {
@@ -133,6 +134,18 @@ def test_values_that_ask_for_nothing_pass(
         ({"stream": True, "stream_options": []}, "stream_options"),
         ({"model": ""}, "model"),
         ({"model": 5}, "model"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"n": True}, "n"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"structured_outputs": "a"}, "structured_outputs"),
+        ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_regex": ""}, "guided_regex"),
+        ({"guided_grammar": 5}, "guided_grammar"),
     ],
 )
 def test_a_value_that_is_not_valid_is_refused_with_its_field(
@@ -150,20 +163,19 @@ def test_a_value_that_is_not_valid_is_refused_with_its_field(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"guided_json": {}}, "guided_json"),
-        ({"n": 2}, "n"),
-        ({"n": True}, "n"),
+        ({"response_format": {"type": "grammar"}}, "response_format.type"),
+        ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs.structural_tag"),
+        (
+            {"structured_outputs": {"whitespace_pattern": "a"}},
+            "structured_outputs.whitespace_pattern",
+        ),
+        ({"regex": "a"}, "regex"),
+        ({"grammar": "root ::= a"}, "grammar"),
+        ({"json_schema": {}}, "json_schema"),
+        ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern"),
         ({"best_of": 2}, "best_of"),
-        ({"logprobs": True}, "logprobs"),
-        ({"logprobs": 0}, "logprobs"),
-        ({"top_logprobs": 2}, "top_logprobs"),
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
-        ({"max_thinking_tokens": 5}, "max_thinking_tokens"),
-        ({"thinking_token_budget": 0}, "thinking_token_budget"),
-        ({"reasoning_max_tokens": 5}, "reasoning_max_tokens"),
-        ({"thinking_budget": 5}, "thinking_budget"),
         ({"dry_multiplier": 0.8}, "dry_multiplier"),
         ({"xtc_probability": 0.1}, "xtc_probability"),
         ({"min_tokens": 5}, "min_tokens"),
@@ -183,6 +195,21 @@ def test_what_cannot_be_honoured_is_refused_and_not_ignored(
     with pytest.raises(Unsupported, match=r"\.$") as caught:
         read(**fields)
     assert caught.value.param == param
+
+
+@READERS
+def test_an_answer_is_held_to_one_thing_by_any_name(read: Callable[..., Asked]) -> None:
+    assert read().request.constraint is None
+    held = read(response_format={"type": "json_object"}).request.constraint
+    assert held == Constraint(ConstraintKind.JSON_OBJECT, "response_format")
+    held = read(guided_regex="a+", response_format={"type": "text"}).request.constraint
+    assert held == Constraint(ConstraintKind.REGEX, "guided_regex", "a+")
+
+
+@READERS
+def test_several_answers_are_several_choices(read: Callable[..., Asked]) -> None:
+    assert read().request.choices == read(n=1).request.choices == 1
+    assert read(n=16).request.choices == 16
 
 
 @READERS
@@ -215,5 +242,14 @@ def test_a_body_that_is_no_json_object_is_refused_with_a_sentence(
 def test_usage_counts_cached_and_reasoning_tokens_and_must_be_there() -> None:
     usage = usage_fields(last().usage)
     assert usage["total_tokens"] == 12
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 2}
     with pytest.raises(EngineFault):
         usage_fields(None)
+
+
+def test_reasoning_beyond_its_limit_is_told_where_there_is_some() -> None:
+    over = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=4, reasoning_overflow_tokens=1)
+    assert usage_fields(over)["completion_tokens_details"] == {
+        "reasoning_tokens": 4,
+        "reasoning_overflow_tokens": 1,
+    }

@@ -7,9 +7,11 @@ import pytest
 from openai.types.responses import response_create_params
 
 from node.dialects.base import AnswerHead, Asked, Writer
-from node.dialects.responses import RESPONSES, AskedResponse, ResponsesBody, read_responses
+from node.dialects.responses import AskedResponse, read_responses
+from node.dialects.responses_fields import LOGPROBS, RESPONSES, ResponsesBody
 from node.dialects.responses_input import History
-from node.errors import BadRequest, UnknownItem, Unsupported
+from node.errors import BadRequest, UnknownItem
+from node.generate import Constraint, ConstraintKind
 from node.request import Message, TemplateOptions, TextPart, TextRequest
 
 HI = {"model": "m", "input": "hi"}
@@ -107,6 +109,9 @@ def test_what_codex_sends_is_taken() -> None:
     assert asked.facts.summary == "auto"
 
 
+TOOLS = [{"type": "function", "name": name} for name in "fg"]
+
+
 def part(text: str) -> dict[str, str]:
     return {"type": "input_text", "text": text}
 
@@ -119,14 +124,80 @@ def test_tool_choice_none_shows_the_model_no_tools() -> None:
     assert [shown["name"] for shown in asked.facts.tool_set.shown] == ["f"]
 
 
+def test_a_call_can_be_forced_of_any_tool_or_of_one() -> None:
+    asked = read(tools=TOOLS, tool_choice="required")
+    assert (asked.request.must_call, asked.request.callable_tools) == (True, None)
+    assert asked.request.parallel_tool_calls
+    assert asked.facts.tool_choice == "required"
+    assert not request(
+        tools=TOOLS, tool_choice="required", parallel_tool_calls=False
+    ).parallel_tool_calls
+    chosen = {"type": "function", "name": "g"}
+    asked = read(tools=TOOLS, tool_choice=chosen)
+    assert (asked.request.must_call, asked.request.callable_tools) == (True, ("g",))
+    assert not asked.request.parallel_tool_calls
+    assert asked.facts.tool_choice == chosen
+
+
+@pytest.mark.parametrize(("mode", "must"), [("auto", False), ("required", True)])
+def test_allowed_tools_narrow_what_is_called_and_not_what_is_shown(mode: str, must: bool) -> None:
+    chosen = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "g"}]}
+    asked = read(tools=TOOLS, tool_choice=chosen)
+    assert (asked.request.must_call, asked.request.callable_tools) == (must, ("g",))
+    assert [tool.name for tool in asked.request.tools] == ["f", "g"]
+    assert asked.request.parallel_tool_calls
+    assert asked.facts.tool_choice == chosen
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, None]}}}
+
+
+def test_a_format_holds_the_text() -> None:
+    shape = {"type": "json_schema", "name": "n", "strict": True, "schema": SCHEMA}
+    asked = read(text={"format": shape})
+    assert asked.request.constraint == Constraint(
+        ConstraintKind.JSON_SCHEMA, "text.format.schema", json.dumps(SCHEMA)
+    )
+    asked = read(text={"format": {"type": "json_object"}})
+    assert asked.request.constraint == Constraint(ConstraintKind.JSON_OBJECT, "text.format")
+    assert request(text={"format": {"type": "text"}}).constraint is None
+    assert request(text={}).constraint is None
+
+
 @pytest.mark.parametrize(
-    "choice",
-    ["required", {"type": "function", "name": "f"}, {"type": "allowed_tools", "mode": "auto"}],
+    ("fields", "tokens"),
+    [
+        ({}, None),
+        ({"reasoning": {"max_tokens": 0}}, 0),
+        ({"max_thinking_tokens": 17, "reasoning": {"max_tokens": 17}}, 17),
+        ({"thinking_token_budget": 1}, 1),
+        ({"thinking_budget": 2}, 2),
+        ({"reasoning_max_tokens": 3}, 3),
+        ({"max_thinking_tokens": -1}, 2**31 - 1),
+    ],
 )
-def test_choices_that_force_or_narrow_are_refused(choice: object) -> None:
-    with pytest.raises(Unsupported) as caught:
-        read(tools=[{"type": "function", "name": "f"}], tool_choice=choice)
-    assert caught.value.param == "tool_choice"
+def test_reasoning_is_limited_by_any_of_its_names(
+    fields: dict[str, Any], tokens: int | None
+) -> None:
+    assert request(**fields).thinking_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "logprobs"),
+    [
+        ({}, None),
+        ({"top_logprobs": 0}, None),
+        ({"include": [LOGPROBS]}, 0),
+        ({"include": [LOGPROBS], "top_logprobs": 20}, 20),
+        ({"top_logprobs": 2}, 2),
+    ],
+)
+def test_probabilities_are_told_where_they_are_included(
+    fields: dict[str, Any], logprobs: int | None
+) -> None:
+    asked = read(**fields)
+    assert asked.request.logprobs == logprobs
+    assert not asked.facts.seals_reasoning
 
 
 @pytest.mark.parametrize(
@@ -137,10 +208,13 @@ def test_choices_that_force_or_narrow_are_refused(choice: object) -> None:
         ("prompt", {"id": "p"}),
         ("truncation", "auto"),
         ("max_tool_calls", 1),
-        ("top_logprobs", 2),
         ("service_tier", "flex"),
         ("n", 2),
-        ("max_thinking_tokens", 10),
+        ("logprobs", True),
+        ("guided_json", {"type": "object"}),
+        ("guided_regex", "a+"),
+        ("structured_outputs", {"regex": "a+"}),
+        ("output_format", {"type": "json_object"}),
         ("prompt_cache_options", {"mode": "explicit"}),
         ("max_tokens", 10),
         ("response_format", {"type": "json_object"}),
@@ -160,9 +234,17 @@ def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: object) -
         ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format"),
+        ({"text": {"format": {"type": "json_schema", "schema": []}}}, "text.format.schema"),
+        ({"text": {"format": {}}}, "text.format.type"),
+        ({"reasoning": {"max_tokens": -2}}, "reasoning.max_tokens"),
+        ({"thinking_budget": 1, "reasoning": {"max_tokens": 2}}, "reasoning.max_tokens"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": -1}, "top_logprobs"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "some"}, "tool_choice"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"include": ["message.output_text.logprobs"]}, "include[0]"),
         ({"include": ["everything"]}, "include[0]"),
         ({"stream_options": {}}, "stream_options"),
         (

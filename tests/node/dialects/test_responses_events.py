@@ -16,7 +16,7 @@ from node.dialects.responses_input import messages_of
 from node.errors import EngineDied, EngineFault, ModelBusy, NodeError
 from node.protocol.messages import FinishReason
 from node.request import Message, ToolCall
-from node.types import Accepted, Part
+from node.types import Accepted, Alternative, Part, PartKind, RowUsage, TokenLogprob
 from tests.node.dialects.openai_stream import (
     HEAD,
     call,
@@ -356,3 +356,119 @@ def test_parts_of_one_step_are_told_as_if_each_came_by_itself() -> None:
 def test_a_collected_answer_without_accounts_is_a_fault() -> None:
     with pytest.raises(EngineFault):
         writer().whole([Collected()])
+
+
+# --- probabilities ---------------------------------------------------------------------------
+
+TORN = Alternative("\ufffd", b"\xc3", -0.25)
+SAID = TokenLogprob(Alternative("Yes", b"Yes", -0.5), (Alternative("Yes", b"Yes", -0.5), TORN))
+NEXT = TokenLogprob(Alternative(".", b".", -1.5))
+PROBABLE = [
+    reasoning("Hm."),
+    Part(PartKind.CONTENT, "Yes", logprobs=(SAID,)),
+    content(" "),
+    Part(PartKind.CONTENT, ".", logprobs=(NEXT, NEXT)),
+]
+SAID_FIELDS = {
+    "token": "Yes",
+    "bytes": [89, 101, 115],
+    "logprob": -0.5,
+    "top_logprobs": [
+        {"token": "Yes", "bytes": [89, 101, 115], "logprob": -0.5},
+        {"token": "\ufffd", "bytes": [195], "logprob": -0.25},
+    ],
+}
+NEXT_FIELDS = {"token": ".", "bytes": [46], "logprob": -1.5, "top_logprobs": []}
+INCLUDE = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+
+
+def test_probabilities_come_with_the_deltas_and_all_of_them_with_what_is_done() -> None:
+    found = events(streamed(writer(**INCLUDE), PROBABLE))
+    by_kind: dict[str, list[Any]] = {}
+    for event in found:
+        by_kind.setdefault(event["type"], []).append(event)
+    deltas = by_kind["response.output_text.delta"]
+    assert [event["logprobs"] for event in deltas] == [[SAID_FIELDS], [], [NEXT_FIELDS] * 2]
+    every = [SAID_FIELDS, NEXT_FIELDS, NEXT_FIELDS]
+    (done,) = by_kind["response.output_text.done"]
+    assert done["logprobs"] == every
+    assert by_kind["response.content_part.done"][-1]["part"]["logprobs"] == every
+    assert by_kind["response.content_part.added"][-1]["part"]["logprobs"] == []
+    response = found[-1]["response"]
+    assert response["output"][1]["content"][0]["logprobs"] == every
+    assert response["top_logprobs"] == 2
+    assert without_time(response) == without_time(whole(writer(**INCLUDE), PROBABLE))
+
+
+def test_the_clients_own_reader_reads_probabilities() -> None:
+    def use(client: openai.OpenAI) -> Any:
+        with client.responses.stream(model="m", input="hi") as stream:
+            for _ in stream:
+                pass
+            return stream.get_final_response()
+
+    response = with_client(streamed(writer(**INCLUDE), PROBABLE), use)
+    said = response.output[1].content[0].logprobs[0]
+    assert (said.token, said.logprob, said.bytes) == ("Yes", -0.5, [89, 101, 115])
+    assert [other.token for other in said.top_logprobs] == ["Yes", "\ufffd"]
+
+
+def test_an_answer_with_probabilities_is_given_back_without_them() -> None:
+    output = whole(writer(**INCLUDE), PROBABLE)["output"]
+    assert messages_of(output) == (Message("assistant", "Yes .", "Hm."),)
+
+
+# --- what was asked --------------------------------------------------------------------------
+
+SHAPE = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (None, {"type": "text"}),
+        ({"type": "text"}, {"type": "text"}),
+        ({"type": "json_object"}, {"type": "json_object"}),
+        ({**SHAPE, "strict": False}, {**SHAPE, "strict": False, "description": None}),
+        (SHAPE, {**SHAPE, "strict": True, "description": None}),
+        (
+            {"type": "json_schema", "schema": {}},
+            {"type": "json_schema", "name": "schema", "schema": {}, "strict": True},
+        ),
+    ],
+)
+def test_the_response_repeats_the_format(asked: object, told: dict[str, Any]) -> None:
+    response = whole(writer(text={"format": asked}), [])
+    RESPONSE.validate_python(response)
+    assert response["text"]["format"] == {**response["text"]["format"], **told}
+    assert response["text"]["verbosity"] == "medium"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "auto",
+        "none",
+        "required",
+        {"type": "function", "name": "find"},
+        {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "function", "name": "find"}],
+        },
+    ],
+)
+def test_the_response_repeats_the_choice_of_tools(choice: object) -> None:
+    response = whole(writer(tool_choice=choice), [])
+    RESPONSE.validate_python(response)
+    assert response["tool_choice"] == choice
+
+
+def test_the_response_tells_the_limit_of_the_reasoning_and_what_went_beyond_it() -> None:
+    response = whole(writer(thinking_budget=3), [])
+    assert response["reasoning"] == {"effort": None, "summary": None, "max_tokens": 3}
+    own = writer()
+    usage = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=4, reasoning_overflow_tokens=1)
+    (*_, end) = events(streamed(own, TURN[:1], last(usage=usage)))
+    details = end["response"]["usage"]["output_tokens_details"]
+    assert details == {"reasoning_tokens": 4, "reasoning_overflow_tokens": 1}

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from node.dialects.responses_tools import model_name, read_tool_set
+from node.dialects.responses_tools import model_name, read_choice, read_tool_set
+from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
 from node.errors import BadRequest, Unsupported
 
 
@@ -105,3 +106,92 @@ def test_bad_tools_are_refused_by_path(tools: object, path: str) -> None:
     with pytest.raises(BadRequest) as caught:
         read_tool_set(tools)
     assert caught.value.param == path
+
+
+SET = read_tool_set([function("f"), namespace("mail", function("send"), function("read"))])
+
+
+def test_a_function_says_where_its_schema_is() -> None:
+    params = ["tools[0].parameters", "tools[1].tools[0].parameters", "tools[1].tools[1].parameters"]
+    assert [tool.param for tool in SET.tools] == params
+
+
+def one(name: str) -> ToolChoice:
+    return ToolChoice(must_call=True, callable_tools=(name,), is_single=True)
+
+
+@pytest.mark.parametrize(
+    ("choice", "meant"),
+    [
+        (None, AUTO),
+        ("auto", AUTO),
+        ("none", NO_CALLS),
+        ("required", ToolChoice(must_call=True)),
+        (function("f"), one("f")),
+        (function("send", namespace="mail"), one("mail__send")),
+        (function("mail__send"), one("mail__send")),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [function("f"), function("read", namespace="mail"), function("f")],
+            },
+            ToolChoice(callable_tools=("f", "mail__read")),
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [function("f")]},
+            ToolChoice(must_call=True, callable_tools=("f",)),
+        ),
+    ],
+)
+def test_a_choice_says_what_may_and_what_must_be_called(choice: object, meant: ToolChoice) -> None:
+    assert read_choice(choice, SET.tools) == meant
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ("f", "tool_choice"),
+        (1, "tool_choice"),
+        ({}, "tool_choice.type"),
+        (function("send"), "tool_choice.name"),
+        ({"type": "function"}, "tool_choice.name"),
+        ({"type": "function", "function": {"name": "f"}}, "tool_choice.name"),
+        ({"type": "allowed_tools", "tools": [function("f")]}, "tool_choice.mode"),
+        ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": ["f"]}, "tool_choice.tools[0]"),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [function("f"), function("g")]},
+            "tool_choice.tools",
+        ),
+    ],
+)
+def test_a_choice_of_what_is_not_there_is_refused_by_path(choice: object, param: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_choice(choice, SET.tools)
+    assert caught.value.param == param
+    assert not isinstance(caught.value, Unsupported)
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "web_search"}, "tool_choice.type"),
+        ({"type": "custom", "name": "f"}, "tool_choice.type"),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]},
+            "tool_choice.tools[0].type",
+        ),
+    ],
+)
+def test_a_choice_of_no_function_is_not_supported(choice: object, param: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        read_choice(choice, SET.tools)
+    assert caught.value.param == param
+
+
+def test_a_call_cannot_be_forced_without_tools() -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_choice("required", ())
+    assert caught.value.param == "tool_choice"

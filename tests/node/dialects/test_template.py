@@ -5,9 +5,9 @@ import inspect
 
 import pytest
 
-from node.dialects.template import RESERVED_KWARGS, template_options
+from node.dialects.template import template_options
 from node.errors import BadRequest
-from node.request import TemplateOptions
+from node.request import RESERVED_KWARGS, TemplateOptions
 from node.template.chat_template import import_transformers
 
 

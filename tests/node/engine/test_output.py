@@ -68,10 +68,54 @@ def test_markers_are_tokens_where_the_vocabulary_has_them() -> None:
     ]
 
 
-def test_reasoning_tokens_are_counted_with_their_markers() -> None:
+def test_tokens_are_reasoning_from_behind_its_begin_to_its_end() -> None:
     read = reader()
     said(read, token("<think>"), spelled("abc"), token("</think>"), spelled("defg"))
-    assert read.reasoning_tokens == 5
+    assert read.reasoning_tokens == 4
+
+
+def test_a_prompt_that_has_begun_the_reasoning_is_within_it() -> None:
+    read = reader(OutputFormat("think", "hermes", "<|im_start|>assistant\n<think>\n", TOOLS))
+    assert read.in_reasoning
+    said(read, spelled("abc"), token("</think>"), spelled("defg"))
+    assert read.reasoning_tokens == 4
+
+
+def test_a_marker_behind_a_torn_character_is_one() -> None:
+    euro = spelled("€")
+    told = said(reader(), token("<think>"), spelled("a"), euro[:2], token("</think>"), spelled("b"))
+    assert told == [Part(PartKind.REASONING, "a\ufffd"), Part(PartKind.CONTENT, "b")]
+
+
+def test_a_call_within_the_reasoning_ends_where_it_is_said_to() -> None:
+    read = reader()
+    said_so_far = token("<think>") + token("<tool_call>") + spelled('{"name": "f", "arg": "')
+    parts = [part for number in said_so_far for part in read.read(number)]
+    read.end_block()
+    assert read.in_reasoning
+    parts += read.read(token("</think>")[0])
+    assert not read.in_reasoning
+    assert "".join(part.text for part in parts) == '<tool_call>{"name": "f", "arg": "'
+
+
+def test_text_of_a_call_that_is_cut_is_read_no_more_as_one() -> None:
+    read = reader(FORMAT)
+    parts = [
+        part for number in token("<tool_call>") + spelled('{"a": "') for part in read.read(number)
+    ]
+    assert read.block_text == '<tool_call>{"a": "'
+    read.end_block()
+    call = spelled('<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+    parts += said(read, token("<tool_call>"), call[len("<tool_call>") :])
+    assert [part.text for part in parts] == ['<tool_call>{"a": "', "", "{}"]
+    assert read.block_text == ""
+
+
+def test_where_no_call_is_read_none_can_be_cut() -> None:
+    for read in (reader(), reader(None)):
+        read.end_block()
+        assert read.block_text == ""
+        assert said(read, spelled("ab")) == [Part(PartKind.CONTENT, "ab")]
 
 
 def test_a_call_is_read_from_tokens_and_from_text_alike() -> None:

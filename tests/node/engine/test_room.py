@@ -14,13 +14,13 @@ def room(live_bytes: int = 1000, stored_bytes: int = 500) -> Room:
 def test_a_row_alone_may_take_what_stored_kv_has_too() -> None:
     assert room().longest_tokens(4000) == 1500
     assert room().longest_tokens(800) == 800
-    assert room().admits([], [], 1400)
+    assert room().admits([], [], [1400])
 
 
 def test_beside_others_rows_keep_to_the_live_share() -> None:
-    assert room().admits([Companions((300,))], [300], 300)
-    assert not room().admits([Companions((300,))], [300], 500), "three rows of 500"
-    assert not room().admits([], [600], 500)
+    assert room().admits([Companions((300,))], [300], [300])
+    assert not room().admits([Companions((300,))], [300], [500]), "three rows of 500"
+    assert not room().admits([], [600], [500])
 
 
 def test_rows_are_projected_as_padded_as_they_will_be() -> None:
@@ -45,4 +45,4 @@ def test_stored_kv_gives_way_to_what_is_live_beyond_its_share() -> None:
 def test_without_a_lease_nothing_is_limited() -> None:
     unleased = Room(MemoryLease(0, 0, 0), live_bytes=lambda tokens: tokens, weight_bytes=1)
     assert unleased.longest_tokens(1 << 20) == 1 << 20
-    assert unleased.admits([Companions((1 << 30,))], [], 1 << 30)
+    assert unleased.admits([Companions((1 << 30,))], [], [1 << 30])

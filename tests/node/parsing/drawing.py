@@ -5,6 +5,7 @@ The vocabulary has a token for each byte, and one for each marker.
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ from node.types import Part
 
 END = "<|end-of-text|>"
 _CLOSING = frozenset(b'"}]>)\n')
+_SPACE = frozenset(b" \t\n")
 _WORDS = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789 ")
 
 Piece = tuple[str | bytes, bool]
@@ -58,6 +60,28 @@ class Drawer:
             assert matcher.consume_token(token), matcher.get_error()
         return None
 
+    def cut(self, text: str) -> list[Piece]:
+        """The text as pieces."""
+        pattern = "|".join(map(re.escape, sorted(self.markers, key=len, reverse=True)))
+        cuts = re.split(f"({pattern})", text) if pattern else [text]
+        pieces: list[Piece] = []
+        for each in cuts:
+            if each in self.markers:
+                pieces.append((each, True))
+            else:
+                pieces.extend((bytes([byte]), False) for byte in each.encode())
+        return pieces
+
+    def takes(self, grammar: str, pieces: Sequence[Piece]) -> bool:
+        """Whether an output of these pieces is one of the grammar, at its end."""
+        matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        for piece, is_marker in pieces:
+            token = self.tokens[str(piece)] if is_marker else bytes(piece)[0]  # type: ignore[arg-type]
+            if not _allows(matcher, token) or not matcher.consume_token(token):
+                return False
+        return bool(matcher.is_accepting())
+
     def parts(self, output: OutputFormat, pieces: Sequence[Piece]) -> list[Part]:
         """What the text machine reads of them."""
         machine = TextMachine(output, (), frozenset(self.markers), "u")
@@ -85,6 +109,11 @@ def text_of(pieces: Sequence[Piece]) -> str:
     return data.decode("utf-8", "replace")
 
 
+def _allows(matcher: Any, token: int) -> bool:
+    bits = matcher.compute_bitmask()
+    return bool(bits[token // 8] >> (token % 8) & 1)
+
+
 def _pick(matcher: Any, source: random.Random) -> int:
     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
     allowed = np.nonzero(np.unpackbits(bits, bitorder="little"))[0].tolist()
@@ -93,10 +122,13 @@ def _pick(matcher: Any, source: random.Random) -> int:
         return int(allowed[0])
     if allowed[-1] >= 256 and source.random() < 0.5:
         return int(source.choice([token for token in allowed if token >= 256]))
-    closing = [token for token in allowed if token < 256 and _byte(token)[0] in _CLOSING]
+    closing = [token for token in allowed if token in _CLOSING]
     if closing and source.random() < 0.3:
         return int(source.choice(closing))
-    words = [token for token in allowed if token < 256 and _byte(token)[0] in _WORDS]
+    visible = [token for token in allowed if token not in _SPACE]
+    if visible and source.random() < 0.8:
+        allowed = visible
+    words = [token for token in allowed if token in _WORDS]
     return int(source.choice(words if words and source.random() < 0.8 else allowed))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from node.dialects.base import Collected, Segment
 from node.generate import OutputFormat, ToolSchema
-from node.parsing.format import Marked
+from node.parsing.marked import Marked
 from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
 from node.parsing.source import HELD_LENGTH

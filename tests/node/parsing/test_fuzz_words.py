@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from node.dialects.base import Segment
 from node.generate import OutputFormat
-from node.parsing.format import Marked
+from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
 from node.types import PartKind
 from tests.node.parsing.test_fuzz import TOOLS, cuts, fragments, joined, read

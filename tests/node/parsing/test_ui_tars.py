@@ -33,6 +33,11 @@ def test_an_action_may_be_a_tool_of_its_own() -> None:
     assert read(text, tool_calls="ui_tars").calls == (("find", {"where": "/a"}),)
 
 
+def test_a_text_that_looks_like_a_point_stays_text_where_text_may_stand() -> None:
+    text = "Action: find(where='(10,20)')"
+    assert read(text, tool_calls="ui_tars").calls == (("find", {"where": "(10,20)"}),)
+
+
 @pytest.mark.parametrize("text", ["Hello. Action: none", "Action: none", "Action: click(", "Hi"])
 def test_what_is_no_action_stays_text(text: str) -> None:
     assert said(text) == Said(text)

@@ -1,0 +1,211 @@
+"""What the answers of a request are held to: grammars of their whole output, made of what the
+request asks for and of how the model's formats spell it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from node.engine.grammar import Compiler, Grammar
+from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.parsing.format import Grammar as Layout
+from node.parsing.held_schema import NotHeld
+from node.parsing.lark import Lark
+from node.parsing.registry import grammar_for
+from node.parsing.selection import NONE
+
+_ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
+_ANY_TEXT = r"(.|\n)*"
+_OWN, _CLIENTS = "answer", "client"
+"""Names of our grammar and the client's, which refers to rules of its own only."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAnswer:
+    """The grammars of an output: the first two, or that of its calls alone."""
+
+    at_begin: Grammar | None
+    """Of all of it; behind what begins reasoning, anything."""
+    behind_reasoning: Grammar | None
+    straddling: frozenset[int] = frozenset()
+    """Tokens that could end the reasoning and go on with more text."""
+    calls: Grammar | None = None
+    """Of a block of calls, where one begins in an answer that is free."""
+    openers: tuple[str, ...] = ()
+    """What such a block begins with: a token of its own."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether there is nothing that it holds."""
+        return self.at_begin is None and self.calls is None
+
+
+def is_held(request: GenerateRequest) -> bool:
+    """Whether the answer or its calls have a grammar."""
+    return request.constraint is not None or _must_call(request) or _has_strict_calls(request)
+
+
+def spelling_of(output: OutputFormat) -> Layout:
+    """How the output is laid out."""
+    return grammar_for(output.reasoning, output.tool_calls, reads_calls=reads_calls(output))
+
+
+def reads_calls(output: OutputFormat) -> bool:
+    """Whether calls are read out of it."""
+    return bool(output.tools) and output.tool_calls != NONE
+
+
+def compile_answer(
+    compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
+) -> HeldAnswer:
+    """The grammars of a request that `is_held`; `tokens` are ids of added tokens by their text.
+    Runs in the compiler's thread. Raises `NotHeld`."""
+    draft = _Draft(compiler, request, tokens)
+    try:
+        return draft.compile()
+    except NotHeld as error:
+        loose = draft.without_loose_schemas(error)
+        return loose.compile()
+
+
+class _Draft:
+    """The grammars of one request, while they are made."""
+
+    def __init__(
+        self, compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
+    ) -> None:
+        self._compiler = compiler
+        self._request = request
+        self._tokens = tokens
+        self._constraint = None if _must_call(request) else request.constraint
+
+    @property
+    def _param(self) -> str:
+        """The field that most of it is for."""
+        if self._constraint is not None:
+            return self._constraint.param
+        output = self._request.output
+        return "tool_choice" if output is None else output.must_call_param
+
+    def compile(self) -> HeldAnswer:
+        output = self._request.output
+        if output is not None and self._constraint is None and not output.must_call:
+            return self._calls_alone(output)
+        if output is None:
+            lark = Lark(self._tokens)
+            plain = self._compiled(lark, self._content(lark))
+            return HeldAnswer(plain, plain)
+        at_begin = self._output(output, output.prompt_tail)
+        return HeldAnswer(at_begin, self._output(output, None), self._straddling(output))
+
+    def without_loose_schemas(self, error: NotHeld) -> "_Draft":
+        """The draft with any arguments where a schema cannot be held that need not be. Raises what
+        is wrong, with the field at fault, where that does not help."""
+        output, constraint = self._request.output, self._constraint
+        if constraint is not None:
+            lark = Lark(self._tokens)
+            self._compiled(lark, self._content(lark))
+        if output is None:
+            raise error
+        tools: list[ToolSchema] = []
+        for tool in output.tools:
+            try:
+                lark = Lark(self._tokens)
+                self._compiled(lark, self._calls(lark, output, (tool,), None), tool.param)
+                tools.append(tool)
+            except NotHeld as own:
+                if own.param != tool.param:
+                    # No fault of the schema: the format's calls cannot be held.
+                    raise NotHeld(str(own), self._param) from own
+                if output.must_call or tool.strict:
+                    raise
+                tools.append(msgspec.structs.replace(tool, parameters=_ANY_ARGUMENTS))
+        if tools == list(output.tools):
+            raise error
+        output = msgspec.structs.replace(output, tools=tuple(tools))
+        request = msgspec.structs.replace(self._request, output=output)
+        return _Draft(self._compiler, request, self._tokens)
+
+    def _output(self, output: OutputFormat, prompt_tail: str | None) -> Grammar:
+        """Of the output, or behind its reasoning where `prompt_tail` is None."""
+        lark, spelling = Lark(self._tokens), spelling_of(output)
+        ways = []
+        if self._constraint is not None:
+            ways.append(spelling.spell_text(lark, self._content(lark), prompt_tail))
+        if reads_calls(output) or output.must_call:
+            ways.append(self._calls(lark, output, output.tools, prompt_tail))
+        if prompt_tail is not None and output.reasoning != NONE:
+            for opening in spelling.reasoning_openings(prompt_tail):
+                # A token that begins the reasoning may say some of it.
+                ways.append(f"{lark.text(opening)} {lark.regex(_ANY_TEXT)}")
+        return self._compiled(lark, lark.one_of(ways))
+
+    def _calls(
+        self,
+        lark: Lark,
+        output: OutputFormat,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+    ) -> str:
+        spelling = spelling_of(output)
+        parallel = output.parallel_calls
+        return spelling.spell_answer_calls(lark, tools, prompt_tail, parallel=parallel)
+
+    def _calls_alone(self, output: OutputFormat) -> HeldAnswer:
+        """Of calls that need not come: nothing where the format does not say with a token that one
+        begins, since any other text may be no call."""
+        lark, spelling = Lark(self._tokens), spelling_of(output)
+        tokens = tuple(self._tokens)
+        openers = tuple(each for each in spelling.openers if each.startswith(tokens))
+        if not openers:
+            return HeldAnswer(None, None)
+        calls = self._compiled(lark, self._calls(lark, output, output.tools, None))
+        return HeldAnswer(None, None, calls=calls, openers=openers)
+
+    def _content(self, lark: Lark) -> str:
+        assert self._constraint is not None
+        return _content(lark, self._constraint)
+
+    def _compiled(self, lark: Lark, start: str, param: str | None = None) -> Grammar:
+        text, constraint = lark.grammar(start), self._constraint
+        if param is None and constraint is not None and constraint.kind is ConstraintKind.LARK:
+            grammars = [
+                {"name": _OWN, "lark_grammar": text},
+                {"name": _CLIENTS, "lark_grammar": constraint.text},
+            ]
+            text = json.dumps({"grammars": grammars})
+        return self._compiler.compile(text, param or self._param)
+
+    def _straddling(self, output: OutputFormat) -> frozenset[int]:
+        if output.reasoning == NONE:
+            return frozenset()
+        ends = [end for end in spelling_of(output).reasoning_ends if end not in self._tokens]
+        beyond = (self._compiler.tokens_beyond(end[-1]) for end in ends)
+        return frozenset().union(*beyond)
+
+
+def _must_call(request: GenerateRequest) -> bool:
+    return request.output is not None and request.output.must_call
+
+
+def _has_strict_calls(request: GenerateRequest) -> bool:
+    output = request.output
+    return output is not None and reads_calls(output) and any(tool.strict for tool in output.tools)
+
+
+def _content(lark: Lark, constraint: Constraint) -> str:
+    """The expression of a text that the constraint allows. Raises `NotHeld`."""
+    match constraint.kind:
+        case ConstraintKind.JSON_OBJECT:
+            return lark.json({"type": "object"}, constraint.param)
+        case ConstraintKind.JSON_SCHEMA:
+            return lark.json(json.loads(constraint.text), constraint.param)
+        case ConstraintKind.REGEX:
+            return lark.regex(constraint.text)
+        case ConstraintKind.CHOICE:
+            # Markup within them is text like any.
+            plain = Lark({})
+            return lark.one_of([plain.text(text) for text in json.loads(constraint.text)])
+        case ConstraintKind.LARK:
+            return f"@{_CLIENTS}"

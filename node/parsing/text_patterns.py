@@ -1,0 +1,168 @@
+"""What a schema says of strings, as patterns of all of a text, of the syntax of Rust's regex
+crate."""
+
+import re
+
+from node.parsing.held_values import Flat, Place
+
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\r\x0b\x0c"}
+"""Of ASCII only, as the standard has it; some validators take more."""
+_ANY = r"[^\n\r\u2028\u2029]"
+_LETTERS = frozenset("nrtfvDWS")
+_PIECE = re.compile(
+    r"(?P<escape>\\(?:u\{[0-9a-fA-F]{1,6}\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[pP]\{\w+\}|.))"
+    r"|(?P<group>\(\??:?)|(?P<repeat>\{\d+(?:,\d*)?\})|(?P<other>.)",
+    re.DOTALL,
+)
+_MOST_REPEATS = 2000
+
+_DATE = (
+    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_TIME = (
+    r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?"
+    r"(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_LABEL = r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,30}[0-9A-Za-z])?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,4}}"
+_BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_ATOM = r"[0-9A-Za-z_+-]{1,30}"
+_IN_URI = r"(?:[0-9A-Za-z._~!$'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*"
+_URI = (
+    rf"[a-z][a-z0-9+.-]{{0,15}}://{_HOST}(?::[1-9][0-9]{{0,3}})?"
+    rf"(?:/{_IN_URI})?(?:\?{_IN_URI})?(?:#{_IN_URI})?"
+)
+_EMAIL = rf"{_ATOM}(?:\.{_ATOM}){{0,3}}@{_HOST}"
+_POINTER = r"(?:/(?:[^/~]|~[01])*)*"
+_FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": r"P(?:[0-9]{1,6}[YMWD]|T[0-9]{1,6}[HMS])",
+    "email": _EMAIL,
+    "idn-email": _EMAIL,
+    "hostname": _HOST,
+    "idn-hostname": _HOST,
+    "ipv4": rf"{_BYTE}(?:\.{_BYTE}){{3}}",
+    "ipv6": r"(?:[0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}|::(?:[0-9a-fA-F]{1,4})?",
+    "uri": _URI,
+    "uri-reference": _URI,
+    "iri": _URI,
+    "iri-reference": _URI,
+    "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "json-pointer": _POINTER,
+}
+"""Texts that are surely of the format; not all of them."""
+_OTHER_FORMATS = frozenset(("regex", "uri-template", "relative-json-pointer"))
+
+
+def length_of(flat: Flat) -> str:
+    """How often a character may come, as a pattern's repetition."""
+    fewest, most = int(flat.get("minLength", 0)), flat.get("maxLength")
+    return f"{{{fewest},{'' if most is None else int(most)}}}"
+
+
+def has_length(flat: Flat) -> bool:
+    return "minLength" in flat or "maxLength" in flat
+
+
+def patterns_of(flat: Flat, place: Place) -> list[str]:
+    """The patterns that a string has to match, all of them; none where any will do. Values that
+    are listed are not looked at. Raises `NotHeld`."""
+    patterns = []
+    if has_length(flat):
+        patterns.append(rf"(.|\n){length_of(flat)}")
+    if "pattern" in flat:
+        patterns.append(_whole(flat["pattern"], place))
+    form = flat.get("format")
+    if form in _OTHER_FORMATS:
+        raise place.not_held(f"the format {form}")
+    if form in _FORMATS:
+        patterns.append(_FORMATS[form])
+    return patterns
+
+
+def is_held_text(flat: Flat, place: Place) -> bool:
+    """Whether it says more of strings than that they are some. Raises `NotHeld`."""
+    return "enum" in flat or bool(patterns_of(flat, place))
+
+
+def values_of(flat: Flat) -> list[str]:
+    """The strings that are listed and fit."""
+    return [
+        each
+        for each in flat.get("enum", ())
+        if isinstance(each, str)
+        and flat.get("minLength", 0) <= len(each) <= flat.get("maxLength", len(each))
+        and re.search(flat.get("pattern", ""), each)
+    ]
+
+
+def _whole(pattern: object, place: Place) -> str:
+    """A schema's pattern, which may match anywhere, as one of all of a text."""
+    refused = place.not_held(f"the pattern {pattern}")
+    if not isinstance(pattern, str):
+        raise refused
+    inner = pattern.removeprefix("^")
+    begins, ends = inner != pattern, bool(re.search(r"(?<!\\)(?:\\\\)*\$\Z", inner))
+    inner = inner[:-1] if ends else inner
+    try:
+        re.compile(pattern)
+        held, has_choice = _translated(inner)
+    except (re.error, ValueError):
+        raise refused from None
+    if has_choice and (begins or ends):
+        raise refused
+    before, after = ("" if begins else r"(.|\n)*"), ("" if ends else r"(.|\n)*")
+    return f"{before}(?:{held}){after}"
+
+
+def _translated(pattern: str) -> tuple[str, bool]:
+    """(the pattern in the other syntax, whether it is a choice at its top). Raises `ValueError`
+    where it cannot say the same."""
+    pieces: list[str] = []
+    depth, in_class, has_choice = 0, False, False
+    for found in _PIECE.finditer(pattern):
+        piece = found[0]
+        if found["escape"]:
+            pieces.append(_escape(piece, in_class=in_class))
+        elif in_class:
+            in_class = piece != "]"
+            pieces.append(_in_class(piece, pieces[-1]))
+        else:
+            depth += piece.startswith("(") - (piece == ")")
+            in_class = piece == "["
+            has_choice = has_choice or (piece == "|" and not depth)
+            pieces.append(_outside(piece, is_repeat=bool(found["repeat"])))
+    return "".join(pieces), has_choice
+
+
+def _outside(piece: str, *, is_repeat: bool) -> str:
+    """Outside of brackets."""
+    if is_repeat and max(map(int, re.findall(r"\d+", piece))) > _MOST_REPEATS:
+        raise ValueError(piece)
+    if piece in ("^", "$", "(?"):
+        raise ValueError(piece)
+    return {".": _ANY, "{": r"\{", "}": r"\}"}.get(piece, piece)
+
+
+def _in_class(piece: str, before: str) -> str:
+    """Within brackets, where the other syntax gives a meaning to more."""
+    if (piece == "]" and before in ("[", "^")) or piece == before == "-":
+        raise ValueError(piece)
+    if piece == "^" and before == "[":
+        return piece
+    return re.sub(r"[\[&~^]", lambda found: "\\" + found[0], piece)
+
+
+def _escape(piece: str, *, in_class: bool) -> str:
+    char = piece[1:2]
+    if char in _CLASSES:
+        return _CLASSES[char] if in_class else f"[{_CLASSES[char]}]"
+    if len(piece) == 2 and char.isalnum() and char not in _LETTERS:
+        # Edges of words, and what groups have matched.
+        raise ValueError(piece)
+    if char == "u" and piece[2] != "{":
+        return f"\\u{{{piece[2:]}}}"
+    return "\\x0b" if piece == "\\v" else piece

@@ -1,0 +1,71 @@
+"""Thinking budgets: a model without sense never ends its reasoning; the engine does."""
+
+from collections.abc import Iterator
+
+from node.generate import GenerateRequest, OutputFormat
+from node.parsing.registry import grammar_for, reasoning_names
+from node.types import PartKind
+from tests.conformance.random_model import Drawn, RandomModel, random_model
+from tests.conformance.result import Result
+
+BUDGETS = (0, 1, 17, None)
+MAX_TOKENS = 160
+_TOOL_CALLS = "none"
+
+
+def check_budgets() -> Result:
+    """Each reasoning format, its budgets in one batch."""
+    result = Result()
+    with random_model() as model:
+        for name in reasoning_names():
+            if not grammar_for(name, _TOOL_CALLS).closing:
+                # It marks no reasoning that could be ended.
+                continue
+            requests = [_request(model, name, budget) for budget in BUDGETS]
+            drawn = model.draw(requests)
+            for request, budget in zip(requests, BUDGETS, strict=True):
+                problems = list(_problems(model, name, budget, drawn[request.uid]))
+                result.total += 1
+                result.passed += not problems
+                result.failing += [f"{name}, budget {budget}: {each}" for each in problems]
+    return result
+
+
+def _request(model: RandomModel, name: str, budget: int | None) -> GenerateRequest:
+    return GenerateRequest(
+        uid=f"{name} {budget}",
+        tokens=model.prompt(),
+        max_tokens=MAX_TOKENS,
+        sampling=model.sampling(1),
+        output=OutputFormat(name, _TOOL_CALLS, grammar_for(name, _TOOL_CALLS).opener),
+        thinking_tokens=budget,
+    )
+
+
+def _problems(model: RandomModel, name: str, budget: int | None, drawn: Drawn) -> Iterator[str]:
+    if drawn.refused is not None or drawn.usage is None:
+        yield f"refused: {drawn.refused}"
+        return
+    usage = drawn.usage
+    if budget is None:
+        if drawn.text() or usage.reasoning_overflow_tokens:
+            yield f"an end of the reasoning that nobody forced: {drawn.text()[:60]!r}"
+        return
+    yield from _after_budget(model, name, budget, drawn)
+
+
+def _after_budget(model: RandomModel, name: str, budget: int, drawn: Drawn) -> Iterator[str]:
+    assert drawn.usage is not None
+    usage = drawn.usage
+    closing_tokens = model.count_tokens(grammar_for(name, _TOOL_CALLS).closing)
+    # A torn character is completed first.
+    most = budget + closing_tokens + 3
+    if not budget <= usage.reasoning_tokens <= most:
+        yield f"{usage.reasoning_tokens} tokens of reasoning, of {most} at most"
+    if usage.reasoning_tokens - usage.reasoning_overflow_tokens != budget:
+        yield f"{usage.reasoning_overflow_tokens} of {usage.reasoning_tokens} told as beyond it"
+    kinds = [part.kind for part in drawn.parts]
+    if PartKind.CONTENT not in kinds:
+        yield f"no content behind {drawn.text(PartKind.REASONING)[:60]!r}"
+    elif PartKind.REASONING in kinds[kinds.index(PartKind.CONTENT) :]:
+        yield "reasoning behind the content"

@@ -1,0 +1,147 @@
+"""Answers held to JSON schemas: of a model without sense, every one that ends must be valid."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator, ValidationError
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.jsonschema import DRAFT202012
+
+from node.generate import Constraint, ConstraintKind, GenerateRequest
+from node.protocol.messages import FinishReason
+from tests.conformance.corpus import read_lines
+from tests.conformance.random_model import Drawn, RandomModel, random_model
+from tests.conformance.result import Result
+
+MOST_REFUSED = 0.15
+"""Of JSONSchemaBench."""
+MOST_CUT = 0.05
+MAX_TOKENS = 2000
+_FOLDER = "json_schema"
+_SUITE = "json_schema_test_suite_draft2020-12.jsonl"
+_REMOTES = "json_schema_test_suite_remotes.json"
+_BENCH = "jsonschemabench_sample.jsonl"
+
+
+@dataclass(slots=True)
+class Held:
+    """What came of the schemas of one set."""
+
+    valid: int = 0
+    cut: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    """(name, reason)."""
+    invalid: list[str] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
+    """Schemas that the validator cannot apply."""
+
+    @property
+    def ended(self) -> int:
+        return self.valid + len(self.invalid)
+
+    @property
+    def total(self) -> int:
+        return self.ended + self.cut + len(self.refused) + len(self.unchecked)
+
+
+def check_held(corpus: Path) -> list[tuple[str, Result]]:
+    """JSONSchemaBench's sample, and the test suite."""
+    folder = corpus / _FOLDER
+    if not (folder / _BENCH).is_file() or not (folder / _SUITE).is_file():
+        return [("held schemas", Result(skipped=f"there are no schemas in {folder}"))]
+    bench = {row["id"]: row["schema"] for row in read_lines(folder / _BENCH)}
+    suite = {
+        f"{row['file']}: {row['description']} ({at})": row["schema"]
+        for at, row in enumerate(read_lines(folder / _SUITE))
+    }
+    remotes = json.loads((folder / _REMOTES).read_text()) if (folder / _REMOTES).is_file() else {}
+    with random_model() as model:
+        of_bench, of_suite = draw_all(model, bench, remotes), draw_all(model, suite, remotes)
+    return [
+        ("held schemas of JSONSchemaBench", _of_bench(of_bench)),
+        ("held schemas of the test suite", _of_suite(of_suite)),
+    ]
+
+
+def draw_all(model: RandomModel, schemas: Mapping[str, Any], remotes: Mapping[str, Any]) -> Held:
+    """An answer under each schema."""
+    requests = [
+        GenerateRequest(
+            uid=name,
+            tokens=model.prompt(),
+            max_tokens=MAX_TOKENS,
+            sampling=model.sampling(seed),
+            constraint=Constraint(ConstraintKind.JSON_SCHEMA, "schema", json.dumps(schema)),
+        )
+        for seed, (name, schema) in enumerate(schemas.items())
+    ]
+    held = Held()
+    for name, drawn in model.draw(requests).items():
+        _count(held, name, drawn, _validator(schemas[name], remotes))
+    return held
+
+
+def _count(held: Held, name: str, drawn: Drawn, validator: Any) -> None:
+    if drawn.refused is not None:
+        held.refused.append((name, drawn.refused.reason))
+    elif drawn.finish is FinishReason.LENGTH:
+        held.cut += 1
+    elif drawn.finish is not FinishReason.STOP:
+        held.invalid.append(f"{name}: {drawn.error}")
+    else:
+        text = drawn.text()
+        try:
+            validator.validate(json.loads(text))
+            held.valid += 1
+        except re.error:
+            # Python has no such patterns.
+            held.unchecked.append(name)
+        except (ValueError, ValidationError) as error:
+            held.invalid.append(f"{name}: {str(error).splitlines()[0][:100]} of {text[:100]!r}")
+
+
+def _validator(schema: Any, remotes: Mapping[str, Any]) -> Any:
+    kind: Any = validator_for(schema, default=Draft202012Validator)
+    registry: Any = Registry().with_resources(
+        (url, DRAFT202012.create_resource(document)) for url, document in remotes.items()
+    )
+    return kind(schema, registry=registry, format_checker=kind.FORMAT_CHECKER)
+
+
+def _of_bench(held: Held) -> Result:
+    result = _result(held)
+    refused, cut = len(held.refused) / held.total, held.cut / held.total
+    if refused > MOST_REFUSED:
+        result.failing.append(f"{refused:.1%} refused, of {MOST_REFUSED:.0%} at most")
+    if cut > MOST_CUT:
+        result.failing.append(f"{cut:.1%} cut, of {MOST_CUT:.0%} at most")
+    return result
+
+
+def _of_suite(held: Held) -> Result:
+    return _result(held)
+
+
+def _result(held: Held) -> Result:
+    """Passed: those that are valid, of those that came to their end."""
+    result = Result(passed=held.valid, total=held.ended, failing=list(held.invalid))
+    total = max(held.total, 1)
+    result.notes.append(
+        f"of {held.total}: {held.cut} cut by max_tokens ({held.cut / total:.1%}), "
+        f"{len(held.refused)} refused ({len(held.refused) / total:.1%})"
+    )
+    if held.unchecked:
+        result.notes.append(f"{len(held.unchecked)} with patterns that the validator does not know")
+    result.notes += [f"refused {count}: {why}" for why, count in _reasons(held.refused)]
+    return result
+
+
+def _reasons(refused: Sequence[tuple[str, str]]) -> list[tuple[str, int]]:
+    counted = Counter(reason[:90] for _, reason in refused)
+    return counted.most_common()

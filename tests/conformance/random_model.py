@@ -1,0 +1,120 @@
+"""A tiny model of random weights behind the real engine: whatever comes out in order was held."""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from node.engine.blas import load_fast_blas
+
+# Before anything imports MLX.
+load_fast_blas()
+
+from node.engine.text import TextEngine, load  # noqa: E402
+from node.generate import GenerateRequest, SamplingParams  # noqa: E402
+from node.protocol.messages import FinishReason  # noqa: E402
+from node.types import (  # noqa: E402
+    EngineSpec,
+    MemoryLease,
+    Part,
+    PartKind,
+    Refused,
+    RowUsage,
+)
+from tests.mlx.tiny import make_tiny, tiny_tokenizer  # noqa: E402
+
+ROWS = 16
+CLOSING = 6.0
+"""Added to the logits of what closes strings, lists and objects, so that outputs end."""
+_CLOSERS = ('"', "}", "]", ">", "\n", ")", "</", '"}', "<|im_end|>")
+_PROMPT = tuple(range(10, 26))
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What came of a request."""
+
+    refused: Refused | None = None
+    parts: list[Part] = field(default_factory=list)
+    finish: FinishReason | None = None
+    usage: RowUsage | None = None
+    error: str | None = None
+
+    def text(self, kind: PartKind = PartKind.CONTENT) -> str:
+        return "".join(part.text for part in self.parts if part.kind is kind)
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """(name, arguments) of each call."""
+        calls: list[tuple[str, str]] = []
+        for part in self.parts:
+            if part.kind is PartKind.TOOL_START:
+                calls.append((part.name, ""))
+            elif part.kind is PartKind.TOOL_ARGS:
+                calls[-1] = (calls[-1][0], calls[-1][1] + part.text)
+        return calls
+
+
+class RandomModel:
+    """Belongs to one thread."""
+
+    def __init__(self, engine: TextEngine, folder: Path) -> None:
+        self._engine = engine
+        tokenizer = self._tokenizer = tiny_tokenizer(folder)
+        ids = [tokenizer.token_to_id(text) for text in _CLOSERS]
+        self.bias = tuple((number, CLOSING) for number in ids if number is not None)
+
+    def sampling(self, seed: int) -> SamplingParams:
+        """Any token that is allowed, closing ones more often."""
+        return SamplingParams(seed=seed, logit_bias=self.bias)
+
+    def count_tokens(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def prompt(self) -> tuple[int, ...]:
+        return _PROMPT
+
+    def draw(self, requests: Sequence[GenerateRequest]) -> dict[str, Drawn]:
+        """What comes of each, by uid; as many at once as the engine takes."""
+        drawn = {request.uid: Drawn() for request in requests}
+        waiting, open_uids = list(requests), set[str]()
+        while waiting or open_uids:
+            while waiting and len(open_uids) < 2 * ROWS:
+                request = waiting.pop(0)
+                answer = self._engine.submit(request)
+                if isinstance(answer, Refused):
+                    drawn[request.uid].refused = answer
+                else:
+                    open_uids.add(request.uid)
+            time.sleep(self._engine.wait_s() or 0.0)
+            for delta in self._engine.step():
+                row = drawn[delta.uid]
+                row.parts += delta.parts
+                if delta.is_last:
+                    row.finish, row.usage, row.error = delta.finish, delta.usage, delta.error
+                    open_uids.discard(delta.uid)
+            for answer in self._engine.take_answers():
+                if isinstance(answer, Refused):
+                    drawn[answer.uid].refused = answer
+                    open_uids.discard(answer.uid)
+        return drawn
+
+
+@contextmanager
+def random_model() -> Iterator[RandomModel]:
+    with tempfile.TemporaryDirectory(prefix="conformance-") as home:
+        folder = make_tiny(Path(home) / "tiny")
+        spec = EngineSpec(
+            engine="text",
+            model="random",
+            folder=str(folder),
+            max_rows=ROWS,
+            lease=MemoryLease(0, live_kv_bytes=1 << 30, stored_kv_bytes=1 << 26),
+        )
+        engine = load(spec, lambda fraction: None)
+        try:
+            yield RandomModel(engine, folder)
+        finally:
+            engine.close()

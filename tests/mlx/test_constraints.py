@@ -1,0 +1,222 @@
+"""Answers that are held to a grammar, on tiny models."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from node.engine.grammar import GrammarFailed, Matcher
+from node.generate import (
+    Constraint,
+    ConstraintKind,
+    GenerateRequest,
+    OutputFormat,
+    SamplingParams,
+    ToolSchema,
+)
+from node.protocol.messages import FinishReason
+from node.types import PartKind, Refused
+from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Bergen"]}, "coast": {"type": "boolean"}},
+    "required": ["city", "coast"],
+    "additionalProperties": False,
+}
+NAMES = ("Oslo, by the sea", "Bergen")
+ONE_NAME = Constraint(ConstraintKind.CHOICE, "choice", json.dumps(NAMES))
+LETTERS = 'start: pair+ "."\npair: "a" letter\nletter: /[b-d]/'
+
+
+def schema(value: object = SCHEMA) -> Constraint:
+    return Constraint(ConstraintKind.JSON_SCHEMA, "response_format", json.dumps(value))
+
+
+def test_json_fits_its_schema(tiny: Path) -> None:
+    with Driver(tiny) as driver:
+        for seed in range(5):
+            row = driver.alone(
+                prompt(9, seed), SamplingParams(seed=seed), max_tokens=200, constraint=schema()
+            )
+            assert row.finish is FinishReason.STOP
+            value = json.loads(row.text)
+            assert value["city"] in ("Oslo", "Bergen")
+            assert value.keys() == {"city", "coast"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (ConstraintKind.REGEX, "[0-9]{3}-x", r"[0-9]{3}-x"),
+        (ConstraintKind.REGEX, "^a/b$", r"a/b"),
+        (ConstraintKind.LARK, LETTERS.replace("pair+", "pair pair"), r"(a[b-d]){2}\."),
+    ],
+)
+def test_text_is_of_the_grammar(tiny: Path, kind: ConstraintKind, text: str, expected: str) -> None:
+    with Driver(tiny) as driver:
+        row = driver.alone(prompt(9, 1), max_tokens=50, constraint=Constraint(kind, "p", text))
+    assert row.finish is FinishReason.STOP
+    assert re.fullmatch(expected, row.text)
+
+
+def test_a_choice_is_one_of_the_texts(tiny: Path) -> None:
+    with Driver(tiny) as driver:
+        rows = [driver.alone(prompt(9, seed), constraint=ONE_NAME) for seed in range(3)]
+    assert all(row.text in NAMES and row.finish is FinishReason.STOP for row in rows)
+
+
+def test_what_cannot_be_held_is_refused_before_any_token(tiny: Path) -> None:
+    with Driver(tiny) as driver:
+        reply = driver.submit("a", prompt(9, 1), constraint=schema({"type": "string", "enum": [1]}))
+        assert isinstance(reply, Refused)
+        assert reply.param == "response_format"
+        assert "Unsatisfiable schema" in reply.reason
+        assert not driver.rows
+        assert driver.engine.wait_s() is None
+
+
+def test_a_fault_of_a_grammar_is_told_and_ends_no_other_row(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*args: object) -> None:
+        raise ZeroDivisionError("by nought")
+
+    with Driver(tiny) as driver:
+        driver.submit("other", prompt(9, 2))
+        monkeypatch.setattr("node.engine.intake.compile_answer", fault)
+        reply = driver.submit("a", prompt(9, 1), constraint=ONE_NAME)
+        assert isinstance(reply, Refused)
+        assert reply.reason.endswith("by nought")
+        assert driver.run()["other"].finish is FinishReason.LENGTH
+
+
+def test_a_call_that_must_come_is_read_and_fits(tiny: Path) -> None:
+    tools = (ToolSchema("find", SCHEMA), ToolSchema("stop", {"type": "object", "properties": {}}))
+    output = OutputFormat("none", "hermes", tools=tools, must_call=True, parallel_calls=False)
+    with Driver(tiny) as driver:
+        for seed in range(4):
+            row = driver.alone(
+                prompt(9, seed), SamplingParams(seed=seed), max_tokens=300, output=output
+            )
+            assert row.finish is FinishReason.STOP
+            start, arguments = row.parts
+            assert (start.kind, arguments.kind) == (PartKind.TOOL_START, PartKind.TOOL_ARGS)
+            expected = {"find": {"city", "coast"}, "stop": set()}[start.name]
+            assert json.loads(arguments.text).keys() == expected
+
+
+def test_reasoning_is_free_and_the_answer_behind_it_is_held(tiny: Path) -> None:
+    output = OutputFormat("think", "none", "<|im_start|>assistant\n<think>\n")
+    with Driver(tiny) as driver:
+        row = driver.alone(
+            prompt(9, 1), max_tokens=60, output=output, constraint=ONE_NAME, thinking_tokens=9
+        )
+        free = driver.bare(prompt(9, 1), 9)
+        assert row.finish is FinishReason.STOP
+        content = "".join(part.text for part in row.parts if part.kind is PartKind.CONTENT)
+        assert content in NAMES
+        assert driver.outputs["alone"][:9] == free
+
+
+def test_an_end_of_reasoning_and_a_grammar_hold_rows_that_lie_together(tiny: Path) -> None:
+    output = OutputFormat("think", "none", "<|im_start|>assistant\n<think>\n")
+    with Driver(tiny) as driver:
+        driver.submit("a", prompt(9, 1), constraint=ONE_NAME)
+        driver.submit("b", prompt(9, 2), output=output, thinking_tokens=0)
+        rows = driver.run()
+    assert rows["a"].text in NAMES
+    usage = rows["b"].usage
+    assert usage is not None
+    assert usage.reasoning_tokens == usage.reasoning_overflow_tokens
+
+
+def test_a_stop_string_and_a_limit_end_an_answer_that_is_held(tiny: Path) -> None:
+    with Driver(tiny) as driver:
+        stopped = driver.alone(prompt(9, 1), stops=("s", "e"), constraint=ONE_NAME)
+        cut = driver.alone(prompt(9, 1), max_tokens=2, constraint=ONE_NAME)
+    assert stopped.finish is FinishReason.STOP
+    assert any(name.startswith(stopped.text) for name in NAMES)
+    assert stopped.text not in NAMES
+    assert cut.finish is FinishReason.LENGTH
+
+
+def test_rows_that_are_not_held_say_what_they_say_alone(tiny: Path) -> None:
+    sampled = SamplingParams(temperature=1.0, seed=5)
+    with Driver(tiny, spec=make_spec(tiny, max_rows=10)) as driver:
+        alone = []
+        for at in range(7):
+            driver.alone(prompt(9, at), GREEDY if at % 2 else sampled)
+            alone.append(driver.outputs.pop("alone"))
+        driver.submit("held", prompt(9, 20), max_tokens=200, constraint=schema())
+        driver.submit("seeded", prompt(9, 21), sampled)
+        for at in range(7):
+            driver.submit(f"r{at}", prompt(9, at), GREEDY if at % 2 else sampled)
+        driver.run()
+        assert [driver.outputs[f"r{at}"] for at in range(7)] == alone
+        assert json.loads(driver.rows["held"].text)
+
+
+def test_a_row_that_was_sent_back_goes_on_with_its_grammar(tiny: Path) -> None:
+    with Driver(tiny) as driver:
+        driver.submit("alone", prompt(9, 1), max_tokens=200, constraint=schema())
+        driver.run()
+        expected = driver.outputs["alone"]
+        driver.rows.clear()
+        driver.submit("other", prompt(9, 2), max_tokens=100)
+        driver.submit("back", prompt(9, 1), max_tokens=200, constraint=schema())
+        while len(driver.row("back").output) < len(expected) // 2:
+            driver.step()
+        assert driver.call(driver.engine._preempt)
+        driver.run()
+        assert driver.outputs["back"] == expected
+
+
+def test_choices_are_held_each_by_itself(tiny: Path) -> None:
+    with Driver(tiny) as driver:
+        driver.submit("a", prompt(9, 1), SamplingParams(seed=1), constraint=ONE_NAME, choices=3)
+        rows = driver.run()
+    assert len(rows) == 3
+    assert all(row.text in NAMES for row in rows.values())
+
+
+def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def slow(*args: object) -> None:
+        began.set()
+        assert goes_on.wait(60)
+
+    monkeypatch.setattr("node.engine.intake.compile_answer", slow)
+    request = GenerateRequest("a", prompt(9, 1), 9, constraint=ONE_NAME)
+    with Driver(tiny) as driver:
+        assert driver.call(lambda: driver.engine.submit(request)) is None
+        assert began.wait(60)
+        again = driver.call(lambda: driver.engine.submit(request))
+        assert isinstance(again, Refused)
+        assert driver.engine.wait_s() == pytest.approx(0.002)
+        deltas = driver.call(lambda: driver.engine.cancel("a"))
+        assert [delta.finish for delta in deltas] == [FinishReason.CANCELLED]
+        assert driver.engine.wait_s() is None
+        goes_on.set()
+        driver.step()
+        assert not driver.call(driver.engine.take_answers)
+
+
+def test_a_grammar_that_fails_ends_its_row_with_an_error(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(matcher: Matcher) -> None:
+        raise GrammarFailed("Too complex.")
+
+    with Driver(tiny) as driver:
+        driver.submit("a", prompt(9, 1), constraint=ONE_NAME)
+        driver.submit("b", prompt(9, 2))
+        monkeypatch.setattr(Matcher, "mask", fails)
+        rows = driver.run()
+    assert (rows["a"].finish, rows["a"].error) == (FinishReason.ERROR, "Too complex.")
+    assert rows["b"].finish is FinishReason.LENGTH

@@ -1,0 +1,160 @@
+"""Log probabilities are those of the distribution that was sampled from, and cost other rows
+nothing."""
+
+import math
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from node.engine.picker import Picked
+from node.engine.sampler import BatchSampler, Likeliest, RowSampling
+from node.generate import SamplingParams
+from node.types import TokenLogprob
+from tests.mlx.driver import GREEDY, Driver, place, prompt
+from tests.mlx.test_sampler import CASES, LOGITS, VOCAB_SIZE, fields, reference
+
+pytestmark = pytest.mark.mlx
+
+BATCH = mx.array(LOGITS[None].astype(np.float32))
+
+
+def likeliest(params: SamplingParams, count: int) -> tuple[int, Likeliest]:
+    """What one row draws, and could have drawn."""
+    sampler = BatchSampler([RowSampling.of(params, count)], VOCAB_SIZE)
+    tokens, ((places, found),) = sampler.sample(BATCH)
+    assert places == [0]
+    return int(np.array(tokens)[0]), found
+
+
+@pytest.mark.parametrize("params", [SamplingParams(temperature=0.0), *CASES])
+def test_they_are_of_the_distribution_that_the_settings_ask_for(params: SamplingParams) -> None:
+    seeded = SamplingParams(**{**fields(params), "seed": 1})
+    # Of a greedy row the likeliest are told as if it were not, since it has no other.
+    is_greedy = params.temperature == 0
+    chances = reference(replaced(temperature=1.0) if is_greedy else params)
+    token, found = likeliest(seeded, 5)
+    assert np.array(found.own)[0] == pytest.approx(math.log(chances[token]), abs=1e-4)
+    order = np.argsort(-chances)[:5]
+    could = [int(each) for each in order if chances[each] > 0]
+    assert np.array(found.tokens)[0].tolist()[: len(could)] == could
+    logprobs = np.array(found.logprobs)[0].tolist()
+    assert logprobs[: len(could)] == pytest.approx(np.log(chances[could]), abs=1e-4)
+    assert all(each == -math.inf for each in logprobs[len(could) :])
+
+
+def replaced(**changed: float) -> SamplingParams:
+    return SamplingParams(**{**fields(SamplingParams()), **changed})
+
+
+@pytest.mark.parametrize("params", [GREEDY, replaced(top_p=0.9), replaced(temperature=1.5)])
+def test_more_than_the_vocabulary_are_cut_and_none_are_none(params: SamplingParams) -> None:
+    _, found = likeliest(params, VOCAB_SIZE + 9)
+    assert found.tokens.shape == found.logprobs.shape == (1, VOCAB_SIZE)
+    assert np.exp(np.array(found.logprobs)).sum() == pytest.approx(1.0, abs=1e-4)
+    _, found = likeliest(params, 0)
+    assert found.tokens.shape == (1, 0) and found.own.shape == (1,)
+
+
+def test_tokens_are_the_same_whether_they_are_told_or_not() -> None:
+    params = [SamplingParams(**{**fields(each), "seed": 9}) for each in CASES]
+    batch = mx.broadcast_to(BATCH, (len(params), VOCAB_SIZE))
+    plain, _ = BatchSampler([RowSampling.of(each) for each in params], VOCAB_SIZE).sample(batch)
+    told = [RowSampling.of(each, at if at % 2 else None) for at, each in enumerate(params)]
+    tokens, found = BatchSampler(told, VOCAB_SIZE).sample(batch)
+    assert np.array(tokens).tolist() == np.array(plain).tolist()
+    assert sorted(at for places, _ in found for at in places) == [*range(1, len(params), 2)]
+
+
+def test_a_row_that_leaves_takes_what_it_could_have_drawn_along() -> None:
+    rows = [RowSampling.of(GREEDY, count) for count in (1, None, 2, 3)]
+    ids = mx.array([[5], [7], [9], [11]])
+    logits = mx.where(mx.arange(VOCAB_SIZE)[None] == ids, 9.0, 0.0)
+    tokens, found = BatchSampler(rows, VOCAB_SIZE).sample(logits)
+    picked = Picked(tokens, [([*places], each) for places, each in found])
+    picked.keep([1, 3])
+    kept, told = picked.read()
+    assert kept == [7, 11]
+    assert {at: likely.tokens[0] for at, likely in told.items()} == {1: 11}
+
+
+def told_of(engine: Driver, uid: str) -> list[TokenLogprob]:
+    return [told for part in engine.rows[uid].parts for told in part.logprobs]
+
+
+def expected(engine: Driver, tokens: tuple[int, ...], uid: str) -> np.ndarray:
+    """Log probabilities [output, V] by the bare model at temperature 1."""
+    output = engine.outputs[uid]
+
+    def run() -> np.ndarray:
+        logits = engine.engine._model.network(mx.array([[*tokens, *output[:-1]]]))[0]
+        logits = logits[len(tokens) - 1 :].astype(mx.float32)
+        return np.array(logits - mx.logsumexp(logits, axis=-1, keepdims=True))
+
+    return engine.call(run)
+
+
+def test_rows_are_told_theirs_beside_others_that_say_what_they_say_alone(tiny: Path) -> None:
+    asks = {"none": None, "own": 0, "one": 1, "five": 5}
+    with Driver(tiny) as engine:
+        tokens = {uid: prompt(30 + at, at) for at, uid in enumerate(asks)}
+        for uid, count in asks.items():
+            engine.submit(uid, tokens[uid], max_tokens=12, logprobs=count)
+        engine.run()
+        for uid, count in asks.items():
+            output = engine.outputs[uid]
+            assert output == engine.bare(tokens[uid], len(output))
+            content = [token for token in output if token not in engine.engine._model.end_tokens]
+            told = told_of(engine, uid)
+            assert len(told) == (0 if count is None else len(content))
+            if count is None:
+                continue
+            chances = expected(engine, tokens[uid], uid)
+            for each, token, row in zip(told, content, chances, strict=False):
+                assert each.token.logprob == pytest.approx(row[token], abs=1e-3)
+                best = np.sort(row)[::-1][:count]
+                assert [other.logprob for other in each.top] == pytest.approx(best, abs=1e-3)
+            data = b"".join(each.token.data for each in told)
+            assert data.decode("utf-8", "replace") == engine.rows[uid].text
+
+
+def test_they_follow_penalties(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        engine.alone(prompt(30, 1), max_tokens=1)
+        (first,) = engine.outputs.pop("alone")
+        barred = SamplingParams(temperature=0.0, logit_bias=((first, -1e9),))
+        engine.submit("a", prompt(30, 1), barred, max_tokens=1, logprobs=20)
+        engine.run()
+        (told,) = told_of(engine, "a")
+        _, data = engine.engine._model.vocabulary.spelled(first)
+        assert told.token == told.top[0]
+        assert data not in [each.data for each in told.top]
+
+
+def test_nothing_is_told_that_could_not_be_drawn(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        sampling = SamplingParams(temperature=1.0, top_k=3, seed=4)
+        engine.submit("a", prompt(30, 1), sampling, max_tokens=8, logprobs=20)
+        engine.run()
+        for told in told_of(engine, "a"):
+            assert len(told.top) == 3
+            assert sum(math.exp(each.logprob) for each in told.top) == pytest.approx(1, abs=1e-4)
+            assert told.token in told.top
+
+
+def test_each_choice_is_told_its_own(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        sampling = SamplingParams(temperature=1.0, seed=4)
+        engine.submit("n", prompt(30, 1), sampling, max_tokens=8, logprobs=1, choices=3)
+        engine.submit("gone", prompt(30, 2), max_tokens=30, logprobs=1)
+        engine.steps_until("gone", 2)
+        engine.cancel("gone")
+        engine.run()
+        for choice in range(3):
+            uid = place("n", choice)
+            chances = expected(engine, prompt(30, 1), uid)
+            for told, token, row in zip(
+                told_of(engine, uid), engine.outputs[uid], chances, strict=False
+            ):
+                assert told.token.logprob == pytest.approx(row[token], abs=1e-3)

@@ -1,0 +1,191 @@
+"""Values drawn under a schema fit it; what could not be held is refused before."""
+
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from node.parsing.held_schema import LONGEST, NotHeld, arguments_schema, held_schema
+from tests.node.parsing.drawing import Drawer, outputs, text_of
+
+NULL = {"type": "null"}
+OBJECT = {"type": "object"}
+SHUT = {"type": "object", "additionalProperties": False}
+
+
+def tagged(tag: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"kind": {"type": "string", "const": tag}, "value": {"type": "integer"}},
+        "required": ["kind"],
+    }
+
+
+HELD: list[Any] = [
+    True,
+    {},
+    {"const": {"b": 1, "a": [1, {"c": 'x"\\/\u2028'}]}},
+    {"enum": [{"b": 1, "a": 2}, [1], "x", None, 1.5, True]},
+    {"type": ["string", "null"], "maxLength": 2},
+    {"type": "integer", "exclusiveMinimum": -3, "maximum": 12},
+    {"type": "integer", "multipleOf": 7, "minimum": 10, "maximum": 40},
+    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    {"type": "number", "multipleOf": 0.5, "minimum": -3, "maximum": 3},
+    {"type": "string", "minLength": 2.0, "maxLength": 4, "pattern": '^[a-c/"]+$'},
+    {"allOf": [{"type": "string", "pattern": "^a"}, {"pattern": "b$", "maxLength": 6}]},
+    {"type": "array", "prefixItems": [NULL, {"type": "boolean"}], "items": False},
+    {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3},
+    {**OBJECT, "required": ["z", "y"], "additionalProperties": NULL, "minProperties": 2},
+    {**OBJECT, "properties": {"a": {"type": "integer"}}, "additionalProperties": NULL},
+    {**OBJECT, "properties": {"a": False, "format": {"type": "string", "format": "date"}}},
+    {**SHUT, "patternProperties": {"^a": NULL, "^b": {"type": "boolean"}}},
+    {**OBJECT, "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": NULL},
+    {**OBJECT, "propertyNames": {"pattern": "^k[0-9]$"}, "additionalProperties": NULL},
+    {"oneOf": [{"type": "string"}, {"type": "integer"}], "anyOf": [{"maximum": 3}]},
+    {"oneOf": [{"const": 1}, {"const": 2}, {"enum": ["a"]}]},
+    {
+        "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}],
+        "discriminator": {"propertyName": "kind"},
+        "$defs": {"cat": tagged("cat"), "dog": tagged("dog")},
+    },
+    {
+        "$ref": "#/$defs/node",
+        "$defs": {
+            "node": {
+                **SHUT,
+                "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, NULL]}},
+                "required": ["next"],
+            }
+        },
+    },
+    {**SHUT, "properties": {"a/b~c": NULL, "d": {"$ref": "#/properties/a~1b~0c"}}},
+    {"type": "array", "uniqueItems": True, "items": NULL, "maxItems": 1},
+    {"type": "integer", "format": "int32", "uniqueItems": False, "not": False, "then": False},
+    {"type": "string", "format": "no-such-format", "maxLength": 3, "x-guidance": {"a": 1}},
+    *(
+        {"type": "string", "format": name}
+        for name in ("date", "date-time", "time", "email", "ipv4", "ipv6", "uuid", "hostname")
+    ),
+]
+
+
+@pytest.mark.parametrize("schema", HELD, ids=lambda schema: json.dumps(schema)[:60])
+def test_what_is_drawn_fits(schema: Any) -> None:
+    drawn = outputs((), lambda lark: lark.json(schema, "format"), range(12))
+    assert drawn
+    judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
+    for _, pieces in drawn:
+        judge.validate(json.loads(text_of(pieces)))
+
+
+LOOP = {"$ref": "#/$defs/a"}
+REFUSED: list[tuple[Any, str]] = [
+    (False, "No value"),
+    ([], "must be an object"),
+    ({"properties": {"a": 1}}, "must be an object"),
+    ({"not": NULL}, "keyword not "),
+    ({"properties": {"a": {"uniqueItems": True}}}, "keyword uniqueItems "),
+    ({"if": NULL, "then": NULL}, "keyword if "),
+    ({"dependentRequired": {"a": ["b"]}}, "keyword dependentRequired "),
+    ({"contains": NULL}, "keyword contains "),
+    ({"propertyNames": {"maxLength": 2}}, "keyword propertyNames "),
+    ({"unevaluatedProperties": False}, "keyword unevaluatedProperties "),
+    ({"items": {"format": "uri-reference"}}, "format uri-reference "),
+    ({"oneOf": [{"type": "number"}, {"type": "integer"}]}, "oneOf"),
+    ({"oneOf": [{"type": "string"}, {"maxLength": 3}]}, "oneOf"),
+    ({"oneOf": [{"enum": [1, 2]}, {"enum": [2.0]}]}, "oneOf"),
+    ({"oneOf": "x"}, "oneOf"),
+    ({**OBJECT, "minProperties": 2, "required": ["a"]}, "minProperties"),
+    ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "narrower"),
+    ({"minimum": -0.5, "exclusiveMaximum": 0}, "narrower"),
+    ({**LOOP, "$defs": {"a": LOOP}}, "No value"),
+    ({"$ref": "#"}, "No value"),
+    (
+        {**LOOP, "$defs": {"a": {**OBJECT, "properties": {"b": LOOP}, "required": ["b"]}}},
+        "No value",
+    ),
+    ({**LOOP, "$defs": {"a": {"type": "array", "items": LOOP, "minItems": 1}}}, "No value"),
+    ({"minProperties": "2"}, "keyword minProperties "),
+    ({"required": [{}]}, "keyword required "),
+    ({"type": {}}, "keyword type "),
+    ({"format": []}, "keyword format "),
+    ({"const": float("inf")}, "JSON cannot say"),
+    ({"enum": ["x" * LONGEST]}, "longer than"),
+]
+
+
+@pytest.mark.parametrize(("schema", "reason"), REFUSED)
+def test_what_cannot_be_held_is_refused(schema: Any, reason: str) -> None:
+    with pytest.raises(NotHeld, match=reason) as refused:
+        Drawer().lark().json(schema, "text.format.schema")
+    assert refused.value.param == "text.format.schema"
+
+
+def test_a_schema_is_not_deeper_than_the_library_reads() -> None:
+    def deep(count: int) -> Any:
+        schema: Any = {}
+        for _ in range(count):
+            schema = {"properties": {"a": schema}}
+        return schema
+
+    drawer = Drawer()
+    lark = drawer.lark()
+    assert not drawer.error(lark.grammar(lark.json(deep(56), "p")))
+    with pytest.raises(NotHeld, match="deep"):
+        lark.json(deep(57), "p")
+
+
+def test_long_chains_of_references_are_followed() -> None:
+    defs: dict[str, Any] = {
+        f"d{at}": {**OBJECT, "properties": {"a": {"$ref": f"#/$defs/d{at + 1}"}}, "required": ["a"]}
+        for at in range(3000)
+    }
+    schema = {"$ref": "#/$defs/d0", "$defs": {**defs, "d3000": NULL}}
+    assert held_schema(schema, "p")["$defs"]["d3000"] == NULL
+
+
+def test_what_describes_is_left_out_but_not_properties_of_that_name() -> None:
+    names = {"title": NULL, "description": NULL, "default": NULL, "not": NULL}
+    schema = {"title": "T", "default": 1, "properties": names, "enum": [{"title": 1}]}
+    held = held_schema(schema, "p")
+    assert list(held["properties"]) == list(names)
+    assert held["enum"] == [{"title": 1}]
+    assert "title" not in held
+    assert "default" not in held
+    assert "title" in schema
+
+
+def test_keys_keep_their_order() -> None:
+    names = {name: NULL for name in "zaqm"}
+    schema = {**SHUT, "properties": names, "required": sorted(names)}
+    ((_, pieces),) = outputs((), lambda lark: lark.json(schema, "p"), range(1))
+    assert list(json.loads(text_of(pieces))) == list(names)
+
+
+def test_white_space_comes_to_an_end() -> None:
+    drawer = Drawer()
+    lark = drawer.lark()
+    grammar = lark.grammar(lark.json({"type": "array", "items": NULL}, "p"))
+    assert drawer.takes(grammar, drawer.cut("[\n  null,\n  null\n]"))
+    assert not drawer.takes(grammar, drawer.cut("[\n\nnull]"))
+    assert not drawer.takes(grammar, drawer.cut(f"[{' ' * 33}null]"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "closed"),
+    [
+        ({}, True),
+        ({"properties": {"a": NULL}, "required": ["a"]}, True),
+        ({"properties": {"a": NULL}, "required": ["b"]}, False),
+        ({"properties": {"a": NULL}, "additionalProperties": True}, False),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, False),
+        ({"properties": {"a": NULL}, "anyOf": [{}]}, False),
+    ],
+)
+def test_arguments_are_an_object_of_what_is_declared(
+    parameters: dict[str, Any], closed: bool
+) -> None:
+    schema = arguments_schema(parameters)
+    assert schema["type"] == "object"
+    assert (schema.get("additionalProperties") is False) == closed
