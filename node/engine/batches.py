@@ -125,21 +125,25 @@ class PrefillGroup:
         self._keep([i for i in range(len(self.rows)) if i not in ready])
         return finished
 
-    def spread(self, most: int) -> list[Row]:
-        """Lets choices that waited for a row's prefill go on beside it, each with a copy of its
-        caches, up to `most` rows in all; those that do not, the last ones."""
-        rest: list[Row] = []
+    def take_surplus(self, most: int) -> list[Row]:
+        """The last choices beyond `most` rows in all, which then wait for this prefill no more."""
         surplus = sum(len(row.choices) for row in self.rows) - most
+        taken: list[Row] = []
         for row in reversed(self.rows):
-            while row.others and len(rest) < surplus:
-                rest.append(row.others.pop())
+            while row.others and len(taken) < surplus:
+                taken.append(row.others.pop())
+        return taken
+
+    def spread(self) -> None:
+        """Lets choices that waited for a row's prefill go on beside it, each with a copy of its
+        caches."""
         counts = [len(row.choices) for row in self.rows]
-        if max(counts) > 1:
-            if not self._merged:
-                self._caches, self._merged = self._layout.merge([self._caches]), True
-            _filter(self._caches, [at for at, count in enumerate(counts) for _ in range(count)])
-            self.rows = [each for row in self.rows for each in (row, *row.release_others())]
-        return rest
+        if max(counts) == 1:
+            return
+        if not self._merged:
+            self._caches, self._merged = self._layout.merge([self._caches]), True
+        _filter(self._caches, [at for at, count in enumerate(counts) for _ in range(count)])
+        self.rows = [each for row in self.rows for each in (row, *row.release_others())]
 
     def release(self) -> tuple[list[Any], bool]:
         """The caches, and whether they are batch caches."""

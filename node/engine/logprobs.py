@@ -1,13 +1,15 @@
 """Log probabilities of an answer's content: what is told of each token, and with which part."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from node.engine.detokenizer import Vocabulary
 from node.types import Alternative, Part, PartKind, TokenLogprob
+
+Spell = Callable[[int], tuple[str, bytes]]
+"""Text and bytes of one token."""
 
 
 class Likely(NamedTuple):
@@ -21,16 +23,16 @@ class Likely(NamedTuple):
     """Of `tokens`; -inf for those that could not be drawn."""
 
 
-def spelled(vocabulary: Vocabulary, token: int, likely: Likely, count: int) -> TokenLogprob:
+def spelled(spell: Spell, token: int, likely: Likely, count: int) -> TokenLogprob:
     """What is told of a token, with up to `count` of the likeliest."""
     pairs = zip(likely.tokens[:count], likely.logprobs, strict=False)
-    top = [_alternative(vocabulary, *pair) for pair in pairs if pair[1] > -math.inf]
-    return TokenLogprob(_alternative(vocabulary, token, likely.own), tuple(top))
+    top = [_alternative(spell, *pair) for pair in pairs if pair[1] > -math.inf]
+    return TokenLogprob(_alternative(spell, token, likely.own), tuple(top))
 
 
-def _alternative(vocabulary: Vocabulary, token: int, logprob: float) -> Alternative:
+def _alternative(spell: Spell, token: int, logprob: float) -> Alternative:
     # Rounding may leave a certain token a little above 0.
-    return Alternative(*vocabulary.spelled(token), min(logprob, 0.0))
+    return Alternative(*spell(token), min(logprob, 0.0))
 
 
 class Waiting:

@@ -20,7 +20,7 @@ class OutputReader:
         self._machine = TextMachine(request.output, request.stops, texts, request.uid)
         self._stop_tokens = self._machine.stop_tokens
         self._stopped = False
-        self._vocabulary = vocabulary
+        self._spell = vocabulary.spelled
         self._logprobs = request.logprobs
         self._waiting = Waiting()
         self._thinking_tokens = request.thinking_tokens
@@ -58,7 +58,7 @@ class OutputReader:
         reasons = machine.in_reasoning
         added = self._added.get(token)
         if likely is not None and not reasons and not self._is_stop(added):
-            self._waiting.add(spelled(self._vocabulary, token, likely, self._logprobs or 0))
+            self._waiting.add(spelled(self._spell, token, likely, self._logprobs or 0))
         if added is None:
             parts = machine.feed(self._detokenizer.step(token))
         else:

@@ -272,10 +272,11 @@ class TextEngine:
     def _spread(self, group: PrefillGroup) -> None:
         """Makes rows of the choices; those for which there is no room wait for it."""
         lengths = expected_lengths(group.rows)
-        for row in group.spread(
-            self._room.fitting(self._running.companions(), self._running.coming(), lengths)
-        ):
+        running = self._running
+        most = self._room.fitting(running.companions(), running.coming(), lengths)
+        for row in group.take_surplus(most):
             self._queue.add(row)
+        group.spread()
         self._moving += group.rows
 
     def _decode(self, *, ahead: bool) -> None:

@@ -13,6 +13,5 @@ GLM_REASONING = ReasoningFormat(
     ("<think>",),
     ("</think>",),
     dropped=("<|begin_of_box|>", "<|end_of_box|>"),
-    wrap=("<|begin_of_box|>", "<|end_of_box|>"),
 )
 """As `think`; the models that see images put their answer in a box."""

@@ -32,7 +32,7 @@ _END = "</function>"
 _NAME = re.compile(r"[^<>/\n]*")
 _BARE_NAME = re.compile(r"[^<>/\n\s\"'](?:[^<>/\n]*[^<>/\n\s\"'])?")
 """Names that stand between quotes as they are."""
-_PLAIN = RawText(_PARAM_END, ("<", "&", "\n"))
+_PLAIN = RawText(_PARAM_END, ("<", "&", "\n"), in_json=(_PARAM_END,))
 _IN_CDATA = RawText(_CDATA_END + _PARAM_END, (_CDATA_END,), in_json=("]>",))
 _BLANKS = re.compile(r"[ \t\r]*")
 _TAG = "<function name="

@@ -128,16 +128,14 @@ def test_parts_without_content_drop_what_waits() -> None:
 
 def test_the_likeliest_are_told_up_to_what_was_asked_for_and_could_be_drawn() -> None:
     a, b, c = (ids_of(letter)[0] for letter in "abc")
-    vocabulary = Vocabulary(TOKENIZER)
+    spell = Vocabulary(TOKENIZER).spelled
     likely = Likely(-0.5, [a, b, c], [-0.5, -1.0, -math.inf])
-    told = spelled(vocabulary, a, likely, 3)
+    told = spelled(spell, a, likely, 3)
     assert told == TokenLogprob(
         Alternative("a", b"a", -0.5), (Alternative("a", b"a", -0.5), Alternative("b", b"b", -1.0))
     )
-    assert len(spelled(vocabulary, a, likely, 1).top) == 1
-    assert spelled(vocabulary, a, Likely(1e-7, [], []), 0) == TokenLogprob(
-        Alternative("a", b"a", 0.0)
-    )
+    assert len(spelled(spell, a, likely, 1).top) == 1
+    assert spelled(spell, a, Likely(1e-7, [], []), 0) == TokenLogprob(Alternative("a", b"a", 0.0))
 
 
 def sentence_piece(decoder: decoders.Decoder) -> Tokenizer:

@@ -46,3 +46,11 @@ def test_without_a_lease_nothing_is_limited() -> None:
     unleased = Room(MemoryLease(0, 0, 0), live_bytes=lambda tokens: tokens, weight_bytes=1)
     assert unleased.longest_tokens(1 << 20) == 1 << 20
     assert unleased.admits([Companions((1 << 30,))], [], [1 << 30])
+
+
+def test_as_many_choices_decode_as_there_is_room_for_and_one_at_least() -> None:
+    assert room().fitting([], [], [500, 500, 500]) == 2
+    assert room().fitting([Companions((300,))], [300], [300, 300]) == 1
+    assert room().fitting([], [], [5000]) == 1
+    assert room().admits([], [], [500, 500, 500]), "a request alone may always go in"
+    assert not room().admits([], [300], [500, 500])

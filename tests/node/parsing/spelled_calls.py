@@ -34,13 +34,15 @@ class Teaser(Drawer):
         texts = {number: text for text, number in self.tokens.items()}
         pieces: list[Piece] = []
         wanted: list[int] = []
-        closers = [json.loads(each) for each in _SUFFIX.findall(grammar)] or self._words
+        closers = [json.loads(each) for each in _SUFFIX.findall(grammar)] or ["</", *self._words]
         while len(pieces) < most:
             allowed = _allowed(matcher)
             assert allowed, "the grammar leads nowhere"
             if not wanted and source.random() < 0.3:
                 wanted = [*source.choice(source.choice((self._words, closers))).encode()]
             token = wanted.pop(0) if wanted else source.choice(allowed)
+            if allowed[-1] >= 256 and source.random() < 0.3:
+                token = source.choice([each for each in allowed if each >= 256])
             if token not in allowed:
                 wanted = []
                 token = _near(allowed, source)
