@@ -133,7 +133,7 @@ class Row:
         if self.steer is not None and self.steer.error is not None:
             # Nothing held the token that has just been drawn.
             return self.last(FinishReason.ERROR, self.reader.end(), self.steer.error)
-        if token in end_tokens:
+        if token in end_tokens and not (self.steer is not None and self.steer.is_forced):
             return self.last(FinishReason.STOP, self.reader.end(token))
         self.token_count += 1
         parts = self.reader.read(token, likely)

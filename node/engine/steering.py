@@ -26,6 +26,10 @@ class Steer(Protocol):
     error: str | None
     """Why the row cannot go on, a sentence."""
 
+    @property
+    def is_forced(self) -> bool:
+        """Whether the token that comes next is no choice of the model's: it ends no row."""
+
     def take(self, token: int) -> None:
         """The row's reader has read the token."""
 
@@ -136,6 +140,10 @@ class RowSteer:
             self._go_on_reasoning()
         elif steering.answer is not None and steering.answer.at_begin is not None:
             self._matcher = steering.answer.at_begin.open()
+
+    @property
+    def is_forced(self) -> bool:
+        return bool(self._routes)
 
     def next(self) -> Mask | None:
         if self._routes:

@@ -5,18 +5,26 @@ models also write `call:f(a="v")`, a `tool_code` block in Python, or leave the t
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from node.generate import ToolSchema
 from node.parsing.coercion import Schema, property_schema, typed
 from node.parsing.format import ToolFormat
-from node.parsing.json_calls import read_declared_name, read_marked_calls
+from node.parsing.held_schema import NotHeld
+from node.parsing.held_values import Flat, Place, arguments_of
+from node.parsing.json_calls import NAME, read_declared_name, read_marked_calls
+from node.parsing.lark import Lark, Text
+from node.parsing.literal_values import Language, spell_members
 from node.parsing.python_blocks import read_python
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import bare_name
 from node.parsing.tell import tell
+from node.parsing.text_patterns import patterns_of
 
 _KEY = re.compile(r"[^\s:{}\[\],<\"]*")
 _BARE = re.compile(r"[^,{}\[\]\n]*")
+_ANY_KEY = r"[A-Za-z_][0-9A-Za-z_]{0,63}"
 _DEPTH = 64
 
 
@@ -38,6 +46,33 @@ class _Place(NamedTuple):
         return _Place(schema, self.root, self.depth + 1)
 
 
+class _Braced(Language):
+    """Bare keys, and strings that hold anything but their quote."""
+
+    words = {True: "true", False: "false", None: "null"}
+    separator = ","
+
+    def __init__(self, quote: str) -> None:
+        self._quote = quote
+
+    def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
+        text = Text(tuple(patterns_of(flat, place)))
+        return f"{lark.text(self._quote)} {lark.held_until([text], self._quote)}"
+
+    def spell_string(self, lark: Lark, value: str) -> str:
+        is_written = self._quote not in value
+        return lark.text(f"{self._quote}{value}{self._quote}") if is_written else ""
+
+    def spell_key(self, lark: Lark, name: str, place: Place) -> str:
+        if self._quote in name:
+            raise NotHeld(f"The model cannot write the name {name} of an argument.", place.param)
+        is_bare = name and _KEY.fullmatch(name)
+        return lark.text(f"{name}:" if is_bare else f"{self._quote}{name}{self._quote}:")
+
+    def spell_any_key(self, lark: Lark) -> str:
+        return f"{lark.regex(_ANY_KEY)} {lark.text(':')}"
+
+
 class BracedCalls(ToolFormat):
     """`call:f{a:v}`, one or more between markers."""
 
@@ -53,6 +88,16 @@ class BracedCalls(ToolFormat):
         self._opener = opener
         self._closer = closer
         self._quote = quote
+        self._language = _Braced(quote)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        calls = []
+        for tool in tools:
+            begin = lark.text(f"{self._opener}call:{bare_name(tool, NAME)}{{")
+            body = spell_members(lark, self._language, arguments_of(tool))
+            calls.append(f"{begin} {body} {lark.text('}' + self._closer)}")
+        call = lark.one_of(calls)
+        return lark.many(call) if parallel else call
 
     def read(self, source: Source, opener: str) -> Step[None]:
         if "tool_code" in opener:

@@ -38,9 +38,8 @@ TABLES = ("$defs", "definitions")
 """Keywords that hold what references point to."""
 _PARTS = frozenset(("$ref", "anyOf", "oneOf", "allOf"))
 _UNHELD = frozenset(("not", "if", "then", "else", "$dynamicRef", "$recursiveRef"))
-_OF_NUMBERS = frozenset(
-    ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-)
+OF_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
+"""Keywords of numbers."""
 _OF_OBJECTS = frozenset(
     (
         "dependencies",
@@ -137,7 +136,7 @@ def times(flat: Flat, *, fewest: int = 0) -> str:
 
 def is_held_number(flat: Flat) -> bool:
     """Whether it says more of numbers than that they are some."""
-    return bool(_OF_NUMBERS & flat.keys())
+    return bool(OF_NUMBERS & flat.keys())
 
 
 def says_nothing(schema: object) -> bool:

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from typing import Any, NoReturn
 
 
@@ -10,17 +11,23 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(digits: str) -> float:
+def _shared(digits: str) -> float:
+    """A number that all readers of JSON can hold."""
     value = float(digits)
     if math.isinf(value):
-        # It could be written only as a constant that is no JSON.
         raise ValueError(f"{digits} is too large a number")
     return value
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+def _nearest(digits: str) -> float:
+    """The nearest one to what the digits say."""
+    value = float(digits)
+    return math.copysign(sys.float_info.max, value) if math.isinf(value) else value
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_shared).decode
 _decode_lenient = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_float=_finite, strict=False
+    parse_constant=_refuse_constant, parse_float=_nearest, strict=False
 ).decode
 
 DEPTH = 128

@@ -73,8 +73,18 @@ class Lark:
             self._rules.append(f"{name}[suffix={first}]: /{_ANY}/")
         return name
 
+    def held(self, texts: Sequence[Text], forbidden: str = "") -> str:
+        """Text that is one of `texts` and does not hold what is forbidden."""
+        held = " | ".join(f"({_held(text)})" for text in texts)
+        body = f"({held}) & ~{_slashed(holding(forbidden))}" if forbidden else held
+        return self._named(body, upper=True)
+
     def held_until(
-        self, texts: Sequence[Text], closer: str, forbidden: Sequence[str], without: Sequence[str]
+        self,
+        texts: Sequence[Text],
+        closer: str,
+        forbidden: Sequence[str] = (),
+        without: Sequence[str] = (),
     ) -> str:
         """Text that is one of `texts`, holds neither the closer nor what is forbidden, and matches
         none of the patterns `without`; and the closer."""

@@ -3,19 +3,45 @@
 Where a block ends is found in one pass over its brackets and quotes, before it is parsed.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
+from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
+from node.parsing.held_values import arguments_of
 from node.parsing.json_calls import close_block, read_declared_name, read_marked_calls
+from node.parsing.lark import Lark
+from node.parsing.literal_values import spell_value
 from node.parsing.markers import Markers
 from node.parsing.python_calls import DEPTH, NoCalls, Quotes, read_calls
+from node.parsing.python_literals import PythonLiterals
+from node.parsing.raw_values import in_order, written_name
 from node.parsing.sink import Call
 from node.parsing.source import Malformed, Source, Step
+from node.parsing.spelled_json import bare_name
 from node.parsing.tell import call_of, tell
 
 _OUTSIDE = Markers("'\"()[]{}")
 _INSIDE = {quote: Markers((quote, "\\")) for quote in "'\""}
+
+
+_FUNCTION = re.compile(r"[\w.\-:/]+")
+
+
+def _spell_call(lark: Lark, tools: Sequence[ToolSchema], closer: str) -> str:
+    """The expression of a call of one of the tools, within a block that the closer ends. Raises
+    `NotHeld`."""
+    language, calls = PythonLiterals(closer), []
+    for tool in tools:
+        begin = lark.text(f"{bare_name(tool, _FUNCTION)}(")
+        written = []
+        for argument in arguments_of(tool):
+            name = written_name(argument.name, r"[\w.\-]+", argument.place)
+            value = spell_value(lark, language, argument.schema, argument.place)
+            written.append((f"{lark.text(f'{name}=')} {value}", argument.is_required))
+        calls.append(f"{begin} {in_order(lark, written, lark.text(', '))} {lark.text(')')}")
+    return lark.one_of(calls)
 
 
 class BareList(ToolFormat):
@@ -23,6 +49,9 @@ class BareList(ToolFormat):
 
     name = "bare_list"
     starts = ("[",)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        return _spell_list(lark, _spell_call(lark, tools, ""), parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
         tell(source, (yield from read_call_list(source)))
@@ -34,12 +63,26 @@ _BARE_LIST = BareList()
 class PythonCalls(ToolFormat):
     """Python calls between markers."""
 
-    def __init__(self, name: str, markers: Mapping[str, str]) -> None:
-        """`markers`: what ends a block, by what it begins with."""
+    def __init__(self, name: str, markers: Mapping[str, str], *, in_lines: bool = False) -> None:
+        """`markers`: what ends a block, by what it begins with. `in_lines`: models write each call
+        on a line, else all in a list."""
         self.name = name
+        self._in_lines = in_lines
         self.openers = tuple(markers)
         self.orphans = tuple(markers.values())
         self._closers = markers
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        opener = lark.prefer(self.openers)
+        closer = self._closers[opener]
+        call = _spell_call(lark, tools, closer)
+        if self._in_lines:
+            line_end = lark.text("\n")
+            line = f"{call} {line_end}"
+            body = f"{line_end} {lark.many(line) if parallel else line}"
+        else:
+            body = _spell_list(lark, call, parallel=parallel)
+        return f"{lark.text(opener)} {body} {lark.text(closer)}"
 
     def read(self, source: Source, opener: str) -> Step[None]:
         closer = self._closers[opener]
@@ -74,9 +117,28 @@ class PythonCalls(ToolFormat):
             quotes.read(marker)
 
 
+class OrBare(AnyOf):
+    """Reads lists that nothing marks as well; its models write them."""
+
+    def __init__(self, form: PythonCalls) -> None:
+        super().__init__(form.name, (form, _BARE_LIST))
+        self._marked = form
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        ways = [_BARE_LIST.spell_calls(lark, tools, parallel=parallel)]
+        if any(map(lark.is_token, self._marked.openers)):
+            ways.append(self._marked.spell_calls(lark, tools, parallel=parallel))
+        return lark.one_of(ways)
+
+
 def or_bare(form: PythonCalls) -> AnyOf:
     """The format, and lists that nothing marks."""
     return AnyOf(form.name, (form, _BARE_LIST))
+
+
+def _spell_list(lark: Lark, call: str, *, parallel: bool) -> str:
+    calls = lark.many(call, lark.text(", ")) if parallel else call
+    return f"{lark.text('[')} {calls} {lark.text(']')}"
 
 
 def declared_calls(source: Source, text: str) -> list[Call]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from node.generate import GenerateRequest, OutputFormat
+from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for, reasoning_names
 from node.types import PartKind
 from tests.conformance.random_model import Drawn, RandomModel, random_model
@@ -18,8 +19,9 @@ def check_budgets() -> Result:
     result = Result()
     with random_model() as model:
         for name in reasoning_names():
-            if not grammar_for(name, _TOOL_CALLS).closing:
-                # It marks no reasoning that could be ended.
+            grammar = grammar_for(name, _TOOL_CALLS)
+            if not TextMachine(OutputFormat(name, _TOOL_CALLS, grammar.opener)).in_reasoning:
+                # No prompt begins its reasoning.
                 continue
             requests = [_request(model, name, budget) for budget in BUDGETS]
             drawn = model.draw(requests)
@@ -36,7 +38,7 @@ def _request(model: RandomModel, name: str, budget: int | None) -> GenerateReque
         uid=f"{name} {budget}",
         tokens=model.prompt(),
         max_tokens=MAX_TOKENS,
-        sampling=model.sampling(1),
+        sampling=model.sampling(1, ends=False),
         output=OutputFormat(name, _TOOL_CALLS, grammar_for(name, _TOOL_CALLS).opener),
         thinking_tokens=budget,
     )

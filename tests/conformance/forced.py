@@ -20,6 +20,12 @@ CASES = 200
 MAX_TOKENS = 3000
 _FILE = "bfcl/bfcl_cases.jsonl"
 _UNFORCED = frozenset({"none"})
+CLOSERS = (
+    *("</parameter>", "</param>", "</arg_value>", "</longcat_arg_value>", "</ifm|arg_value>"),
+    *("</steptml:invoke>", "</seed:tool_call>", "<|close|>", "<|sep|>", "]]>", "<escape>"),
+    *('<|"|>', "</｜DSML｜parameter>", "</atem:parameter>", "]<]minimax[>["),
+)
+"""What ends a raw value: without tokens for it a model without sense would never write it."""
 
 
 def check_forced(corpus: Path) -> list[tuple[str, Result]]:
@@ -29,7 +35,7 @@ def check_forced(corpus: Path) -> list[tuple[str, Result]]:
         return [("forced calls", Result(skipped=f"there is no {path}"))]
     cases = [_tools(row["tools"]) for row in islice(read_lines(path), CASES)]
     names = [name for name in tool_call_names() if name not in _UNFORCED]
-    with random_model() as model:
+    with random_model(CLOSERS) as model:
         return [
             ("forced calls, hermes", _draw(model, [(tools, "hermes") for tools in cases])),
             (

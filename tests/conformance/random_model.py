@@ -28,7 +28,9 @@ from tests.mlx.tiny import make_tiny, tiny_tokenizer  # noqa: E402
 ROWS = 16
 CLOSING = 6.0
 """Added to the logits of what closes strings, lists and objects, so that outputs end."""
-_CLOSERS = ('"', "}", "]", ">", "\n", ")", "</", '"}', "<|im_end|>")
+_CLOSERS = ('"', "}", "]", ")", '"}', "<|im_end|>")
+NEVER = -1000.0
+_ENDS = ("<|im_end|>", "<|end|>")
 _PROMPT = tuple(range(10, 26))
 
 
@@ -60,15 +62,21 @@ class Drawn:
 class RandomModel:
     """Belongs to one thread."""
 
-    def __init__(self, engine: TextEngine, folder: Path) -> None:
+    def __init__(self, engine: TextEngine, folder: Path, closers: Sequence[str]) -> None:
         self._engine = engine
         tokenizer = self._tokenizer = tiny_tokenizer(folder)
-        ids = [tokenizer.token_to_id(text) for text in _CLOSERS]
+        ids = [tokenizer.token_to_id(text) for text in (*_CLOSERS, *closers)]
+        ends = map(tokenizer.token_to_id, _ENDS)
+        self._end_tokens = tuple(number for number in ends if number is not None)
         self.bias = tuple((number, CLOSING) for number in ids if number is not None)
 
-    def sampling(self, seed: int) -> SamplingParams:
-        """Any token that is allowed, closing ones more often."""
-        return SamplingParams(seed=seed, logit_bias=self.bias)
+    def sampling(self, seed: int, *, ends: bool = True) -> SamplingParams:
+        """Any token that is allowed, closing ones more often; `ends`: also those that end the
+        answer."""
+        kept = [number for number, _ in self.bias if number not in self._end_tokens]
+        bias = self.bias if ends else tuple((number, CLOSING) for number in kept)
+        never = () if ends else tuple((number, NEVER) for number in self._end_tokens)
+        return SamplingParams(seed=seed, logit_bias=(*bias, *never))
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -103,9 +111,10 @@ class RandomModel:
 
 
 @contextmanager
-def random_model() -> Iterator[RandomModel]:
+def random_model(markers: Sequence[str] = ()) -> Iterator[RandomModel]:
+    """`markers`: tokens of its vocabulary that close something too."""
     with tempfile.TemporaryDirectory(prefix="conformance-") as home:
-        folder = make_tiny(Path(home) / "tiny")
+        folder = make_tiny(Path(home) / "tiny", markers)
         spec = EngineSpec(
             engine="text",
             model="random",
@@ -115,6 +124,6 @@ def random_model() -> Iterator[RandomModel]:
         )
         engine = load(spec, lambda fraction: None)
         try:
-            yield RandomModel(engine, folder)
+            yield RandomModel(engine, folder, markers)
         finally:
             engine.close()

@@ -4,6 +4,7 @@ Its text is noise, but the same noise every time, and it depends on the whole pr
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,14 @@ _CHAT_TEMPLATE = (
 )
 
 
-def make_tiny(folder: Path, **config: Any) -> Path:
-    """Writes the model into a new folder; `config` overrides entries of config.json."""
+def make_tiny(folder: Path, markers: Sequence[str] = (), **config: Any) -> Path:
+    """Writes the model into a new folder; `markers` are tokens of its vocabulary besides, `config`
+    overrides entries of config.json."""
     folder.mkdir(parents=True)
-    _make_tokenizer().save(str(folder / "tokenizer.json"))
+    tokenizer = _make_tokenizer()
+    tokenizer.add_special_tokens(list(markers))
+    vocab_size = max(VOCAB_SIZE, tokenizer.get_vocab_size(with_added_tokens=True))
+    tokenizer.save(str(folder / "tokenizer.json"))
     _write_json(
         folder / "tokenizer_config.json",
         {
@@ -54,7 +59,7 @@ def make_tiny(folder: Path, **config: Any) -> Path:
         {
             "model_type": "llama",
             "architectures": ["LlamaForCausalLM"],
-            "vocab_size": VOCAB_SIZE,
+            "vocab_size": vocab_size,
             "hidden_size": HIDDEN,
             "intermediate_size": INNER,
             "num_hidden_layers": LAYERS,
@@ -70,7 +75,7 @@ def make_tiny(folder: Path, **config: Any) -> Path:
             **config,
         },
     )
-    save_file(_weights(), folder / "model.safetensors", metadata={"format": "mlx"})
+    save_file(_weights(vocab_size), folder / "model.safetensors", metadata={"format": "mlx"})
     return folder
 
 
@@ -97,7 +102,7 @@ def _make_tokenizer() -> Tokenizer:
     return tokenizer
 
 
-def _weights() -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+def _weights(vocab_size: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
     """Matrices of variance 1 / fan-in. A strong head spreads the logits, so that rounding never
     decides which token is likeliest."""
     random = np.random.default_rng(7)
@@ -108,9 +113,9 @@ def _weights() -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
 
     ones = np.ones(HIDDEN, dtype=np.float32)
     weights = {
-        "model.embed_tokens.weight": matrix(VOCAB_SIZE, HIDDEN, 4.0),
+        "model.embed_tokens.weight": matrix(vocab_size, HIDDEN, 4.0),
         "model.norm.weight": ones,
-        "lm_head.weight": matrix(VOCAB_SIZE, HIDDEN, 3.0),
+        "lm_head.weight": matrix(vocab_size, HIDDEN, 3.0),
     }
     for layer in range(LAYERS):
         name = f"model.layers.{layer}."

@@ -33,7 +33,6 @@ def test_arguments_are_an_object(text: str, arguments: Any) -> None:
         "null",
         '{"city": "Be',
         '{"a": NaN}',
-        '{"a": 1e999}',
         '{"a": "\\ud83d"}',
         '{"a": ' + "[" * 9999 + "]" * 9999 + "}",
         "{'a': 1}",
