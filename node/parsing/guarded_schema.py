@@ -18,8 +18,8 @@ _TABLES = ("$defs", "definitions", "properties")
 
 def guarded(schema: object, texts: Sequence[str]) -> dict[str, Any]:
     """The schema of values that have none of the texts in any string or name, and only numbers
-    that every reader has room for. What is open to any members has only declared ones where it
-    declares some. All the texts begin with one character, which none of them holds again."""
+    that every reader has room for. What declares members has only those. All the texts begin with
+    one character, which none of them holds again."""
     guard = _Guard(f"^{_without(texts)}$")
     held = guard.schema(schema)
     if guard.is_used:
@@ -91,9 +91,12 @@ class _Guard:
 
     def _guard_members(self, held: dict[str, Any]) -> None:
         named = held.get("properties", {})
-        more = held.pop("additionalProperties", not named)
+        more = held.pop("additionalProperties", True)
+        if set(held.get("required", ())) - named.keys():
+            held["additionalProperties"] = self._inner(more)
+            return
         held["additionalProperties"] = False
-        if "patternProperties" not in held and more is not False and not (named and more is True):
+        if more is not False and not named and "patternProperties" not in held:
             held["patternProperties"] = {self._pattern: self._inner(more)}
 
 

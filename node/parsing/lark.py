@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from node.parsing.held_schema import SOME_WHITE_SPACE, schema_text
+from node.parsing.held_schema import SOME_WHITE_SPACE, NotHeld, schema_text
 
 
 class Text(NamedTuple):
@@ -109,8 +109,15 @@ class Lark:
         it, and is asked for once."""
         name = self._names.get(f"={key}")
         if name is None:
+            count, names = len(self._rules), dict(self._names)
             name = self._names[f"={key}"] = f"s{len(self._names)}"
-            self._rules.append(f"{name}: {expression()}")
+            try:
+                self._rules.append(f"{name}: {expression()}")
+            except NotHeld:
+                # What was made for it may name it.
+                del self._rules[count:]
+                self._names = names
+                raise
         return name
 
     def rule(self, expression: str) -> str:

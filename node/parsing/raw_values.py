@@ -169,8 +169,13 @@ def texts_of(argument: Argument, raw: RawText) -> list[Text]:
     place = argument.place
     others = types_of(argument.schema, place.root) - {"string"}
     scalars = _scalars(argument)
-    is_held = any(is_held_text(flat, place) for flat in _string_schemas(argument))
-    if not is_held and all(scalars.get(kind) == SCALARS.get(kind, "") for kind in others):
+    strings = _string_schemas(argument)
+    is_held = any(is_held_text(flat, place) for flat in strings)
+    if (
+        strings
+        and not is_held
+        and all(scalars.get(kind) == SCALARS.get(kind, "") for kind in others)
+    ):
         # Whatever it is read as, fits.
         return [Text()]
     unread = [_READ_AS[kind] for kind in sorted(others)]
@@ -198,7 +203,11 @@ def _strings(argument: Argument, raw: RawText, unread: tuple[str, ...]) -> list[
     texts = []
     for flat in _string_schemas(argument):
         if "enum" in flat:
-            values = [each for each in values_of(flat) if _is_writable(each, argument, raw)]
+            values = [
+                each
+                for each in values_of(flat, argument.place)
+                if _is_writable(each, argument, raw)
+            ]
             texts += [Text((re.escape(each),)) for each in values]
         else:
             texts.append(Text(tuple(patterns_of(flat, argument.place)), unread))

@@ -88,15 +88,13 @@ def is_held_text(flat: Flat, place: Place) -> bool:
     return "enum" in flat or bool(patterns_of(flat, place))
 
 
-def values_of(flat: Flat) -> list[str]:
-    """The strings that are listed and fit."""
-    return [
-        each
-        for each in flat.get("enum", ())
-        if isinstance(each, str)
-        and flat.get("minLength", 0) <= len(each) <= flat.get("maxLength", len(each))
-        and re.search(flat.get("pattern", ""), each)
-    ]
+def values_of(flat: Flat, place: Place) -> list[str]:
+    """The strings that are listed and fit. Raises `NotHeld`."""
+    values = [each for each in flat.get("enum", ()) if isinstance(each, str)]
+    if "pattern" in flat:
+        raise place.not_held("the keyword pattern beside the values")
+    fewest = flat.get("minLength", 0)
+    return [each for each in values if fewest <= len(each) <= flat.get("maxLength", len(each))]
 
 
 def _whole(pattern: object, place: Place) -> str:
@@ -108,9 +106,8 @@ def _whole(pattern: object, place: Place) -> str:
     begins, ends = inner != pattern, bool(re.search(r"(?<!\\)(?:\\\\)*\$\Z", inner))
     inner = inner[:-1] if ends else inner
     try:
-        re.compile(pattern)
         held, has_choice = _translated(inner)
-    except (re.error, ValueError):
+    except ValueError:
         raise refused from None
     if has_choice and (begins or ends):
         raise refused
@@ -135,6 +132,8 @@ def _translated(pattern: str) -> tuple[str, bool]:
             in_class = piece == "["
             has_choice = has_choice or (piece == "|" and not depth)
             pieces.append(_outside(piece, is_repeat=bool(found["repeat"])))
+    if depth or in_class:
+        raise ValueError(pattern)
     return "".join(pieces), has_choice
 
 

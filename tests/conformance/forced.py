@@ -10,20 +10,21 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from node.generate import GenerateRequest, OutputFormat, ToolSchema
-from node.parsing.registry import tool_call_names
+from node.parsing.registry import go_together, tool_call_names
 from node.protocol.messages import FinishReason
 from tests.conformance.corpus import read_lines
 from tests.conformance.random_model import Drawn, RandomModel, random_model
 from tests.conformance.result import Result
 
 CASES = 200
-MAX_TOKENS = 3000
+MAX_TOKENS = 2000
 _FILE = "bfcl/bfcl_cases.jsonl"
 _UNFORCED = frozenset({"none"})
 CLOSERS = (
     *("</parameter>", "</param>", "</arg_value>", "</longcat_arg_value>", "</ifm|arg_value>"),
     *("</steptml:invoke>", "</seed:tool_call>", "<|close|>", "<|sep|>", "]]>", "<escape>"),
-    *('<|"|>', "</｜DSML｜parameter>", "</atem:parameter>", "]<]minimax[>["),
+    *('<|"|>', "</｜DSML｜parameter>", "</atem:parameter>", "]<]minimax[>[", "\nAction:"),
+    *("</steptml:parameter>", "</arg_value:opensource>"),
 )
 """What ends a raw value: without tokens for it a model without sense would never write it."""
 
@@ -64,7 +65,12 @@ def _draw(model: RandomModel, cases: list[tuple[tuple[ToolSchema, ...], str]]) -
             max_tokens=MAX_TOKENS,
             sampling=model.sampling(at),
             output=OutputFormat(
-                tool_calls=name, tools=tools, must_call=True, parallel_calls=at % 2 == 0
+                # Of outputs as a whole, the format says both.
+                reasoning="none" if go_together("think", name) else name,
+                tool_calls=name,
+                tools=tools,
+                must_call=True,
+                parallel_calls=at % 2 == 0,
             ),
         )
         for at, (tools, name) in enumerate(cases)

@@ -22,7 +22,7 @@ from tests.conformance.result import Result
 MOST_REFUSED = 0.15
 """Of JSONSchemaBench."""
 MOST_CUT = 0.05
-MAX_TOKENS = 2000
+MAX_TOKENS = 1000
 _FOLDER = "json_schema"
 _SUITE = "json_schema_test_suite_draft2020-12.jsonl"
 _REMOTES = "json_schema_test_suite_remotes.json"

@@ -26,9 +26,9 @@ from node.types import (  # noqa: E402
 from tests.mlx.tiny import make_tiny, tiny_tokenizer  # noqa: E402
 
 ROWS = 16
-CLOSING = 6.0
+CLOSING = 7.0
 """Added to the logits of what closes strings, lists and objects, so that outputs end."""
-_CLOSERS = ('"', "}", "]", ")", '"}', "<|im_end|>")
+_CLOSERS = ('"', "}", "]", ")", '"}', "\n", "<|im_end|>")
 NEVER = -1000.0
 _ENDS = ("<|im_end|>", "<|end|>")
 _PROMPT = tuple(range(10, 26))

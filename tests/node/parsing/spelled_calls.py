@@ -3,21 +3,153 @@
 import json
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jsonschema
 import numpy as np
+from jsonschema import Draft202012Validator
 from llguidance import LLMatcher
 
 from node.generate import OutputFormat, ToolSchema
-from node.parsing.registry import _TOOL_CALLS
+from node.parsing.lark import Lark
+from node.parsing.registry import grammar_for
 from node.types import PartKind
 from tests.node.parsing.drawing import END, Drawer, Piece, text_of
 
-_WORDS = ("5", "xy", "None", "null", "true", '"a"', "\n", "\r\n", "'", "\\", " [1", "{", "é\u2028", "<b>")
+_WORDS = (
+    "5",
+    "xy",
+    "None",
+    "null",
+    "true",
+    '"a"',
+    "\n",
+    "\r\n",
+    "'",
+    "\\",
+    " [1",
+    "{",
+    "é\u2028",
+    "<b>",
+)
 _SUFFIX = re.compile(r'\[suffix=("[^\n]*")\]:')
-_TRIES = 30
+
+Tools = Mapping[str, dict[str, Any]]
+
+TEXT: dict[str, Any] = {"type": "string"}
+TOOLS: dict[str, Tools] = {
+    "text": {
+        "find": {
+            "properties": {"where": TEXT, "short": {**TEXT, "maxLength": 12}, "more": TEXT},
+            "required": ["where"],
+        },
+        "ping": {},
+    },
+    "simple": {
+        "f": {
+            "properties": {
+                "i": {"type": "integer"},
+                "n": {"type": "number"},
+                "b": {"type": "boolean"},
+                "z": {"type": "null"},
+                "m": {"type": "integer", "minimum": 2, "maximum": 30},
+                "h": {"type": ["number", "null"]},
+            },
+            "required": ["i", "m"],
+        }
+    },
+    "listed": {
+        "f": {
+            "properties": {
+                "e": {"enum": ["a", "b c", "5", "None", 7, None, True]},
+                "s": {"type": "string", "enum": ["on", "off", "x\ny", "\nz"]},
+                "c": {"const": "k"},
+                "n": {"type": "integer", "enum": [1, 22]},
+            },
+            "required": ["e", "s"],
+        }
+    },
+    "mixed": {
+        "f": {
+            "properties": {
+                "a": {"type": ["string", "null"]},
+                "b": {"anyOf": [{"type": "integer"}, {"type": "string", "minLength": 2}]},
+                "c": {"anyOf": [{"type": "array", "items": TEXT}, TEXT]},
+                "d": {"type": ["number", "string", "boolean"]},
+                "e": {"anyOf": [{"type": "integer", "minimum": 3}, {"enum": ["all"]}]},
+                "g": {"anyOf": [{"type": "string", "pattern": "^[0-9a-z]+$"}, {"type": "number"}]},
+            },
+            "required": ["b", "c", "d"],
+        }
+    },
+    "nested": {
+        "f": {
+            "properties": {
+                "l": {"type": "array", "items": {"type": "integer"}, "minItems": 1},
+                "o": {
+                    "type": "object",
+                    "properties": {
+                        "x": TEXT,
+                        "y": {
+                            "type": "array",
+                            "items": {
+                                "type": "object",
+                                "properties": {"k": {"type": "boolean"}, "t": {"enum": ["u"]}},
+                            },
+                        },
+                    },
+                    "required": ["x"],
+                    "additionalProperties": False,
+                },
+                "q": {"type": "array", "items": TEXT, "maxItems": 3},
+                "w": {"anyOf": [{"type": "array", "items": TEXT}, {"type": "null"}]},
+            },
+            "required": ["l", "o"],
+        }
+    },
+    "held": {
+        "f": {
+            "properties": {
+                "p": {"type": "string", "pattern": r"^[A-Z]{2}\d+$"},
+                "u": {"type": "string", "pattern": "[<x]y"},
+                "d": {"type": "string", "format": "date"},
+                "m": {"type": "string", "minLength": 3, "maxLength": 9},
+                "z": {"type": "string", "format": "colour"},
+            },
+            "required": ["p", "u", "m"],
+        }
+    },
+    "free": {
+        "f": {
+            "properties": {
+                "a": {},
+                "b": {"description": "x"},
+                "o": {"type": "object"},
+                "l": {"type": "array"},
+                "t": {"type": "object", "additionalProperties": {"type": "integer"}},
+            },
+            "required": ["a"],
+        }
+    },
+    "refs": {
+        "f": {
+            "properties": {"n": {"$ref": "#/$defs/N"}, "k": {"$ref": "#/$defs/K"}},
+            "required": ["n", "k"],
+            "$defs": {
+                "N": {
+                    "type": "object",
+                    "properties": {
+                        "v": {"type": "integer"},
+                        "c": {"anyOf": [{"$ref": "#/$defs/N"}, {"type": "null"}]},
+                    },
+                    "required": ["v"],
+                },
+                "K": {"enum": ["x", "y"]},
+            },
+        }
+    },
+}
+"""Sets of tools, by what is in them."""
 
 
 class Teaser(Drawer):
@@ -66,36 +198,46 @@ def calls_of(drawer: Drawer, output: OutputFormat, pieces: Sequence[Piece]) -> l
     return calls
 
 
-def drawn_calls(
-    form: str, tools: Mapping[str, Any], markers: Sequence[str] = (), *, parallel: bool = False
-) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """Texts of outputs, and the calls in them, which fit: parameters of the tools by name."""
-    schemas = tuple(ToolSchema(name, parameters) for name, parameters in tools.items())
-    output = OutputFormat("none", form, tools=schemas, parallel_calls=parallel, repeated_calls=True)
-    reader = _TOOL_CALLS[form]
-    drawer = Teaser(markers, (*reader.openers, *reader.orphans, *markers, *WORDS.get(form, ())))
-    lark = drawer.lark()
-    grammar = lark.grammar(reader.spell_calls(lark, schemas, parallel=parallel))
+def spelled(lark: Lark, form: str, tools: Tools, *, parallel: bool = False) -> str:
+    """The grammar of calls: the parameters of the tools by their name."""
+    schemas = [ToolSchema(name, each, param=f"tools.{name}") for name, each in tools.items()]
+    calls = grammar_for("none", form).spell_answer_calls(lark, schemas, "", parallel=parallel)
+    return lark.grammar(calls)
+
+
+def takes(form: str, tools: Tools, text: str, *, parallel: bool = False) -> bool:
+    """Whether a model may write so."""
+    drawer = Drawer()
+    grammar = spelled(drawer.lark(), form, tools, parallel=parallel)
+    return drawer.takes(grammar, drawer.cut(text))
+
+
+def check_drawn(
+    form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 4
+) -> int:
+    """Draws outputs; fails where one is not read as calls that fit. How many came to an end."""
+    output = OutputFormat(
+        "none",
+        form,
+        tools=tuple(ToolSchema(name, parameters) for name, parameters in tools.items()),
+        parallel_calls=parallel,
+        repeated_calls=True,
+    )
+    reader = grammar_for("none", form)
+    drawer = Teaser(markers, (*reader.openers, *reader.orphans, *markers))
+    grammar = spelled(drawer.lark(), form, tools, parallel=parallel)
     assert not drawer.error(grammar), drawer.error(grammar)
-    for seed in range(_TRIES):
-        pieces = drawer.draw(grammar, seed)
-        if pieces is None:
-            continue
+    count = 0
+    for pieces in filter(None, (drawer.draw(grammar, seed) for seed in range(tries))):
         calls = calls_of(drawer, output, pieces)
         assert calls, text_of(pieces)
         assert parallel or len(calls) == 1, text_of(pieces)
         for name, arguments in calls:
-            try:
-                jsonschema.validate(arguments, {**tools[name], "type": "object"})
-            except jsonschema.ValidationError as exc:
-                raise AssertionError(f"{exc.message}: {text_of(pieces)}") from None
-            if "$ref" not in tools[name]:
-                assert arguments.keys() <= tools[name].get("properties", arguments).keys()
-        yield text_of(pieces), calls
-
-
-WORDS: dict[str, tuple[str, ...]] = {}
-"""What else the outputs of a format may hold that is hard to write."""
+            schema = {"additionalProperties": False, **tools[name], "type": "object"}
+            errors = [each.message for each in Draft202012Validator(schema).iter_errors(arguments)]
+            assert not errors, (errors, text_of(pieces))
+        count += 1
+    return count
 
 
 def _allowed(matcher: Any) -> list[int]:
