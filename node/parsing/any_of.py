@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
-from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Step
 
 _PARAM = "tool_choice"
 
@@ -26,8 +26,8 @@ class AnyOf(ToolFormat):
         self._formats: tuple[ToolFormat, ...] = tuple(
             dict.fromkeys(each for form in formats for each in _parts(form))
         )
-        self._spellings = tuple(formats)
-        self.spells_bare = any(form.spells_bare for form in formats[:1])
+        self._first = formats[0]
+        self.spells_bare = self._first.spells_bare
         self._readers: dict[str, list[ToolFormat]] = {}
         formats = self._formats
         for form in formats:
@@ -49,14 +49,8 @@ class AnyOf(ToolFormat):
             yield from source.either(*(each.read(source, opener) for each in readers))
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        """As the first of the formats writes them that can hold them."""
-        refused: NotHeld | None = None
-        for form in self._spellings:
-            try:
-                return form.spell_calls(lark, tools, parallel=parallel)
-            except NotHeld as exc:
-                refused = refused or exc
-        raise refused or NotHeld(f"Calls of the format {self.name} cannot be forced.", _PARAM)
+        """As the first of the formats writes them: the others are read where they come."""
+        return self._first.spell_calls(lark, tools, parallel=parallel)
 
     def _all(self, texts: Iterable[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(each for each in texts if each in self._readers))

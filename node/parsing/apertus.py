@@ -9,8 +9,9 @@ from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
 from node.parsing.lark import Lark
 from node.parsing.sink import Call
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, between, list_of
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import call_of
 
 

@@ -19,8 +19,9 @@ from node.parsing.json_calls import (
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
+from node.parsing.step import Step
 
 
 class PairTags(NamedTuple):

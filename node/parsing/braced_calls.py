@@ -17,8 +17,9 @@ from node.parsing.json_calls import NAME, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark, Text
 from node.parsing.literal_values import Language, spell_members
 from node.parsing.python_blocks import read_python
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import tell
 from node.parsing.text_patterns import patterns_of
 

@@ -17,8 +17,9 @@ from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object, read_string
 from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_python
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import json_call, tell
 
 _BARE = re.compile(r"[^\s\[\]{}]*")

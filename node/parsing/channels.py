@@ -12,7 +12,8 @@ from node.generate import ToolSchema
 from node.parsing.format import Grammar, Setup
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 

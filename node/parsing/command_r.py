@@ -13,8 +13,9 @@ from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import read_marked_calls
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, list_of
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 _THINKING = "<|START_THINKING|>"

@@ -7,8 +7,9 @@ from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
 from node.parsing.lark import Lark
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import between, call_objects, list_of
+from node.parsing.step import Step
 
 
 class CommandRPlus(ToolFormat):

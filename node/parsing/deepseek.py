@@ -12,8 +12,9 @@ from node.generate import ToolSchema
 from node.parsing.json_calls import WORD, close_block, read_arguments
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
+from node.parsing.step import Malformed, Step
 
 
 def _spellings(words: str) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelling import AnswerSpelling, CallSpelling
+from node.parsing.step import Step
 from node.parsing.tokens import Family
 
 

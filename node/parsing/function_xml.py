@@ -7,8 +7,9 @@ from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import NAME, read_arguments, read_declared_name
 from node.parsing.lark import Lark
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
+from node.parsing.step import Step
 
 
 class FunctionXml(ToolFormat):

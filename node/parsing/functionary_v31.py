@@ -6,7 +6,8 @@ from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import read_function, spell_functions
 from node.parsing.lark import Lark
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Step
 
 
 class FunctionaryV31(ToolFormat):

@@ -7,8 +7,9 @@ from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_arguments, read_function
 from node.parsing.lark import Lark
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name
+from node.parsing.step import Malformed, Step
 
 _TO = ">>>"
 _FROM = "<|from|>"

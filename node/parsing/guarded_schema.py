@@ -34,8 +34,10 @@ class _Guard:
         self._pattern = pattern
 
     def schema(self, schema: object) -> dict[str, Any]:
-        if says_nothing(schema) or not isinstance(schema, Mapping):
+        if says_nothing(schema):
             return self._any()
+        if not isinstance(schema, Mapping):
+            return {"allOf": [schema]}
         held = {key: self._within(key, value) for key, value in schema.items()}
         if _TOLD_ELSEWHERE & held.keys():
             return held
@@ -87,7 +89,8 @@ class _Guard:
         return {"$ref": f"#/$defs/{_ANY}"}
 
     def _inner(self, schema: object) -> object:
-        return False if schema is False else self.schema(schema)
+        """A schema within another; what is none is left as it is, to be refused."""
+        return self.schema(schema) if schema is True or isinstance(schema, Mapping) else schema
 
     def _guard_members(self, held: dict[str, Any]) -> None:
         named = held.get("properties", {})

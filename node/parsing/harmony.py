@@ -12,8 +12,9 @@ from node.parsing.channels import Channel, Channels
 from node.parsing.headers import CHANNEL, CONSTRAIN, MESSAGE, START, read_message_header
 from node.parsing.json_calls import WORD, read_arguments
 from node.parsing.lark import Lark
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 _NAMESPACE = "functions."

@@ -3,7 +3,8 @@ Muse write them."""
 
 from node.parsing.channels import Channel
 from node.parsing.json_calls import WORD
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Malformed, Step
 
 START = "<|start|>"
 CHANNEL = "<|channel|>"

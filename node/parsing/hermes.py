@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.lark import Lark
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import between, blocks, call_objects
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import json_calls, tell
 from node.parsing.xml_calls import XmlCalls
 

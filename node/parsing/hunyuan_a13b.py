@@ -3,7 +3,8 @@
 
 from node.parsing.format import ReasoningFormat
 from node.parsing.json_calls import JsonCalls, close_block
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Step
 
 _ANSWER_END = "</answer>"
 _ANSWER = ("<answer>", _ANSWER_END)

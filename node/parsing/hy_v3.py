@@ -11,8 +11,9 @@ from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import read_arguments, read_declared_name
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import between, blocks
+from node.parsing.step import Step
 
 _SUFFIX = re.compile(r"[\w.\-]*")
 

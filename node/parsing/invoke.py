@@ -16,8 +16,9 @@ from node.parsing.held_values import Argument, arguments_of
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
+from node.parsing.step import Malformed, Step
 
 _REST_OF_TAG = re.compile(r"[^>\n]*")
 _IN_ATTRIBUTE = re.compile(r'[^"><\n]+')

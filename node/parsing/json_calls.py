@@ -14,7 +14,7 @@ from node.parsing.format import ToolFormat
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.sink import Call
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import (
     arguments_of,
     bare_name,
@@ -23,6 +23,7 @@ from node.parsing.spelled_json import (
     call_objects,
     list_of,
 )
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import call_of, json_call, no_arguments, tell
 from node.types import PartKind
 

@@ -9,8 +9,9 @@ from node.parsing.format import ReasoningFormat
 from node.parsing.json_calls import close_block, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import between, blocks
+from node.parsing.step import Step
 
 _CALL_END = "</ifm|tool_call>"
 _TAGS = PairTags(

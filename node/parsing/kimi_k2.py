@@ -8,8 +8,9 @@ from node.generate import ToolSchema
 from node.parsing.json_calls import read_arguments
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
+from node.parsing.step import Malformed, Step
 
 _CALL_END = "<|tool_call_end|>"
 _ID = re.compile(r"[^<\n]*")

@@ -15,8 +15,9 @@ from node.parsing.invoke import as_tag_says
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, spell_other, spell_string
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 _SEP = "<|sep|>"

@@ -3,7 +3,8 @@
 from node.parsing.arg_pairs import PairCalls
 from node.parsing.format import ReasoningFormat
 from node.parsing.json_calls import close_block
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Step
 
 _TURN_END = "<|role_end|>"
 

@@ -14,8 +14,9 @@ from node.parsing.json_calls import NAME, read_bare_calls, read_function
 from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_call_list, read_python
 from node.parsing.pythonic import PYTHONIC
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import call_objects
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import tell
 
 _BUILT_IN = ".call"

@@ -6,7 +6,8 @@ The only such machine: an answer that is not streamed is the same parts, collect
 from node.generate import OutputFormat
 from node.parsing.format import Setup
 from node.parsing.registry import REASONING_MARKERS, grammar_for
-from node.parsing.source import Finished, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Finished, Step
 from node.parsing.stops import StopMatcher
 from node.parsing.teller import Teller
 from node.types import Part, PartKind

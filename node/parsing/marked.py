@@ -8,7 +8,8 @@ from node.parsing.format import Grammar, ReasoningFormat, Setup, ToolFormat, spe
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Malformed, Step
 from node.parsing.tokens import Family
 from node.types import PartKind
 

@@ -5,6 +5,10 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 
+def _every(at: int, marker: str) -> bool:
+    return True
+
+
 class Markers:
     """A set of markers to look for together."""
 
@@ -20,7 +24,13 @@ class Markers:
         return Markers((*self.texts, *other.texts))
 
     def find(
-        self, text: str, begin: int, end: int, *, ended: bool, counts: Callable[[int, str], bool]
+        self,
+        text: str,
+        begin: int,
+        end: int,
+        *,
+        ended: bool,
+        counts: Callable[[int, str], bool] = _every,
     ) -> tuple[int, str]:
         """(where the first marker within `begin` and `end` begins, the marker); of those that
         begin together, the longest. `counts(position, marker)` tells whether a find is one.

@@ -20,8 +20,9 @@ from node.parsing.raw_values import (
     spell_text,
     written_name,
 )
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 _CDATA = "<![CDATA["

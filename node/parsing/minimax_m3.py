@@ -27,8 +27,9 @@ from node.parsing.held_values import (
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.sections import SectionCalls
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, between, blocks
+from node.parsing.step import Malformed, Step
 
 _MARK = "]<]minimax[>["
 _IN_MARK = "<]minimax["
@@ -135,7 +136,7 @@ def _spell_member(lark: Lark, member: Argument) -> str:
     begin = lark.text(f"{_TAG}{name}>")
     kinds = types - {"null"}
     if kinds not in ({"array"}, {"object"}) or (flat := _plain(member, *kinds)) is None:
-        return f"{begin} {spell_raw(lark, member, RawText(end, (_IN_MARK,)))}"
+        return f"{begin} {spell_raw(lark, member, RawText(end, (_IN_MARK,), in_json=(_IN_MARK,)))}"
     # Nothing at all is an empty value of the only type that there is.
     may_be_empty = types == kinds
     key = json.dumps((place.param, may_be_empty, flat))

@@ -15,8 +15,9 @@ from node.parsing.json_calls import NAME, read_arguments, read_declared_name, re
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.sink import Call
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, call_objects, list_of
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import json_call, tell
 from node.types import PartKind
 

@@ -10,8 +10,9 @@ from node.parsing.held_schema import NotHeld
 from node.parsing.invoke import InvokeCalls, invoke_tags, read_invokes, spell_invoke
 from node.parsing.json_calls import WORD
 from node.parsing.lark import Lark
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
+from node.parsing.step import Step
 from node.types import PartKind
 
 _START = "<|start|>"

@@ -18,8 +18,9 @@ from node.parsing.python_calls import DEPTH, NoCalls, Quotes, read_calls
 from node.parsing.python_literals import PythonLiterals
 from node.parsing.raw_values import in_order, written_name
 from node.parsing.sink import Call
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
+from node.parsing.step import Malformed, Step
 from node.parsing.tell import call_of, tell
 
 _OUTSIDE = Markers("'\"()[]{}")

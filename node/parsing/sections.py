@@ -1,7 +1,8 @@
 """Calls between markers of their own, one or more in a section, whose markers may be missing."""
 
 from node.parsing.format import ToolFormat
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Step
 
 
 class SectionCalls(ToolFormat):

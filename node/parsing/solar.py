@@ -8,8 +8,9 @@ from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_arguments
 from node.parsing.lark import Lark
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, blocks
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 _BEGIN = "<|begin|>"

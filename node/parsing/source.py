@@ -7,36 +7,18 @@ held, and becomes text again if it turns out to be none.
 """
 
 import re
-from collections.abc import Generator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from node.parsing.budget import Budget
 from node.parsing.json_text import JsonScan, read_json
 from node.parsing.markers import Markers, markers_of
 from node.parsing.sink import Call, Sink
+from node.parsing.step import HELD_LENGTH, Malformed, Step, T, TooLong
 from node.parsing.tokens import Tokens
 from node.types import PartKind
 
-HELD_LENGTH = 64 * 1024
-"""Characters of a block that is not complete; a longer one is text."""
-
-T = TypeVar("T")
-Step = Generator[None, None, T]
-"""What a method reads that may have to wait for text."""
-
 _SPACE = re.compile(r"\s*")
-
-
-class Malformed(Exception):
-    """What was read is no block after all."""
-
-
-class TooLong(Malformed):
-    """The block is longer than any may be."""
-
-
-class Finished(Exception):
-    """Nothing that follows is to be read."""
 
 
 class Source:
@@ -179,9 +161,7 @@ class Source:
         begin = search = self._at
         while True:
             ended = self._ended and self._limit() == len(self._text)
-            at, marker = markers.find(
-                self._text, search - self._base, self._limit(), ended=ended, counts=_any
-            )
+            at, marker = markers.find(self._text, search - self._base, self._limit(), ended=ended)
             search = at + self._base
             if marker:
                 self._at = search + len(marker)
@@ -257,7 +237,7 @@ class Source:
         while self._kept is None:
             ended = self._ended
             at, marker = markers.find(
-                self._text, self._at - self._base, len(self._text), ended=ended, counts=_any
+                self._text, self._at - self._base, len(self._text), ended=ended
             )
             self._at = at + self._base
             self._forget()
@@ -410,10 +390,6 @@ class Source:
             self._text = self._text[self._at - self._base :]
             self._base = self._at
             self.tokens.forget(self._at)
-
-
-def _any(at: int, marker: str) -> bool:
-    return True
 
 
 _NOTHING = Markers(())

@@ -7,8 +7,9 @@ from node.generate import ToolSchema
 from node.parsing.invoke import invoke_tags, read_invoke, spell_invoke
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import between, blocks
+from node.parsing.step import Step
 
 _CALL = "<\uff5ctool_call_begin\uff5c>"
 _CALL_END = "<\uff5ctool_call_end\uff5c>"

@@ -10,7 +10,8 @@ from typing import Any
 
 from node.parsing.json_text import read_json
 from node.parsing.sink import Call
-from node.parsing.source import Malformed, Source
+from node.parsing.source import Source
+from node.parsing.step import Malformed
 
 _NAMES = ("name", "function", "tool_name", "tool")
 _ARGUMENTS = ("arguments", "parameters", "args")

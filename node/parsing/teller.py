@@ -8,7 +8,7 @@ from typing import Any
 from node.generate import OutputFormat
 from node.parsing.coercion import fit
 from node.parsing.json_text import is_strict_json, read_json, write_json
-from node.parsing.source import Finished, Malformed
+from node.parsing.step import Finished, Malformed
 from node.parsing.stops import StopMatcher
 from node.types import Part, PartKind
 

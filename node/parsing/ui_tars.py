@@ -18,8 +18,9 @@ from node.parsing.markers import Markers
 from node.parsing.python_blocks import read_brackets
 from node.parsing.python_calls import Call, NoCalls, read_calls
 from node.parsing.raw_values import in_order, written_name
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
+from node.parsing.step import Malformed, Step
 from node.types import PartKind
 
 _ACTION = "Action:"

@@ -10,7 +10,8 @@ from node.parsing.inkling import INKLING
 from node.parsing.kimi_k3 import KIMI_K3
 from node.parsing.muse import MUSE_BLOCK
 from node.parsing.solar import SOLAR
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Malformed, Step
 
 
 class ChannelBlock(ToolFormat):

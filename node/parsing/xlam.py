@@ -10,8 +10,9 @@ from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import read_bare_calls
 from node.parsing.lark import Lark
-from node.parsing.source import Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import call_objects, list_of
+from node.parsing.step import Step
 
 _CLOSERS = {
     "```json": "```",

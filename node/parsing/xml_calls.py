@@ -14,8 +14,9 @@ from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
+from node.parsing.step import Malformed, Step
 from node.parsing.xml_values import (
     BARE_NAME,
     XmlTags,

@@ -10,7 +10,8 @@ from node.parsing.held_values import Argument, arguments_of
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
-from node.parsing.source import Malformed, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import Malformed, Step
 
 _NAME = re.compile(r"[^>\n<]*")
 BARE_NAME = re.compile(r"[^>\n<\s\"'](?:[^>\n<]*[^>\n<\s\"'])?")

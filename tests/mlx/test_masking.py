@@ -37,6 +37,10 @@ def test_rows_tell_what_they_are_held_to() -> None:
     class Steer:
         error: str | None = None
 
+        @property
+        def is_forced(self) -> bool:
+            return False
+
         def take(self, token: int) -> None:
             raise AssertionError
 

@@ -10,7 +10,7 @@ import pytest
 
 from node.parsing.machine import TextMachine
 from node.parsing.registry import tool_call_name, tool_call_names
-from node.parsing.source import HELD_LENGTH
+from node.parsing.step import HELD_LENGTH
 from node.types import PartKind
 from tests.node.parsing.reading import Said, collect, output_format, read, said
 from tests.reports.samples import ARGUMENTS, CALLS

@@ -12,7 +12,8 @@ from node.parsing.budget import MOST_REFUSED, REREAD_LENGTH, Budget
 from node.parsing.format import Setup
 from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for
-from node.parsing.source import HELD_LENGTH, Source
+from node.parsing.source import Source
+from node.parsing.step import HELD_LENGTH
 from node.parsing.stops import StopMatcher
 from node.parsing.teller import Teller
 from node.types import PartKind

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from node.dialects.base import Collected, Segment
 from node.generate import OutputFormat, ToolSchema
-from node.parsing.marked import Marked
 from node.parsing.machine import TextMachine
+from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
-from node.parsing.source import HELD_LENGTH
+from node.parsing.step import HELD_LENGTH
 from node.types import PartKind
 
 TOOLS = (

@@ -7,7 +7,7 @@ import pytest
 from node.dialects.base import Collected
 from node.generate import OutputFormat, ToolSchema
 from node.parsing.machine import TextMachine
-from node.parsing.source import HELD_LENGTH
+from node.parsing.step import HELD_LENGTH
 from node.types import Part, PartKind
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from node.parsing.markers import Markers
-from node.parsing.source import HELD_LENGTH, Malformed, Source, Step
+from node.parsing.source import Source
+from node.parsing.step import HELD_LENGTH, Malformed, Step
 from node.parsing.tokens import Family
 from node.types import PartKind
 

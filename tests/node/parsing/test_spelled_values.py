@@ -133,6 +133,7 @@ def test_parameters_that_are_no_plain_object_are_refused(
         ({"oneOf": [{"enum": ["a", 1]}, {"const": "a"}]}, "oneOf"),
         ({"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "b"}]}, "pattern"),
         ({"anyOf": [TEXT, 5]}, "an object"),
+        (5, "an object"),
         ({"type": "array", "items": {"$ref": "#/properties/b"}}, "reference"),
         (
             {
