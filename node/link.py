@@ -230,12 +230,14 @@ class EngineLink:
         return self.info
 
     def submit(self, request: GenerateRequest, on_end: RowEnd) -> RowStream:
-        """Sends a row to the engine. Raises `EngineDied` if there is none any more."""
+        """Sends a row to the engine. Raises `EngineDied` if there is none any more, and what
+        encoding the request raises; then there is no row."""
         if not self.alive:
             raise EngineDied
+        frame = encode_frame(Submit(request))
         row = RowStream(request.uid, on_end)
         self._rows[request.uid] = row
-        self._send(Submit(request))
+        self._write(frame)
         return row
 
     def cancel(self, uid: str) -> None:
@@ -368,8 +370,11 @@ class EngineLink:
             self._loaded.set_exception(LoadFailure(reason))
 
     def _send(self, command: Command) -> None:
+        self._write(encode_frame(command))
+
+    def _write(self, frame: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(encode_frame(command))
+            self._transport.write(frame)
 
 
 class _Receiver(asyncio.Protocol):

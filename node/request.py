@@ -72,7 +72,7 @@ class Tool:
 
     function: Mapping[str, Any]
     """OpenAI's definition as the template gets it: `name`, and `description`, `parameters` and
-    `strict` where the client gave them; JSON types without None."""
+    `strict` where the client gave them; JSON types, None only in `const` and `enum`."""
     param: str = field(default="tools", compare=False)
     """The body's field that holds the schema, for errors."""
 

@@ -106,6 +106,22 @@ class Settings:
         return self.home / "responses"
 
 
+_BY_MODEL = {
+    "--tool-parser": "tool_parsers",
+    "--reasoning-parser": "reasoning_parsers",
+    "--default-chat-template-kwargs": "default_chat_template_kwargs",
+    "--max-thinking-tokens": "max_thinking_tokens",
+}
+
+
+def named_models(settings: Settings) -> dict[str, frozenset[str]]:
+    """The models that settings are for, by option; without those for all models."""
+    return {
+        option: frozenset(model for model, _ in getattr(settings, name) if model)
+        for option, name in _BY_MODEL.items()
+    }
+
+
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$MLX_FLEET_HOME/node`, or `~/.mlx-fleet/node`."""
     values = os.environ if environ is None else environ
@@ -213,6 +229,8 @@ def read_all_kwargs(text: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
     while match := _OBJECT_BEGIN.match(text, at):
         try:
             value, at = decoder.raw_decode(text, match.end() - 1)
+            # Half of a surrogate pair is in no prompt, and no number is infinite.
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError):
             break
         pairs.append((match[1] or "", value))

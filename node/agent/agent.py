@@ -30,6 +30,7 @@ from node.protocol.messages import (
 )
 from node.protocol.models import ModelCard
 from node.request import TextRequest
+from node.settings import named_models
 from node.store import ModelStore
 from node.supervisor import EngineKind, Supervisor
 from node.types import Marked
@@ -86,11 +87,24 @@ class Agent:
         await self._supervisor.refresh()
         if missing := self._warming.missing(self._supervisor.names()):
             logger.warning("Warm prompts are for models not on this node: %s.", ", ".join(missing))
+        self._warn_of_unknown_models()
         self._tasks = (
             asyncio.create_task(self._keep_beating()),
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(watch_pressure(self._supervisor, self._kind.machine.memory_bytes)),
         )
+
+    def _warn_of_unknown_models(self) -> None:
+        # No reason not to start: a model may come later.
+        names = self._supervisor.names()
+        for option, models in named_models(self._kind.settings).items():
+            if missing := sorted(models - set(names)):
+                logger.warning(
+                    "%s is for models not on this node: %s. Here are: %s.",
+                    option,
+                    ", ".join(missing),
+                    ", ".join(names) or "none",
+                )
 
     async def drain(self, grace_s: float) -> None:
         """As `Requests.drain`. Then all event streams end: they have the accounts of every

@@ -20,7 +20,8 @@ from node.dialects.body import unsupported
 from node.dialects.constraints import response_format
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.template import Effort, template_options
-from node.dialects.tool_choice import ToolChoice
+from node.dialects.thinking import budget_tokens
+from node.dialects.tool_choice import ToolChoice, check_arguments
 from node.errors import BadRequest
 from node.generate import Constraint, SamplingParams
 from node.request import Message, TextRequest
@@ -86,6 +87,7 @@ def _request(
         raise BadRequest("messages holds nothing to answer.", param="messages")
     tools = read_tools(body.tools)
     choice = read_choice(body.tool_choice, tools)
+    check_arguments(tools, choice)
     constraint = _constraint(body)
     if continued:
         _refuse_held(choice, constraint)
@@ -181,7 +183,8 @@ def _asks_for_thinking(thinking: ThinkingBody) -> bool:
 def _thinking_tokens(thinking: ThinkingBody | None) -> int | None:
     if thinking is None or thinking.type == "disabled":
         return None
-    return token_limit(thinking.budget_tokens)
+    given = thinking.budget_tokens
+    return None if given is None else budget_tokens(given)
 
 
 def _shown(thinking: ThinkingBody | None) -> ThinkingShown:

@@ -13,18 +13,21 @@ from node.dialects.refusals import (
     NO_GUIDES,
     ONE_ANSWER,
     REFUSED_BY_ALL,
+    budgets_elsewhere,
     elsewhere,
+    format_elsewhere,
     renamed,
 )
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
-from node.dialects.thinking import THINKING_FIELDS
+from node.dialects.thinking import THINKING_FIELDS, Budget
+from node.dialects.tool_choice import STRICT_NOTE
 
 # --- bodies ----------------------------------------------------------------------------------
 
 
 class ThinkingBody(Lenient):
     type: str
-    budget_tokens: Annotated[int, Field(ge=0)] | None = None
+    budget_tokens: Budget | None = None
     display: str | None = None
 
 
@@ -88,8 +91,9 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "system": "A string or text blocks; lines that change with each request (billing headers) are "
     "removed.",
     "tools": "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which go "
-    "into the description. An input is typed by the schema; with `strict`, and where a call is "
-    "forced, it is held to it. Tools of other types and `defer_loading` are refused. "
+    "into the description. Arguments are typed by the schema; "
+    f"{STRICT_NOTE}. "
+    "Tools of other types and `defer_loading` are refused. "
     "`eager_input_streaming` has no effect: an input is sent once the call is complete.",
     "tool_choice": "auto; any: the answer is a call, or several; tool: it is one call of the tool "
     "named `name`; none: neither does the model see tools, nor are calls read. "
@@ -97,9 +101,9 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "with thinking: the model thinks first, and then calls.",
     "thinking": "disabled, adaptive, or enabled with `budget_tokens`: thinking ends after so many "
     "tokens at the latest, and the answer follows. Any budget from 0 on is taken; one of "
-    "`max_tokens` or more ends nothing. `display`: summarized sends all of the thinking; omitted "
-    "sends empty blocks, whose signature brings the thinking back with the next turn. Without this "
-    "field the chat template decides.",
+    "`max_tokens` or more ends nothing; -1 is no limit, whatever the model's settings say. "
+    "`display`: summarized sends all of the thinking; omitted sends empty blocks, whose signature brings the thinking back with the next turn. Without this "
+    "field the model's settings decide, or its chat template.",
     "output_config": "`effort`: low, medium, high, xhigh, max; for the chat template. `format` of "
     "type json_schema, with `schema`: the text is JSON that fits it; json_object: any JSON object. "
     "With tools, the answer may be calls instead; a forced call goes before. `task_budget` is "
@@ -121,6 +125,8 @@ _REFUSED: Mapping[str, Refusal] = {
     "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
     **ONE_ANSWER,
     **NO_GUIDES,
+    **format_elsewhere("output_config.format"),
+    **budgets_elsewhere("thinking.budget_tokens"),
     "logprobs": Refusal(off, "null or false", _NO_LOGPROBS),
     "top_logprobs": Refusal(falsy, "null or 0", _NO_LOGPROBS),
     "response_format": Refusal(
@@ -135,7 +141,7 @@ _REFUSED: Mapping[str, Refusal] = {
     "instructions": renamed("instructions", "system"),
     "functions": renamed("functions", "tools"),
     "function_call": Refusal(
-        only("none", "auto"), "null, none or auto", "function_call is called tool_choice here."
+        only("auto"), "null or auto", "function_call is called tool_choice here."
     ),
     "parallel_tool_calls": Refusal(
         on, "null or true", "It is called tool_choice.disable_parallel_tool_use here."

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from node.dialects.body import Lenient, refuse_invalid, unsupported
-from node.dialects.chat_tools import NAME_PATTERN, json_without_null
+from node.dialects.chat_tools import NAME_PATTERN, tool_schema
 from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, named, required
 from node.errors import BadRequest
 from node.request import Tool
@@ -83,7 +83,7 @@ def _tool(fields: dict[str, object], path: str) -> Tool:
     function: dict[str, Any] = {"name": tool.name}
     if description:
         function["description"] = description
-    function["parameters"] = json_without_null(tool.input_schema, f"{path}.input_schema")
+    function["parameters"] = tool_schema(tool.input_schema, f"{path}.input_schema")
     if tool.strict is not None:
         function["strict"] = tool.strict
     return Tool(function, f"{path}.input_schema")

@@ -19,7 +19,7 @@ from node.dialects.chat_tools import (
 )
 from node.dialects.constraints import read_constraint
 from node.dialects.openai_body import NOTES, REFUSED, OpenAIBody, wants_usage
-from node.dialects.refusals import IGNORED, refuse_reasoning, renamed
+from node.dialects.refusals import IGNORED, budgets_elsewhere, refuse_reasoning, renamed
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.template import Effort, template_options
 from node.dialects.thinking import (
@@ -29,7 +29,7 @@ from node.dialects.thinking import (
     ThinkingFields,
     thinking_tokens,
 )
-from node.dialects.tool_choice import ToolChoice
+from node.dialects.tool_choice import AUTO, STRICT_NOTE, ToolChoice, check_arguments
 from node.errors import BadRequest
 from node.request import Content, Message, TextPart, TextRequest, Tool
 
@@ -73,8 +73,7 @@ CHAT = FieldTable(
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
         "tools": (
-            "Functions; other types are refused. Arguments are typed by the schema; with `strict`, "
-            "and where a call is forced, they are held to it."
+            f"Functions; other types are refused. Arguments are typed by the schema; {STRICT_NOTE}."
         ),
         "tool_choice": (
             "auto; none: the model is shown no tools; required: the answer is calls; a function by "
@@ -83,10 +82,13 @@ CHAT = FieldTable(
             "`response_format`; reasoning stays free."
         ),
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
-        "functions": "The older form of `tools`; answered with `function_call`, once an answer.",
+        "functions": (
+            "The older form of `tools`, which may not be there too; answered with `function_call`, "
+            "once an answer. `tool_choice` says nothing of them, and is refused."
+        ),
         "function_call": (
             'auto; none: the model is shown no functions; `{"name": …}`: the answer is a call of '
-            "that."
+            "that. Of `functions` only: with `tools` it is refused."
         ),
         "reasoning_effort": (
             "none to max, for templates that know efforts; none turns thinking off."
@@ -99,7 +101,7 @@ CHAT = FieldTable(
             "Another place for `enable_thinking` and `max_thinking_tokens`: `type` enabled, "
             "adaptive (the same) or disabled, and `budget_tokens`."
         ),
-        "enable_thinking": "For templates that know it; null leaves it to the template.",
+        "enable_thinking": "For templates that know it; null leaves it to the model's settings.",
         "chat_template_kwargs": (
             "More variables for the template; `enable_thinking` and `reasoning_effort` of the body "
             "go before them."
@@ -124,6 +126,7 @@ CHAT = FieldTable(
     },
     refused={
         **REFUSED,
+        **budgets_elsewhere("max_thinking_tokens"),
         "input": renamed("input", "messages"),
         "instructions": renamed("instructions", "a message of the role system"),
         "prompt": renamed("prompt", "messages"),
@@ -244,9 +247,20 @@ def _tools(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
     # Each choice is read with what it is about: a forced call of nothing is not valid.
     choice = read_choice(body.tool_choice, tools)
     call = read_function_call(body.function_call, functions)
+    if tools and call != AUTO:
+        raise _of_other_form("function_call", "functions", "tool_choice")
     if functions:
+        if choice != AUTO:
+            raise _of_other_form("tool_choice", "tools", "function_call")
         tools, choice = functions, call
+    check_arguments(tools, choice)
     return (tools if choice.shows_tools else ()), choice
+
+
+def _of_other_form(field: str, about: str, here: str) -> BadRequest:
+    return BadRequest(
+        f"{field} is about {about}, of which there are none; use {here}.", param=field
+    )
 
 
 def _continues(body: ChatBody, last: Message, *, must_call: bool) -> bool:

@@ -12,6 +12,9 @@ from node.errors import BadRequest
 from node.request import Tool
 
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,128}$"
+_VALUES = ("const", "enum")
+_NAMED_SCHEMAS = ("$defs", "definitions", "patternProperties", "properties")
+"""Keywords of JSON Schema whose value is no schema, and those that hold schemas by name."""
 
 
 class FunctionBody(Lenient):
@@ -72,15 +75,52 @@ def read_function_call(value: object, functions: Sequence[Tool]) -> ToolChoice:
 
 
 def json_without_null(value: Any, path: str) -> Any:
-    """The value without the fields that are null, deeply; a list keeps its nulls, which mean
-    something in a schema's `enum`. Raises `BadRequest` for numbers that JSON's readers do not
-    share."""
+    """The value without the fields that are null, deeply; a list keeps its nulls. Raises
+    `BadRequest` for numbers that JSON's readers do not share."""
     if isinstance(value, dict):
         return {
             key: json_without_null(each, path) for key, each in value.items() if each is not None
         }
     if isinstance(value, list):
         return [json_without_null(each, path) for each in value]
+    return _shared(value, path)
+
+
+def tool_schema(schema: Any, path: str) -> Any:
+    """A JSON schema without its keywords that are null, deeply, as some clients send those that
+    they do not use. The values of `const` and `enum` stay as they are. Raises as
+    `json_without_null`."""
+    if isinstance(schema, list):
+        return [tool_schema(each, path) for each in schema]
+    if not isinstance(schema, dict):
+        return _shared(schema, path)
+    return {
+        key: _keyword(key, value, path)
+        for key, value in schema.items()
+        if value is not None or key == "const"
+    }
+
+
+def _keyword(key: str, value: Any, path: str) -> Any:
+    if key in _VALUES:
+        return _as_it_is(value, path)
+    if key in _NAMED_SCHEMAS and isinstance(value, dict):
+        # Names are no keywords, whatever they are.
+        named = ((name, each) for name, each in value.items() if each is not None)
+        return {name: tool_schema(each, path) for name, each in named}
+    return tool_schema(value, path)
+
+
+def _as_it_is(value: Any, path: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_it_is(each, path) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_it_is(each, path) for each in value]
+    return _shared(value, path)
+
+
+def _shared(value: Any, path: str) -> Any:
+    """A value that is no container, as long as all readers of JSON have the same of it."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise BadRequest(f"{path} holds an integer of more than 64 bits.", param=path)
     if isinstance(value, float) and not math.isfinite(value):
@@ -146,7 +186,7 @@ def _tool(body: FunctionBody, path: str) -> Tool:
     if body.description is not None:
         function["description"] = body.description
     if body.parameters is not None:
-        function["parameters"] = json_without_null(body.parameters, path)
+        function["parameters"] = tool_schema(body.parameters, path)
     if body.strict is not None:
         function["strict"] = body.strict
     return Tool(function, path)

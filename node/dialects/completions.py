@@ -21,7 +21,7 @@ from node.dialects.openai_body import (
     wants_usage,
 )
 from node.dialects.openai_errors import error_body
-from node.dialects.refusals import IGNORED, renamed
+from node.dialects.refusals import BUDGETS_ELSEWHERE, IGNORED, renamed
 from node.dialects.sampling import Count, sampling_params, stop_strings, token_limit
 from node.dialects.thinking import THINKING_FIELDS
 from node.errors import BadRequest, NodeError, Unsupported
@@ -30,6 +30,7 @@ from node.request import TextRequest
 from node.types import Accepted, Delta, Part
 
 _ONLY_CHATS = "Only /v1/chat/completions knows messages and tools."
+_BUDGETS = (*THINKING_FIELDS, *BUDGETS_ELSEWHERE)
 _NO_TEMPLATE = "A prompt goes without a chat template."
 
 _encode = msgspec.json.Encoder().encode
@@ -61,7 +62,10 @@ COMPLETIONS = FieldTable(
     },
     refused={
         **REFUSED,
-        **{name: Refusal(absent, "null", _NO_TEMPLATE) for name in THINKING_FIELDS},
+        **{name: Refusal(absent, "null", _NO_TEMPLATE) for name in _BUDGETS},
+        "separate_reasoning": Refusal(
+            off, "null or false", "A completion's text holds all that the model says."
+        ),
         "top_logprobs": Refusal(falsy, "null or 0", "top_logprobs is called logprobs here."),
         "tools": Refusal(falsy, "null or empty", _ONLY_CHATS),
         "tool_choice": Refusal(only("none", "auto"), "null, none or auto", _ONLY_CHATS),

@@ -4,12 +4,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from node.dialects.body import Lenient, unsupported
 from node.errors import BadRequest
 from node.generate import Constraint, ConstraintKind
+from node.parsing.held_schema import LONGEST
 
-MAX_SCHEMA_LENGTH = 512 * 1024
-"""Characters of a schema or a grammar."""
+MAX_SCHEMA_LENGTH = LONGEST
+"""Characters of a schema, a pattern, a list of choices or a grammar."""
 
 
 class ConstraintFields(Lenient):
@@ -89,20 +92,42 @@ def response_format(value: object, param: str = "response_format") -> Constraint
         return None
     if kind not in ("json_schema", "json_object"):
         raise unsupported(f"the type {kind!r} of {param}", f"{param}.type")
+    schema, path = _format_schema(value, param)
+    if kind == "json_schema":
+        if schema is None:
+            raise BadRequest(f"{path} has no schema.", param=path)
+        return json_schema(schema, f"{path}.schema")
     # Other servers take a schema with json_object too.
-    if kind == "json_object" and value.get("json_schema") is None and value.get("schema") is None:
-        return json_object(param)
-    return _format_schema(value, param)
+    is_any = schema is None or schema == {}
+    return json_object(param) if is_any else _object_schema(schema, f"{path}.schema")
 
 
-def _format_schema(value: Mapping[str, Any], param: str) -> Constraint:
+def format_owner(value: Mapping[str, Any], param: str) -> tuple[Mapping[str, Any], str]:
+    """Where a format has its name and its schema: itself, or what lies under `json_schema`; and
+    that one's path. Raises `BadRequest`."""
     nested = value.get("json_schema")
     if nested is not None and not isinstance(nested, Mapping):
         raise BadRequest(f"{param}.json_schema must be an object.", param=f"{param}.json_schema")
-    owner, path = (value, param) if nested is None else (nested, f"{param}.json_schema")
-    if owner.get("schema") is None:
-        raise BadRequest(f"{path} has no schema.", param=path)
-    return json_schema(owner["schema"], f"{path}.schema")
+    return (value, param) if nested is None else (nested, f"{param}.json_schema")
+
+
+def _format_schema(value: Mapping[str, Any], param: str) -> tuple[object, str]:
+    """The schema, None for one that is not there; and the path of what has it."""
+    owner, path = format_owner(value, param)
+    return owner.get("schema"), path
+
+
+def _object_schema(schema: object, param: str) -> Constraint:
+    """An object that fits the schema. Raises `BadRequest`."""
+    if isinstance(schema, Mapping):
+        kind = schema.get("type", "object")
+        if kind != "object" and not (isinstance(kind, list) and "object" in kind):
+            raise BadRequest(
+                f"{param} must be the schema of an object, with a format of json_object.",
+                param=param,
+            )
+        schema = {**schema, "type": "object"}
+    return json_schema(schema, param)
 
 
 def read_constraint(fields: ConstraintFields) -> Constraint | None:
@@ -143,12 +168,14 @@ def _json(value: object, param: str) -> Constraint:
     if not isinstance(value, str):
         return json_schema(value, param)
     try:
-        schema = json.loads(value)
-    except (ValueError, RecursionError):
+        # As strict as the body: Python's own reader takes halves of surrogate pairs.
+        schema = _ANY_JSON.validate_json(value)
+    except ValidationError:
         raise BadRequest(f"{param} is not valid JSON.", param=param) from None
     return json_schema(schema, param)
 
 
+_ANY_JSON: TypeAdapter[Any] = TypeAdapter(Any)
 _GUIDES: Mapping[str, Callable[[object, str], Constraint]] = {
     "json": _json,
     "regex": regex,

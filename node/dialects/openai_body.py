@@ -7,7 +7,7 @@ from pydantic import Field
 
 from node.dialects.body import Lenient, Refusal, absent, falsy, off, only, unsupported
 from node.dialects.constraints import CONSTRAINT_NOTES, ConstraintFields
-from node.dialects.refusals import REFUSED_BY_ALL, elsewhere, renamed
+from node.dialects.refusals import REFUSED_BY_ALL, elsewhere, format_elsewhere, renamed
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.errors import BadRequest, EngineFault
 from node.types import RowUsage
@@ -87,6 +87,8 @@ REFUSED: Mapping[str, Refusal] = {
     "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
     "service_tier": Refusal(only("auto", "default"), "null, auto or default"),
     "context_management": Refusal(falsy, "null or empty"),
+    **format_elsewhere("response_format or structured_outputs"),
+    "num_return_sequences": Refusal(only(1), "null or 1", "num_return_sequences is called n here."),
     "ebnf": renamed("ebnf", "guided_grammar, in Lark's notation,"),
     "grammar": renamed("grammar", "guided_grammar, in Lark's notation,"),
     "json_schema": Refusal(absent, "null", "json_schema is called guided_json here."),

@@ -39,6 +39,7 @@ def refuse_reasoning(reasoning: Lenient) -> None:
 ONE_ANSWER: Mapping[str, Refusal] = {
     "n": Refusal(only(1), "null or 1", "This path gives one answer a request."),
     "best_of": Refusal(only(1), "null or 1"),
+    "num_return_sequences": Refusal(only(1), "null or 1", "This path gives one answer a request."),
 }
 """Of paths whose answers have no choices."""
 
@@ -53,6 +54,30 @@ NO_GUIDES: Mapping[str, Refusal] = {
     )
 }
 """Of paths that know only their own dialect's way to hold an answer."""
+
+
+def format_elsewhere(here: str) -> Mapping[str, Refusal]:
+    """Other servers' names for what holds an answer, which a dialect calls `here`."""
+    return {
+        **{name: renamed(name, here) for name in ("format", "guided_decoding", "response_schema")},
+        "json_mode": Refusal(off, "null or false", f"json_mode is called {here} here."),
+    }
+
+
+BUDGETS_ELSEWHERE = (
+    "max_reasoning_tokens",
+    "reasoning_budget",
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "thinking_tokens",
+)
+"""Other servers' names for a limit of thinking that no path here knows."""
+
+
+def budgets_elsewhere(here: str) -> Mapping[str, Refusal]:
+    """The same for a limit of thinking."""
+    return {name: renamed(name, here) for name in BUDGETS_ELSEWHERE}
+
 
 REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "prompt_logprobs": Refusal(absent, "null"),
@@ -77,6 +102,7 @@ REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "include_stop_str_in_output": Refusal(falsy, "null or false"),
     "bad_words": Refusal(falsy, "null or empty"),
     "allowed_token_ids": Refusal(absent, "null"),
+    "separate_reasoning": Refusal(on, "null or true", "Reasoning is always told apart."),
     "skip_special_tokens": Refusal(on, "null or true"),
     "truncate_prompt_tokens": Refusal(absent, "null"),
     "return_token_ids": Refusal(falsy, "null or false"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from node.dialects.base import AnswerHead
 from node.dialects.body import unsupported
-from node.dialects.constraints import response_format
+from node.dialects.constraints import format_owner, response_format
 from node.dialects.refusals import refuse_reasoning
 from node.dialects.responses_answer import ResponseFacts
 from node.dialects.responses_events import ResponseWriter
@@ -35,6 +35,7 @@ from node.dialects.responses_tools import ToolSet, read_choice, read_tool_set
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.template import template_options
 from node.dialects.thinking import thinking_tokens
+from node.dialects.tool_choice import check_arguments
 from node.errors import BadRequest, Unsupported
 from node.generate import Constraint
 from node.request import Message, TextRequest
@@ -48,6 +49,7 @@ def read_responses(data: bytes) -> "AskedResponse":
     _refuse_reasoning(reasoning)
     tool_set = read_tool_set(body.tools)
     choice = read_choice(body.tool_choice, tool_set.tools)
+    check_arguments(tool_set.tools, choice)
     request = TextRequest(
         model=body.model,
         sampling=sampling_params(body),
@@ -85,6 +87,7 @@ def _facts(body: ResponsesBody, reasoning: ReasoningBody, tool_set: ToolSet) -> 
         summary=_summary(reasoning),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
         tool_set=tool_set,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
         text_format=_shown_format(body.text),
     )
 
@@ -184,7 +187,10 @@ def _shown_format(text: TextBody | None) -> Mapping[str, Any]:
         return {"type": "text"}
     if text.format["type"] != "json_schema":
         return text.format
-    return {"name": "schema", "description": None, "strict": True, **text.format}
+    owner, _ = format_owner(text.format, "text.format")
+    given = {**text.format, **owner, "type": "json_schema", "json_schema": None}
+    said = {key: value for key, value in given.items() if value is not None}
+    return {"name": "schema", "description": None, "strict": True, **said}
 
 
 def _logprobs(body: ResponsesBody) -> int | None:

@@ -8,9 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 from node.dialects.base import AnswerHead, Segment
+from node.dialects.body import MAX_INT
 from node.dialects.logprobs import token_logprobs
 from node.dialects.responses_input import Item, sealed
 from node.dialects.responses_tools import ToolSet
+from node.dialects.thinking import NO_LIMIT
 from node.errors import EngineFault, NodeError
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
@@ -45,6 +47,8 @@ class ResponseFacts:
     tool_choice: object
     """As it came."""
     tool_set: ToolSet
+    parallel_tool_calls: bool
+    """As the client said it; a tool by name is called once all the same."""
     text_format: Mapping[str, Any]
 
 
@@ -92,7 +96,7 @@ class ResponseObject:
             "max_tool_calls": None,
             "metadata": facts.metadata,
             "model": head.model,
-            "parallel_tool_calls": request.parallel_tool_calls,
+            "parallel_tool_calls": facts.parallel_tool_calls,
             "previous_response_id": facts.previous_id,
             "reasoning": _reasoning(request, facts),
             "service_tier": "default",
@@ -195,8 +199,9 @@ def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:
 
 def _reasoning(request: TextRequest, facts: ResponseFacts) -> dict[str, object]:
     shown: dict[str, object] = {"effort": facts.effort, "summary": facts.summary}
-    if request.thinking_tokens is not None:
-        shown["max_tokens"] = request.thinking_tokens
+    limit = request.thinking_tokens
+    if limit is not None:
+        shown["max_tokens"] = NO_LIMIT if limit == MAX_INT else limit
     return shown
 
 

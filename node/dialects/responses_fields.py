@@ -11,11 +11,14 @@ from node.dialects.refusals import (
     NO_GUIDES,
     ONE_ANSWER,
     REFUSED_BY_ALL,
+    budgets_elsewhere,
+    format_elsewhere,
     renamed,
 )
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.dialects.template import Effort
 from node.dialects.thinking import THINKING_NOTES, Budget, ThinkingFields
+from node.dialects.tool_choice import STRICT_NOTE
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -103,8 +106,8 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "tools": (
             "`function`, and `namespace` with functions in it: the model knows those as "
             "`NAMESPACE__NAME`, calls are told as `namespace` and `name`. Others are refused. "
-            "Arguments are typed by the schema; with `strict`, and where a call is forced, they "
-            "are held to it. Tools of earlier responses are not carried over."
+            f"Arguments are typed by the schema; {STRICT_NOTE}. "
+            "Tools of earlier responses are not carried over."
         ),
         "tool_choice": (
             "`auto`; `none`: the model is shown no tools; `required`: the answer is a call, or "
@@ -142,7 +145,7 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             "1 on, also without `include`."
         ),
         "metadata": "Up to 16 texts, told back in the response.",
-        "enable_thinking": "For templates that know it; null leaves it to the template.",
+        "enable_thinking": "For templates that know it; null leaves it to the model's settings.",
         "chat_template_kwargs": (
             "More variables for the template; `enable_thinking` and `reasoning.effort` go before "
             "them."
@@ -152,6 +155,8 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         **REFUSED_BY_ALL,
         **ONE_ANSWER,
         **NO_GUIDES,
+        **format_elsewhere("text.format"),
+        **budgets_elsewhere("max_thinking_tokens"),
         "guided_json": renamed("guided_json", "text.format"),
         "logprobs": Refusal(off, "null or false", f"logprobs is called include: {LOGPROBS} here."),
         "output_format": renamed("output_format", "text.format"),
@@ -180,7 +185,7 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "system": renamed("system", "instructions"),
         "functions": renamed("functions", "tools"),
         "function_call": Refusal(
-            only("none", "auto"), "null, none or auto", "function_call is called tool_choice here."
+            only("auto"), "null or auto", "function_call is called tool_choice here."
         ),
         "continue_final_message": Refusal(off, "null or false"),
         "add_generation_prompt": Refusal(on, "null or true"),

@@ -12,7 +12,7 @@ import msgspec
 from pydantic import Field, ValidationError
 
 from node.dialects.body import Lenient, refuse_invalid, unsupported
-from node.dialects.chat_tools import NAME_PATTERN, json_without_null
+from node.dialects.chat_tools import NAME_PATTERN, tool_schema
 from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, allowed, named, required
 from node.errors import BadRequest, Unsupported
 from node.request import Tool
@@ -171,14 +171,14 @@ class _Reader:
 def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, Any]:
     texts = [about, body.description or ""]
     if body.output_schema is not None:
-        schema = msgspec.json.encode(json_without_null(body.output_schema, path)).decode()
+        schema = msgspec.json.encode(tool_schema(body.output_schema, path)).decode()
         texts.append(f"It returns JSON of this schema: {schema}")
     function: dict[str, Any] = {"name": name}
     description = "\n\n".join(text for text in texts if text)
     if description or body.description is not None:
         function["description"] = description
     if body.parameters is not None:
-        function["parameters"] = json_without_null(body.parameters, f"{path}.parameters")
+        function["parameters"] = tool_schema(body.parameters, f"{path}.parameters")
     if body.strict is not None:
         function["strict"] = body.strict
     return function

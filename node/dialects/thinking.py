@@ -8,8 +8,10 @@ from pydantic import Field
 from node.dialects.body import MAX_INT, Lenient, unsupported
 from node.errors import BadRequest
 
-Budget = Annotated[int, Field(ge=-1)]
-"""Tokens of reasoning; -1: no limit."""
+NO_LIMIT = -1
+"""As clients say it."""
+Budget = Annotated[int, Field(ge=NO_LIMIT)]
+"""Tokens of reasoning, or `NO_LIMIT`."""
 
 
 class ThinkingFields(Lenient):
@@ -60,4 +62,10 @@ def thinking_tokens(fields: ThinkingFields, **others: int | None) -> int | None:
     for name, value in rest:
         if value != limit:
             raise BadRequest(f"{name} contradicts {first}.", param=name)
-    return MAX_INT if limit < 0 else min(limit, MAX_INT)
+    return budget_tokens(limit)
+
+
+def budget_tokens(budget: int) -> int:
+    """The limit of a `Budget` as a `TextRequest` has it: `MAX_INT` for none, which goes before a
+    model's default."""
+    return MAX_INT if budget == NO_LIMIT else min(budget, MAX_INT)

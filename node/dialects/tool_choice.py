@@ -1,7 +1,7 @@
 """Which tools an answer may call, and whether it must: OpenAI's `tool_choice`, in words of no
 dialect."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from node.errors import BadRequest
@@ -19,6 +19,13 @@ class ToolChoice:
     is_single: bool = False
     """One call and no more: a tool was named."""
 
+
+STRICT_NOTE = (
+    "where a call is forced, and with `strict` where the family's calls begin with a token of the "
+    "vocabulary, they are [held to it](engine.md#what-holds-an-output); else `strict` is shown to "
+    "the model only"
+)
+"""Of the arguments of calls, for the `FieldTable` of each dialect."""
 
 AUTO = ToolChoice()
 NO_CALLS = ToolChoice(shows_tools=False)
@@ -41,6 +48,26 @@ def allowed(names: Sequence[str], tools: Sequence[Tool], field: str, *, must: bo
     if not names:
         raise BadRequest(f"{field} allows no tools.", param=field)
     return ToolChoice(must_call=must, callable_tools=_known(names, tools, field))
+
+
+def check_arguments(tools: Sequence[Tool], choice: ToolChoice) -> None:
+    """Raises `BadRequest` for a tool whose arguments are to be held to a schema of no object."""
+    if not choice.shows_tools:
+        return
+    for tool in tools:
+        is_callable = choice.callable_tools is None or tool.name in choice.callable_tools
+        is_held = choice.must_call or tool.function.get("strict") is True
+        if is_callable and is_held and _excludes_objects(tool.parameters):
+            raise BadRequest(
+                f"{tool.param} must be the schema of an object, as the arguments of a call are "
+                "one.",
+                param=tool.param,
+            )
+
+
+def _excludes_objects(schema: Mapping[str, object]) -> bool:
+    kind = schema.get("type")
+    return "object" not in kind if isinstance(kind, list) else kind not in (None, "object")
 
 
 def _known(names: Sequence[str], tools: Sequence[Tool], field: str) -> tuple[str, ...]:

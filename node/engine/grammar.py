@@ -5,7 +5,9 @@ and is begun at the load, and then compiles one grammar after another; most take
 milliseconds, in which other threads go on.
 """
 
+import json
 import re
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,12 +17,13 @@ from typing import TypeVar
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from node.engine.client_rules import can_end
 from node.engine.detokenizer import Vocabulary
 from node.engine.mask import Mask, mask_words
 from node.parsing.held_schema import NotHeld
 
-MAX_GRAMMAR_LENGTH = 4 << 20
-"""Characters of a grammar."""
+MAX_GRAMMAR_LENGTH = 320 << 10
+"""Characters of a grammar: room for the longest schema. It compiles within about half a second."""
 _KEPT_GRAMMARS = 64
 """How many are remembered, so that a schema that comes again costs nothing."""
 _LIMITS = LLParserLimits(
@@ -28,12 +31,27 @@ _LIMITS = LLParserLimits(
     max_lexer_states=50_000,
     verbose_errors=False,
 )
+_OWN, _CLIENTS = "answer", "client"
+CLIENT_START = f"@{_CLIENTS}"
+"""In our grammar: the client's, which has names of its own."""
+_NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
+"""Texts of added tokens, where a grammar has them as text, would else be forced as these tokens,
+which are no text. Last, since the last of such lines counts."""
+_SWITCH_S = 0.001
+_TOO_MUCH = re.compile(r"panic: |too big")
+"""What the library says of grammars that are too large for its tables."""
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
 """Line and column, before what is wrong there."""
+_EMPTY, _NOTHING = "NoExtensionBias", "nothing matches it"
+"""What the library says of a grammar without a text, and what that means."""
 _LONGEST_REASON = 300
 """Characters of what the library says that are told on."""
 
 T = TypeVar("T")
+
+
+class TooLarge(NotHeld):
+    """A grammar is too large to be compiled."""
 
 
 class GrammarFailed(Exception):
@@ -97,6 +115,8 @@ class Compiler:
         self, vocabulary: Vocabulary, vocab_size: int, end_tokens: Collection[int]
     ) -> None:
         """`vocab_size` is the width of the logits."""
+        # The engine's thread shares the interpreter with this one, which would keep it for longer.
+        sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._vocab_size = vocab_size
         self._end_tokens = sorted(end_tokens)
         self._known: OrderedDict[str, Grammar] = OrderedDict()
@@ -109,15 +129,16 @@ class Compiler:
         """Runs the job in the thread."""
         return self._thread.submit(job)
 
-    def compile(self, grammar: str, param: str) -> Grammar:
-        """Of a text of llguidance's dialect of Lark, or its JSON for several. Raises `NotHeld` with
-        `param`."""
+    def compile(self, grammar: str, param: str, client: str | None = None) -> Grammar:
+        """Of a text of llguidance's dialect of Lark, and of the client's that it refers to as
+        `CLIENT_START`. Raises `NotHeld` with `param`, `TooLarge` among them."""
+        grammar = _whole(grammar, client)
         known = self._known.get(grammar)
         if known is not None:
             self._known.move_to_end(grammar)
             return known
         if len(grammar) > MAX_GRAMMAR_LENGTH:
-            raise NotHeld(f"{param} makes a grammar that is too large.", param)
+            raise _too_large(param)
         if not self._end_tokens:
             raise NotHeld(f"{param} cannot be held: the model has no end token.", param)
         matcher = LLMatcher(self._ready(param), grammar, log_level=0, limits=_LIMITS)
@@ -125,16 +146,21 @@ class Compiler:
             # Tells of what is too complex too, and the next ones are quicker.
             matcher.compute_bitmask()
         if matcher.is_error():
-            reason = _sentence(matcher.get_error(), with_place="lark_grammar" in grammar)
+            error = matcher.get_error()
+            if _TOO_MUCH.search(error.partition("\n")[0]):
+                raise _too_large(param)
+            reason = _sentence(error, with_place=client is not None)
             raise NotHeld(f"{param} cannot be held: {reason}.", param)
+        if client is not None and not can_end(client):
+            raise NotHeld(f"{param} cannot be held: {_NOTHING}.", param)
         self._known[grammar] = made = Grammar(matcher, self._vocab_size)
         if len(self._known) > _KEPT_GRAMMARS:
             self._known.popitem(last=False)
         return made
 
     def close(self) -> None:
-        """Ends the thread, once it has done what it is at."""
-        self._thread.shutdown(cancel_futures=True)
+        """Begins nothing more; what the thread is at goes on, for no one."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, vocabulary: Vocabulary) -> LLTokenizer:
         return LLTokenizer(
@@ -165,8 +191,23 @@ class Compiler:
         )
 
 
+def _whole(grammar: str, client: str | None) -> str:
+    """The text of a grammar, or the JSON of two."""
+    if client is None:
+        return grammar + _NO_FORCING
+    texts = {_OWN: grammar, _CLIENTS: client}
+    parts = [{"name": name, "lark_grammar": text + _NO_FORCING} for name, text in texts.items()]
+    return json.dumps({"grammars": parts})
+
+
+def _too_large(param: str) -> TooLarge:
+    return TooLarge(f"{param} makes a grammar that is too large.", param)
+
+
 def _sentence(error: str, *, with_place: bool) -> str:
     """What the library says, on one line and without its copy of the grammar."""
+    if error.startswith(_EMPTY):
+        return _NOTHING
     first, *rest = error.strip().splitlines() or ["it is not known why"]
     place = _PLACE.match(first)
     reason = _PLACE.sub("", first).removeprefix("failed to compile JSON schema: ")

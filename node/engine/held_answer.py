@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.engine.grammar import Compiler, Grammar
+from node.engine.grammar import CLIENT_START, Compiler, Grammar, TooLarge
+from node.engine.output_layout import layout_of, reads_calls
 from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
-from node.parsing.format import Grammar as Layout
-from node.parsing.held_schema import NotHeld
+from node.parsing.held_schema import NotHeld, arguments_schema
 from node.parsing.lark import Lark
-from node.parsing.registry import grammar_for
 from node.parsing.selection import NONE
 
 _ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 _ANY_TEXT = r"(.|\n)*"
-_OWN, _CLIENTS = "answer", "client"
-"""Names of our grammar and the client's, which refers to rules of its own only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +43,19 @@ def is_held(request: GenerateRequest) -> bool:
     return request.constraint is not None or _must_call(request) or _has_strict_calls(request)
 
 
-def spelling_of(output: OutputFormat) -> Layout:
-    """How the output is laid out."""
-    return grammar_for(output.reasoning, output.tool_calls, reads_calls=reads_calls(output))
-
-
-def reads_calls(output: OutputFormat) -> bool:
-    """Whether calls are read out of it."""
-    return bool(output.tools) and output.tool_calls != NONE
-
-
 def compile_answer(
     compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
 ) -> HeldAnswer:
     """The grammars of a request that `is_held`; `tokens` are ids of added tokens by their text.
     Runs in the compiler's thread. Raises `NotHeld`."""
+    if _must_call(request) and request.constraint is not None:
+        # It holds nothing, and yet is told of where it is wrong.
+        _Draft(compiler, msgspec.structs.replace(request, output=None), tokens).compile()
     draft = _Draft(compiler, request, tokens)
     try:
         return draft.compile()
+    except TooLarge:
+        raise
     except NotHeld as error:
         loose = draft.without_loose_schemas(error)
         return loose.compile()
@@ -129,7 +121,7 @@ class _Draft:
 
     def _output(self, output: OutputFormat, prompt_tail: str | None) -> Grammar:
         """Of the output, or behind its reasoning where `prompt_tail` is None."""
-        lark, spelling = Lark(self._tokens), spelling_of(output)
+        lark, spelling = Lark(self._tokens), layout_of(output)
         ways = []
         if self._constraint is not None:
             ways.append(spelling.spell_text(lark, self._content(lark), prompt_tail))
@@ -148,39 +140,45 @@ class _Draft:
         tools: Sequence[ToolSchema],
         prompt_tail: str | None,
     ) -> str:
-        spelling = spelling_of(output)
+        spelling = layout_of(output)
         parallel = output.parallel_calls
         return spelling.spell_answer_calls(lark, tools, prompt_tail, parallel=parallel)
 
     def _calls_alone(self, output: OutputFormat) -> HeldAnswer:
         """Of calls that need not come: nothing where the format does not say with a token that one
-        begins, since any other text may be no call."""
-        lark, spelling = Lark(self._tokens), spelling_of(output)
+        begins, since any other text may be no call. Raises for a schema that cannot be held also
+        there."""
+        lark, spelling = Lark(self._tokens), layout_of(output)
         tokens = tuple(self._tokens)
         openers = tuple(each for each in spelling.openers if each.startswith(tokens))
         if not openers:
+            self._check_strict(output)
             return HeldAnswer(None, None)
         calls = self._compiled(lark, self._calls(lark, output, output.tools, None))
         return HeldAnswer(None, None, calls=calls, openers=openers)
+
+    def _check_strict(self, output: OutputFormat) -> None:
+        """Raises for a schema of a strict tool that could not be held if it was called."""
+        for tool in output.tools:
+            if tool.strict:
+                lark = Lark({})
+                arguments = lark.json(arguments_schema(tool.parameters), tool.param)
+                self._compiled(lark, arguments, tool.param)
 
     def _content(self, lark: Lark) -> str:
         assert self._constraint is not None
         return _content(lark, self._constraint)
 
     def _compiled(self, lark: Lark, start: str, param: str | None = None) -> Grammar:
-        text, constraint = lark.grammar(start), self._constraint
+        constraint, client = self._constraint, None
         if param is None and constraint is not None and constraint.kind is ConstraintKind.LARK:
-            grammars = [
-                {"name": _OWN, "lark_grammar": text},
-                {"name": _CLIENTS, "lark_grammar": constraint.text},
-            ]
-            text = json.dumps({"grammars": grammars})
-        return self._compiler.compile(text, param or self._param)
+            client = constraint.text
+        return self._compiler.compile(lark.grammar(start), param or self._param, client)
 
     def _straddling(self, output: OutputFormat) -> frozenset[int]:
         if output.reasoning == NONE:
             return frozenset()
-        ends = [end for end in spelling_of(output).reasoning_ends if end not in self._tokens]
+        ends = [end for end in layout_of(output).reasoning_ends if end not in self._tokens]
         beyond = (self._compiler.tokens_beyond(end[-1]) for end in ends)
         return frozenset().union(*beyond)
 
@@ -208,4 +206,4 @@ def _content(lark: Lark, constraint: Constraint) -> str:
             plain = Lark({})
             return lark.one_of([plain.text(text) for text in json.loads(constraint.text)])
         case ConstraintKind.LARK:
-            return f"@{_CLIENTS}"
+            return CLIENT_START

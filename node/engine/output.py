@@ -92,14 +92,17 @@ class OutputReader:
         return added is not None and added.text in self._stop_tokens
 
     def _read_added(self, token: int, added: AddedToken) -> list[Part]:
-        machine = self._machine
+        # A character that is torn here stays so, and comes before the token.
+        machine, torn = self._machine, self._detokenizer.flush()
+        parts = machine.feed(torn) if torn else []
         text = self._detokenizer.step(token)
         if added.special:
-            parts = machine.feed_token(added.text, special=True)
+            parts += machine.feed_token(added.text, special=True)
             if self._is_stop(added):
                 self._stopped = True
                 parts += self._end(None)
             return parts
-        torn = text.removesuffix(added.text)
-        parts = machine.feed(torn) if torn else []
-        return parts + machine.feed_token(text[len(torn) :], special=False)
+        before = text.removesuffix(added.text)
+        if before:
+            parts += machine.feed(before)
+        return parts + machine.feed_token(text[len(before) :], special=False)

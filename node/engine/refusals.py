@@ -27,16 +27,20 @@ def refusal(
         return Refused(request.uid, "The prompt has ids beyond the vocabulary.", "messages")
     if request.max_tokens is not None and request.max_tokens < 1 and not request.warm:
         return Refused(request.uid, "max_tokens must be at least 1.", "max_tokens")
-    if request.choices > info.max_rows:
-        return too_many(request, info)
+    if (refused := refused_choices(request, info)) is not None:
+        return refused
     if bias and not 0 <= min(bias) <= max(bias) < vocab_size:
         reason = f"logit_bias names ids beyond the vocabulary of {vocab_size} tokens."
         return Refused(request.uid, reason, "logit_bias")
     return unknown_format(request)
 
 
-def too_many(request: GenerateRequest, info: Loaded) -> Refused:
-    """The refusal of more choices than there can be rows."""
+def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
+    """The refusal of more choices than there can be rows, or than a prompt without an answer has."""
+    if request.warm and request.choices > 1:
+        return Refused(request.uid, "A prompt that is only kept has no choices of answers.", "n")
+    if request.choices <= info.max_rows:
+        return None
     reason = (
         f"n is {request.choices}, and this model runs {info.max_rows} answers at a time: see "
         "--max-rows."

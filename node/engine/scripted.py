@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from node.engine.base import LoadError
 from node.engine.choices import Tally, choice_of
-from node.engine.refusals import too_many, unknown_format
+from node.engine.refusals import refused_choices, unknown_format
 from node.engine.script import Script, parse_script
 from node.engine.scripted_cache import PrefixCache
 from node.engine.scripted_row import ScriptedRow, pieces_of
@@ -140,9 +140,7 @@ class ScriptedEngine:
             return Refused(request.uid, NOT_FORCED, output.must_call_param)
         if request.constraint is not None:
             return Refused(request.uid, NOT_FORCED, request.constraint.param)
-        if request.choices > self.info.max_rows:
-            return too_many(request, self.info)
-        return unknown_format(request)
+        return refused_choices(request, self.info) or unknown_format(request)
 
     def _row(self, request: GenerateRequest, choice: int, tally: Tally) -> ScriptedRow:
         pieces = self._pieces()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from node.engine.choices import Tally
 from node.engine.logprobs import Waiting
+from node.engine.output_layout import layout_of
 from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
-from node.parsing.registry import grammar_for
 from node.protocol.messages import FinishReason
 from node.types import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
 
@@ -88,7 +88,7 @@ class ScriptedRow:
     def _closing(self) -> str:
         """What ends the reasoning."""
         output = self.request.output
-        return "" if output is None else grammar_for(output.reasoning, output.tool_calls).closing
+        return "" if output is None else layout_of(output).closing
 
     def _said(self) -> str:
         """The script's next token: the next piece, or a word that depends on the prompt."""

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from node.engine.detokenizer import Vocabulary
 from node.engine.grammar import Grammar, GrammarFailed, Matcher
-from node.engine.held_answer import HeldAnswer, reads_calls, spelling_of
+from node.engine.held_answer import HeldAnswer
 from node.engine.mask import Mask, all_but, only
+from node.engine.output_layout import layout_of, reads_calls
 from node.generate import GenerateRequest
 
 _LONGEST_TEAR = 3
@@ -96,7 +97,7 @@ def steering_of(
     closing: tuple[int, ...] = ()
     openings: tuple[tuple[int, ...], ...] = ()
     if output is not None and budget is not None:
-        spelling, names = spelling_of(output), [tool.name for tool in output.tools]
+        spelling, names = layout_of(output), [tool.name for tool in output.tools]
         closing = vocabulary.encode(spelling.closing)
         begins = spelling.answer_openings(reads_calls=reads_calls(output), names=names)
         openings = tuple(vocabulary.encode(begin) for begin in begins)

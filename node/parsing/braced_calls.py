@@ -50,11 +50,12 @@ class _Place(NamedTuple):
 class _Braced(Language):
     """Bare keys, and strings that hold anything but their quote."""
 
-    words = {True: "true", False: "false", None: "null"}
+    words = {True: ("true",), False: ("false",), None: ("null",)}
     separator = ","
 
-    def __init__(self, quote: str) -> None:
+    def __init__(self, quote: str, *, sorts: bool) -> None:
         self._quote = quote
+        self.sorts = sorts
 
     def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
         text = Text(tuple(patterns_of(flat, place)))
@@ -78,9 +79,17 @@ class BracedCalls(ToolFormat):
     """`call:f{a:v}`, one or more between markers."""
 
     def __init__(
-        self, name: str, opener: str, closer: str, quote: str, stop_tokens: tuple[str, ...] = ()
+        self,
+        name: str,
+        markers: tuple[str, str],
+        quote: str,
+        stop_tokens: tuple[str, ...] = (),
+        *,
+        sorts: bool = False,
     ) -> None:
-        """`quote` stands at both ends of a string."""
+        """`quote` stands at both ends of a string. `sorts`: models write members in the order of
+        their names."""
+        opener, closer = markers
         self.name = name
         self.openers = (opener, "```tool_code")
         self.starts = ("call:", "tool_code =", "tool_code=")
@@ -89,7 +98,7 @@ class BracedCalls(ToolFormat):
         self._opener = opener
         self._closer = closer
         self._quote = quote
-        self._language = _Braced(quote)
+        self._language = _Braced(quote, sorts=sorts)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []

@@ -5,8 +5,7 @@ from node.parsing.braced_calls import BracedCalls
 
 FUNCTIONGEMMA = BracedCalls(
     "functiongemma",
-    "<start_function_call>",
-    "<end_function_call>",
+    ("<start_function_call>", "<end_function_call>"),
     "<escape>",
     stop_tokens=("<start_function_response>",),
 )

@@ -5,7 +5,11 @@ from node.parsing.braced_calls import BracedCalls
 from node.parsing.format import ReasoningFormat
 
 GEMMA4 = BracedCalls(
-    "gemma4", "<|tool_call>", "<tool_call|>", '<|"|>', stop_tokens=("<|tool_response>",)
+    "gemma4",
+    ("<|tool_call>", "<tool_call|>"),
+    '<|"|>',
+    stop_tokens=("<|tool_response>",),
+    sorts=True,
 )
 GEMMA4_REASONING = ReasoningFormat(
     "gemma4",

@@ -5,10 +5,12 @@ values through that do not fit is refused.
 """
 
 import json
-import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from node.parsing.held_numbers import Unheld, hold_numbers, is_number
+from node.parsing.schema_patterns import search_pattern
 from node.parsing.schema_refs import can_end, is_exclusive
 
 
@@ -24,6 +26,10 @@ WHITE_SPACE = r"\n?[ \t]{0,32}"
 """Between the tokens of JSON: pretty printing has room, and no model can go on with it."""
 SOME_WHITE_SPACE = r"\n[ \t]{0,32}|[ \t]{1,32}"
 """As `WHITE_SPACE`, but not nothing."""
+_PLAIN_ESCAPES = 'nrbtf\\"'
+"""Those of JSON without codes of characters, by which a key may hide that it is a declared one."""
+_CONTROL = re.compile(r"\\u00[01]")
+"""The JSON of a character that has no other escape."""
 LONGEST = 256 * 1024
 """Characters of a schema: what is longer takes seconds to compile."""
 DEEPEST = 56
@@ -112,12 +118,16 @@ def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def held_schema(schema: object, param: str) -> dict[str, Any]:
     """The schema with what only describes left out, such as formats that JSON Schema does not
     define, and with bounded white space. Raises `NotHeld`."""
-    held = _Walk(schema, param).held(schema, 0)
+    walk = _Walk(schema, param)
+    held: Any = walk.held(schema, 0)
     if held is False:
         raise NotHeld("No value fits the schema.", param)
     if not can_end(held, held):
         raise NotHeld("No value that ends fits the schema.", param)
-    return {**held, "x-guidance": {"whitespace_pattern": WHITE_SPACE}}
+    options = {"whitespace_pattern": WHITE_SPACE}
+    if walk.has_other_keys and not _CONTROL.search(json.dumps(held)):
+        options["json_allowed_escapes"] = _PLAIN_ESCAPES
+    return {**held, "x-guidance": options}
 
 
 def schema_text(schema: object, param: str) -> str:
@@ -135,6 +145,8 @@ class _Walk:
     """Through one schema."""
 
     def __init__(self, root: object, param: str) -> None:
+        self.has_other_keys = False
+        """Whether an object may have undeclared keys beside declared ones."""
         self._root = root
         self._param = param
 
@@ -154,11 +166,14 @@ class _Walk:
                 raise self._refused(f"The keyword {keyword} of a JSON schema has a wrong value.")
         for rule in (_drop_idle, _name_properties, _whole_counts):
             rule(held)
-        self._check(held)
+        for check in (self._check, self._check_keys, self._check_values):
+            check(held)
         self._one_of(held)
         return {key: self._within(key, value, depth + 1) for key, value in held.items()}
 
     def _within(self, key: str, value: Any, depth: int) -> Any:
+        if key == "patternProperties" and isinstance(value, Mapping):
+            value = {self._pattern(pattern): each for pattern, each in value.items()}
         if key in _NAMED_SCHEMAS and isinstance(value, Mapping):
             return {name: self.held(each, depth) for name, each in value.items()}
         if key in _SCHEMAS and isinstance(value, list):
@@ -184,8 +199,29 @@ class _Walk:
             held.get("additionalProperties") is not False or held.get("patternProperties")
         ):
             raise self._refused("The keyword minProperties is held only of declared properties.")
-        if _is_narrow(held):
-            raise self._refused("A range narrower than 1 is not held next to a whole number.")
+
+    def _check_keys(self, held: Schema) -> None:
+        """As `_check`, of what is referred to and of members."""
+        if re.match("#[^/]", held.get("$ref", "")):
+            raise self._refused("References to the name of an anchor cannot be held.")
+        named = held.get("properties") or held.get("patternProperties")
+        if named and held.get("additionalProperties") is not False:
+            self.has_other_keys = True
+
+    def _check_values(self, held: Schema) -> None:
+        """As `_check`, of numbers and strings."""
+        try:
+            hold_numbers(held)
+        except Unheld as unheld:
+            raise self._refused(str(unheld)) from None
+        if isinstance(held.get("pattern"), str):
+            held["pattern"] = self._pattern(held["pattern"])
+
+    def _pattern(self, pattern: str) -> str:
+        try:
+            return search_pattern(pattern)
+        except ValueError:
+            raise self._refused(f"The pattern {pattern} cannot be held.") from None
 
     def _one_of(self, held: Schema) -> None:
         """Of schemas that exclude each other one fits if any does."""
@@ -230,7 +266,7 @@ def _are_words(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return _is_number(value) and isinstance(value, int | float) and value >= 0
+    return isinstance(value, int | float) and is_number(value) and value >= 0
 
 
 _SHAPES: Mapping[str, Callable[[Any], bool]] = {
@@ -278,36 +314,3 @@ def _whole_counts(held: Schema) -> None:
         count = held.get(keyword)
         if isinstance(count, float) and count.is_integer():
             held[keyword] = int(count)
-
-
-def _is_narrow(held: Schema) -> bool:
-    """Whether numbers lie within less than 1 next to a whole one that is excluded: the library
-    lets that one through."""
-    if held.get("type") == "integer":
-        return False
-    low, high = _bounds(held, "inimum", max), _bounds(held, "aximum", min)
-    excluded = (*_excluded(held, "inimum"), *_excluded(held, "aximum"))
-    return (
-        low is not None
-        and high is not None
-        and high - low < 1
-        and any(float(each).is_integer() for each in excluded)
-    )
-
-
-def _bounds(held: Schema, word: str, tightest: Callable[..., float]) -> float | None:
-    bound = held.get(f"m{word}")
-    bounds = [*_excluded(held, word), *([bound] if _is_number(bound) else [])]
-    return tightest(bounds) if bounds else None
-
-
-def _excluded(held: Schema, word: str) -> Iterator[float]:
-    """Exclusive bounds, also as draft 4 writes them."""
-    excluded = held.get(f"exclusiveM{word}")
-    bound = held.get(f"m{word}") if excluded is True else excluded
-    if isinstance(bound, int | float) and _is_number(bound):
-        yield bound
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

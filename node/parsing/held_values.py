@@ -3,7 +3,7 @@ takes."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from node.generate import ToolSchema
@@ -102,7 +102,7 @@ def members_of(flat: Flat, place: Place) -> list[Argument]:
     names = dict(properties)
     names.update((name, _more(flat, name, place)) for name in required if name not in names)
     for pattern in flat.get("patternProperties", {}):
-        if any(re.search(pattern, name) for name in names):
+        if _may_match(pattern, names):
             raise place.not_held("the keyword patternProperties")
     fewest, most = flat.get("minProperties", 0), flat.get("maxProperties", len(names))
     if fewest > len(required) or most < len(names):
@@ -112,6 +112,14 @@ def members_of(flat: Flat, place: Place) -> list[Argument]:
         for name, schema in names.items()
         if schema is not False or name in required
     ]
+
+
+def _may_match(pattern: str, names: Iterable[str]) -> bool:
+    try:
+        return any(re.search(pattern, name) for name in names)
+    except re.error:
+        # It may be one in another syntax.
+        return True
 
 
 def kinds_of(flat: Flat) -> frozenset[str]:
@@ -242,7 +250,7 @@ def _are_apart(flats: list[Flat]) -> bool:
 
 
 def _target(reference: object, place: Place) -> object:
-    if not isinstance(reference, str) or not reference.startswith("#"):
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
         raise place.not_held(f"the reference {reference}")
     found: object = place.root
     for step in filter(None, reference[1:].split("/")):

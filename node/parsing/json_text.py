@@ -25,9 +25,17 @@ def _nearest(digits: str) -> float:
     return math.copysign(sys.float_info.max, value) if math.isinf(value) else value
 
 
+def _whole(digits: str) -> int | float:
+    """An integer; the nearest float where Python does not read so many digits."""
+    try:
+        return int(digits)
+    except ValueError:
+        return _nearest(digits)
+
+
 _decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_shared).decode
 _decode_lenient = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_float=_nearest, strict=False
+    parse_constant=_refuse_constant, parse_float=_nearest, parse_int=_whole, strict=False
 ).decode
 
 DEPTH = 128

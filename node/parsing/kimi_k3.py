@@ -9,7 +9,7 @@ from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.coercion import property_schema
 from node.parsing.held_schema import NotHeld
-from node.parsing.held_values import Argument, flat_schemas, takes
+from node.parsing.held_values import Argument, Flat, flat_schemas, is_of, takes
 from node.parsing.held_values import arguments_of as declared_arguments
 from node.parsing.invoke import as_tag_says
 from node.parsing.json_text import read_json
@@ -159,14 +159,28 @@ def _spell_argument(lark: Lark, argument: Argument) -> str:
     written = {"string": spell_string(lark, argument, raw)}
     flats = flat_schemas(argument.schema, place)
     for kind in _TYPES:
-        if any(takes(flat, kind) for flat in flats):
-            schema = {"allOf": [argument.schema, {"type": kind}]}
+        schemas = [_of_kind(flat, kind) for flat in flats if _takes(flat, kind)]
+        if schemas:
+            schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
             written[kind] = spell_other(lark, argument._replace(schema=schema), raw)
     ways = [f"{_spell_tag(lark, key, kind)} {value}" for kind, value in written.items() if value]
     if not ways:
         raise place.not_held(f"a value of {argument.name}, which the model cannot write")
     spelled = lark.one_of(ways)
     return spelled if argument.is_required else lark.optional(spelled)
+
+
+def _takes(flat: Flat, kind: str) -> bool:
+    return takes(flat, kind) or (kind == "number" and takes(flat, "integer"))
+
+
+def _of_kind(flat: Flat, kind: str) -> Flat:
+    """What it says of values of one kind, of which it takes some."""
+    if "enum" in flat:
+        values = [each for each in flat["enum"] if is_of(each, {kind})]
+        return {**flat, "type": kind, "enum": values}
+    is_whole = kind == "number" and not takes(flat, kind)
+    return {**flat, "type": "integer" if is_whole else kind}
 
 
 def _spell_tag(lark: Lark, key: str, kind: str) -> str:

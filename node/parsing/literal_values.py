@@ -24,10 +24,12 @@ from node.parsing.raw_values import SCALARS, in_order
 class Language(Protocol):
     """How values are written."""
 
-    words: Mapping[object, str]
-    """True, False and None."""
+    words: Mapping[object, Sequence[str]]
+    """Of True, False and None, how they may be written."""
     separator: str
     """Between items, and between members."""
+    sorts: bool = False
+    """Whether members come in the order of their names, without regard to case."""
 
     def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
         """The expression of a string that fits. Raises `NotHeld`."""
@@ -60,6 +62,8 @@ def spell_value(lark: Lark, language: Language, schema: object, place: Place) ->
 def spell_members(lark: Lark, language: Language, members: Sequence[Argument]) -> str:
     """The expression of names and values, in order. Raises `NotHeld`."""
     written = []
+    if language.sorts:
+        members = sorted(members, key=lambda member: member.name.lower())
     for name, schema, is_required, place in members:
         value = spell_value(lark, language, schema, place)
         written.append((f"{language.spell_key(lark, name, place)} {value}", is_required))
@@ -87,9 +91,9 @@ def _spell_kind(lark: Lark, language: Language, flat: Flat, kind: str, place: Pl
     if kind == "object":
         return _spell_object(lark, language, flat, place)
     if kind == "boolean":
-        return " | ".join(lark.text(language.words[each]) for each in (True, False))
+        return " | ".join(_spell_word(lark, language, each) for each in (True, False))
     if kind == "null":
-        return lark.text(language.words[None])
+        return _spell_word(lark, language, None)
     if not is_held_number(flat):
         return lark.regex(SCALARS[kind])
     said = {key: value for key, value in flat.items() if key in OF_NUMBERS}
@@ -129,5 +133,9 @@ def _spell_literal(lark: Lark, language: Language, value: Any) -> str:
     if isinstance(value, list | dict):
         return ""
     if value is None or isinstance(value, bool):
-        return lark.text(language.words[value])
+        return _spell_word(lark, language, value)
     return lark.text(json.dumps(value))
+
+
+def _spell_word(lark: Lark, language: Language, value: object) -> str:
+    return lark.one_of([lark.text(each) for each in language.words[value]])

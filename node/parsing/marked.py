@@ -86,7 +86,9 @@ class Marked(Grammar):
         """The answer, with what models write around it that is no part of it."""
         reasoning = self._reasoning
         line_ends = lark.optional(lark.regex(_LINE_ENDS))
-        before = [line_ends] if prompt_tail is None else []
+        # Where the prompt has ended the reasoning, line ends may be left for the model to write.
+        is_at_end = prompt_tail is None or prompt_tail.endswith(reasoning.closers)
+        before = [line_ends] if is_at_end else []
         if prompt_tail is not None and reasoning.closes_first:
             within = reasoning.begins_within(prompt_tail) or reasoning.closes(prompt_tail)
             if not within:

@@ -14,7 +14,8 @@ _QUOTES = ('"', "'")
 
 
 class PythonLiterals(Language):
-    words = {True: "True", False: "False", None: "None"}
+    # Some templates write nested values as JSON.
+    words = {True: ("True", "true"), False: ("False", "false"), None: ("None", "null")}
     separator = ", "
 
     def __init__(self, closer: str) -> None:

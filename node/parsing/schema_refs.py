@@ -26,7 +26,8 @@ def resolved(schema: object, root: object) -> object:
 
 def pointed(reference: str, root: object) -> object | None:
     """What a JSON pointer such as `#/$defs/a` means within `root`; None where that is nothing."""
-    if not reference.startswith("#"):
+    if reference != "#" and not reference.startswith("#/"):
+        # Names of anchors are the library's to follow.
         return None
     at: object = root
     for step in unquote(reference[1:]).split("/")[1:]:

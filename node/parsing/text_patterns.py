@@ -4,17 +4,7 @@ crate."""
 import re
 
 from node.parsing.held_values import Flat, Place
-
-_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\r\x0b\x0c"}
-"""Of ASCII only, as the standard has it; some validators take more."""
-_ANY = r"[^\n\r\u2028\u2029]"
-_LETTERS = frozenset("nrtfvDWS")
-_PIECE = re.compile(
-    r"(?P<escape>\\(?:u\{[0-9a-fA-F]{1,6}\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[pP]\{\w+\}|.))"
-    r"|(?P<group>\(\??:?)|(?P<repeat>\{\d+(?:,\d*)?\})|(?P<other>.)",
-    re.DOTALL,
-)
-_MOST_REPEATS = 2000
+from node.parsing.schema_patterns import inner_pattern
 
 _DATE = (
     r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -106,62 +96,10 @@ def _whole(pattern: object, place: Place) -> str:
     begins, ends = inner != pattern, bool(re.search(r"(?<!\\)(?:\\\\)*\$\Z", inner))
     inner = inner[:-1] if ends else inner
     try:
-        held, has_choice = _translated(inner)
+        held, has_choice = inner_pattern(inner)
     except ValueError:
         raise refused from None
     if has_choice and (begins or ends):
         raise refused
     before, after = ("" if begins else r"(.|\n)*"), ("" if ends else r"(.|\n)*")
     return f"{before}(?:{held}){after}"
-
-
-def _translated(pattern: str) -> tuple[str, bool]:
-    """(the pattern in the other syntax, whether it is a choice at its top). Raises `ValueError`
-    where it cannot say the same."""
-    pieces: list[str] = []
-    depth, in_class, has_choice = 0, False, False
-    for found in _PIECE.finditer(pattern):
-        piece = found[0]
-        if found["escape"]:
-            pieces.append(_escape(piece, in_class=in_class))
-        elif in_class:
-            in_class = piece != "]"
-            pieces.append(_in_class(piece, pieces[-1]))
-        else:
-            depth += piece.startswith("(") - (piece == ")")
-            in_class = piece == "["
-            has_choice = has_choice or (piece == "|" and not depth)
-            pieces.append(_outside(piece, is_repeat=bool(found["repeat"])))
-    if depth or in_class:
-        raise ValueError(pattern)
-    return "".join(pieces), has_choice
-
-
-def _outside(piece: str, *, is_repeat: bool) -> str:
-    """Outside of brackets."""
-    if is_repeat and max(map(int, re.findall(r"\d+", piece))) > _MOST_REPEATS:
-        raise ValueError(piece)
-    if piece in ("^", "$", "(?"):
-        raise ValueError(piece)
-    return {".": _ANY, "{": r"\{", "}": r"\}"}.get(piece, piece)
-
-
-def _in_class(piece: str, before: str) -> str:
-    """Within brackets, where the other syntax gives a meaning to more."""
-    if (piece == "]" and before in ("[", "^")) or piece == before == "-":
-        raise ValueError(piece)
-    if piece == "^" and before == "[":
-        return piece
-    return re.sub(r"[\[&~^]", lambda found: "\\" + found[0], piece)
-
-
-def _escape(piece: str, *, in_class: bool) -> str:
-    char = piece[1:2]
-    if char in _CLASSES:
-        return _CLASSES[char] if in_class else f"[{_CLASSES[char]}]"
-    if len(piece) == 2 and char.isalnum() and char not in _LETTERS:
-        # Edges of words, and what groups have matched.
-        raise ValueError(piece)
-    if char == "u" and piece[2] != "{":
-        return f"\\u{{{piece[2:]}}}"
-    return "\\x0b" if piece == "\\v" else piece

@@ -5,7 +5,6 @@ tool calls. What one refuses, or leaves out of its text without a word, it canno
 """
 
 import os.path
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,7 +50,6 @@ KEEPING = {
 """Variables under which templates show the reasoning of all answers, with their values for it."""
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "tool_plan")
 
-_CLOSED = re.compile(r"[<\[]/[\w:|]*think[\w:|]*[>\]]\s*$", re.IGNORECASE)
 _LISTED = (SECOND, LATER)
 """The texts of a list of parts."""
 
@@ -110,9 +108,6 @@ class Abilities:
     """Names under which it may look for reasoning."""
     keeping: Mapping[str, bool] = field(default_factory=dict)
     """Those of `KEEPING` that it reads."""
-    closed_by: tuple[bool | None, ...] = ()
-    """Values of `enable_thinking`, None for none, under which its prompt closes the reasoning
-    that the answer would begin with."""
     efforts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By variable that it reads: the values of `EFFORTS` that it takes."""
     off_efforts: Mapping[str, str] = field(default_factory=dict)
@@ -301,19 +296,11 @@ def _reasoning(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
     return {
         "reasoning_fields": fields,
         "keeping": {name: value for name, value in KEEPING.items() if template.mentions(name)},
-        "closed_by": tuple(
-            asked for asked in (True, False, None) if _is_closed(probe, asked=asked)
-        ),
         "text_beside_reasoning": probe.text(with_text) is not None or probe.text(without) is None,
         "reasoning_part": template.mentions("thinking")
         and probe.shows([user(), assistant(part), user(LATER)], THOUGHT, ANSWER, LATER)
         and not _is_spelled_out(probe.text([user(), assistant(part)]) or "", "thinking"),
     }
-
-
-def _is_closed(probe: Probe, *, asked: bool | None) -> bool:
-    variables = {} if asked is None else {"enable_thinking": asked, "thinking": asked}
-    return _CLOSED.search(_with(probe, **variables) or "") is not None
 
 
 def _efforts(template: ChatTemplate, probe: Probe) -> dict[str, Any]:

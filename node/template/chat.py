@@ -1,6 +1,7 @@
 """From a chat to the text of its prompt, and to what the next turn's prompt begins with."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ TAIL_LENGTH = 512
 MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
 """For private use; no text is likely to have them all."""
 
+_CLOSED = re.compile(r"[<\[]/[\w:|]*think[\w:|]*[>\]]\s*\Z", re.IGNORECASE)
+"""The end of a prompt that closes the reasoning that its answer would begin with."""
+_MOST_KNOWN = 64
 _USER = Message("user", "y")
 _CALL_ID = "nextcall1"
 
@@ -60,6 +64,8 @@ class ChatRenderer:
         self.abilities = find_abilities(template)
         self._tools = TemplateTools(template, self.abilities)
         self._tool_format = tool_format
+        self._closing: dict[str, bool] = {}
+        """By variables, for the last ones."""
 
     def render(self, request: TextRequest) -> Chat:
         """Raises `BadRequest` naming the field that cannot be rendered."""
@@ -106,8 +112,28 @@ class ChatRenderer:
         # Reasoning that goes once a user speaks takes a whole loop of calls out of the cache.
         is_kept = bool(request.tools) and gives_reasoning(messages)
         kept = self.abilities.keeping if is_kept else {}
-        closed = variables.get("enable_thinking") in self.abilities.closed_by
-        return {**kept, **variables, EMPTY_REASONING: closed}
+        variables = {**kept, **variables}
+        if self.template.asks_empty_reasoning:
+            variables[EMPTY_REASONING] = self._closes_reasoning(variables)
+        return variables
+
+    def _closes_reasoning(self, variables: Mapping[str, Any]) -> bool:
+        """Whether under the variables a prompt closes its answer's reasoning itself."""
+        key = repr(sorted(variables.items()))
+        closes = self._closing.get(key)
+        if closes is None:
+            turns = build_turns((_USER,), (), self.abilities, self._tool_format)
+            tools = self._tools.listed(())
+            try:
+                text = self.template.render(turns, tools, variables, generation=True)
+            except BadRequest:
+                # So will be the request's own messages.
+                return False
+            closes = _CLOSED.search(text) is not None
+            if len(self._closing) >= _MOST_KNOWN:
+                self._closing.clear()
+            self._closing[key] = closes
+        return closes
 
     def _rest(self, request: TextRequest) -> tuple[Message, ...]:
         """An answer and what may follow it: with tools a call and its result, since a loop of

@@ -13,11 +13,12 @@ from node.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.parsing.registry import go_together, tool_call_names
 from node.protocol.messages import FinishReason
 from tests.conformance.corpus import read_lines
-from tests.conformance.random_model import Drawn, RandomModel, random_model
+from tests.conformance.random_model import Drawn, RandomModel, with_random_model
 from tests.conformance.result import Result
 
 CASES = 200
 MAX_TOKENS = 2000
+THINKING_TOKENS = 16
 _FILE = "bfcl/bfcl_cases.jsonl"
 _UNFORCED = frozenset({"none"})
 CLOSERS = (
@@ -36,14 +37,15 @@ def check_forced(corpus: Path) -> list[tuple[str, Result]]:
         return [("forced calls", Result(skipped=f"there is no {path}"))]
     cases = [_tools(row["tools"]) for row in islice(read_lines(path), CASES)]
     names = [name for name in tool_call_names() if name not in _UNFORCED]
-    with random_model(CLOSERS) as model:
+    in_turn = list(zip(cases, cycle(names), strict=False))
+
+    def work(model: RandomModel) -> list[tuple[str, Result]]:
         return [
             ("forced calls, hermes", _draw(model, [(tools, "hermes") for tools in cases])),
-            (
-                f"forced calls, {len(names)} formats in turn",
-                _draw(model, list(zip(cases, cycle(names), strict=False))),
-            ),
+            (f"forced calls, {len(names)} formats in turn", _draw(model, in_turn)),
         ]
+
+    return with_random_model(work, CLOSERS)
 
 
 def _tools(given: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
@@ -64,6 +66,8 @@ def _draw(model: RandomModel, cases: list[tuple[tuple[ToolSchema, ...], str]]) -
             tokens=model.prompt(),
             max_tokens=MAX_TOKENS,
             sampling=model.sampling(at),
+            # Where the format lets it reason first, it would not end by itself.
+            thinking_tokens=THINKING_TOKENS,
             output=OutputFormat(
                 # Of outputs as a whole, the format says both.
                 reasoning="none" if go_together("think", name) else name,

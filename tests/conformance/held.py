@@ -16,7 +16,7 @@ from referencing.jsonschema import DRAFT202012
 from node.generate import Constraint, ConstraintKind, GenerateRequest
 from node.protocol.messages import FinishReason
 from tests.conformance.corpus import read_lines
-from tests.conformance.random_model import Drawn, RandomModel, random_model
+from tests.conformance.random_model import Drawn, RandomModel, with_random_model
 from tests.conformance.result import Result
 
 MOST_REFUSED = 0.15
@@ -61,8 +61,9 @@ def check_held(corpus: Path) -> list[tuple[str, Result]]:
         for at, row in enumerate(read_lines(folder / _SUITE))
     }
     remotes = json.loads((folder / _REMOTES).read_text()) if (folder / _REMOTES).is_file() else {}
-    with random_model() as model:
-        of_bench, of_suite = draw_all(model, bench, remotes), draw_all(model, suite, remotes)
+    of_bench, of_suite = with_random_model(
+        lambda model: (draw_all(model, bench, remotes), draw_all(model, suite, remotes))
+    )
     return [
         ("held schemas of JSONSchemaBench", _of_bench(of_bench)),
         ("held schemas of the test suite", _of_suite(of_suite)),

@@ -2,15 +2,18 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from node.engine.blas import load_fast_blas
 
 # Before anything imports MLX.
 load_fast_blas()
+
+from tokenizers import Tokenizer  # noqa: E402
 
 from node.engine.text import TextEngine, load  # noqa: E402
 from node.generate import GenerateRequest, SamplingParams  # noqa: E402
@@ -25,10 +28,13 @@ from node.types import (  # noqa: E402
 )
 from tests.mlx.tiny import make_tiny, tiny_tokenizer  # noqa: E402
 
+T = TypeVar("T")
 ROWS = 16
 CLOSING = 7.0
 """Added to the logits of what closes strings, lists and objects, so that outputs end."""
-_CLOSERS = ('"', "}", "]", ")", '"}', "\n", "<|im_end|>")
+_CLOSERS = ('"', "}", "]", ")", '"}', "\n")
+ENDING = 12.0
+"""The same for what ends the output."""
 NEVER = -1000.0
 _ENDS = ("<|im_end|>", "<|end|>")
 _PROMPT = tuple(range(10, 26))
@@ -65,7 +71,7 @@ class RandomModel:
     def __init__(self, engine: TextEngine, folder: Path, closers: Sequence[str]) -> None:
         self._engine = engine
         tokenizer = self._tokenizer = tiny_tokenizer(folder)
-        ids = [tokenizer.token_to_id(text) for text in (*_CLOSERS, *closers)]
+        ids = [_token(tokenizer, text) for text in (*_CLOSERS, *closers)]
         ends = map(tokenizer.token_to_id, _ENDS)
         self._end_tokens = tuple(number for number in ends if number is not None)
         self.bias = tuple((number, CLOSING) for number in ids if number is not None)
@@ -73,10 +79,8 @@ class RandomModel:
     def sampling(self, seed: int, *, ends: bool = True) -> SamplingParams:
         """Any token that is allowed, closing ones more often; `ends`: also those that end the
         answer."""
-        kept = [number for number, _ in self.bias if number not in self._end_tokens]
-        bias = self.bias if ends else tuple((number, CLOSING) for number in kept)
-        never = () if ends else tuple((number, NEVER) for number in self._end_tokens)
-        return SamplingParams(seed=seed, logit_bias=(*bias, *never))
+        last = tuple((number, ENDING if ends else NEVER) for number in self._end_tokens)
+        return SamplingParams(seed=seed, logit_bias=(*self.bias, *last))
 
     def count_tokens(self, text: str) -> int:
         return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -110,9 +114,14 @@ class RandomModel:
         return drawn
 
 
-@contextmanager
-def random_model(markers: Sequence[str] = ()) -> Iterator[RandomModel]:
-    """`markers`: tokens of its vocabulary that close something too."""
+def with_random_model(work: Callable[[RandomModel], T], markers: Sequence[str] = ()) -> T:
+    """What the work finds, in a thread of its own, since an engine belongs to one and ends MLX's
+    use there. `markers`: tokens of the model's vocabulary that close something too."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(_work, work, markers).result()
+
+
+def _work(work: Callable[[RandomModel], T], markers: Sequence[str]) -> T:
     with tempfile.TemporaryDirectory(prefix="conformance-") as home:
         folder = make_tiny(Path(home) / "tiny", markers)
         spec = EngineSpec(
@@ -124,6 +133,12 @@ def random_model(markers: Sequence[str] = ()) -> Iterator[RandomModel]:
         )
         engine = load(spec, lambda fraction: None)
         try:
-            yield RandomModel(engine, folder, markers)
+            return work(RandomModel(engine, folder, markers))
         finally:
             engine.close()
+
+
+def _token(tokenizer: Tokenizer, text: str) -> int | None:
+    """The one token of the text; None where it has several."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    return ids[0] if len(ids) == 1 else None
