@@ -91,8 +91,8 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "system": "A string or text blocks; lines that change with each request (billing headers) are "
     "removed.",
     "tools": "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which go "
-    "into the description. Arguments are typed by the schema; "
-    f"{STRICT_NOTE}. "
+    "into the description. "
+    f"{STRICT_NOTE} "
     "Tools of other types and `defer_loading` are refused. "
     "`eager_input_streaming` has no effect: an input is sent once the call is complete.",
     "tool_choice": "auto; any: the answer is a call, or several; tool: it is one call of the tool "
@@ -102,8 +102,9 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "thinking": "disabled, adaptive, or enabled with `budget_tokens`: thinking ends after so many "
     "tokens at the latest, and the answer follows. Any budget from 0 on is taken; one of "
     "`max_tokens` or more ends nothing; -1 is no limit, whatever the model's settings say. "
-    "`display`: summarized sends all of the thinking; omitted sends empty blocks, whose signature brings the thinking back with the next turn. Without this "
-    "field the model's settings decide, or its chat template.",
+    "`display`: summarized sends all of the thinking; omitted sends empty blocks, whose signature "
+    "brings the thinking back with the next turn. Without this field the model's settings decide, "
+    "or its chat template.",
     "output_config": "`effort`: low, medium, high, xhigh, max; for the chat template. `format` of "
     "type json_schema, with `schema`: the text is JSON that fits it; json_object: any JSON object. "
     "With tools, the answer may be calls instead; a forced call goes before. `task_budget` is "

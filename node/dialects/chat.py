@@ -73,7 +73,7 @@ CHAT = FieldTable(
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
         "tools": (
-            f"Functions; other types are refused. Arguments are typed by the schema; {STRICT_NOTE}."
+            ff"Functions; other types are refused. {STRICT_NOTE}"
         ),
         "tool_choice": (
             "auto; none: the model is shown no tools; required: the answer is calls; a function by "

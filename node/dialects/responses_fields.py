@@ -106,7 +106,7 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "tools": (
             "`function`, and `namespace` with functions in it: the model knows those as "
             "`NAMESPACE__NAME`, calls are told as `namespace` and `name`. Others are refused. "
-            f"Arguments are typed by the schema; {STRICT_NOTE}. "
+            f"{STRICT_NOTE} "
             "Tools of earlier responses are not carried over."
         ),
         "tool_choice": (

@@ -31,7 +31,7 @@ THINKING_NOTES = {
     **dict.fromkeys(THINKING_FIELDS, _SAME),
     "max_thinking_tokens": (
         "Most tokens of reasoning, from 0; then its end is forced and the answer follows. -1: no "
-        "limit. By default, what the model's settings say."
+        "limit. null, or nothing: what the model's settings say."
     ),
 }
 """For a dialect's `FieldTable`."""

@@ -21,9 +21,10 @@ class ToolChoice:
 
 
 STRICT_NOTE = (
-    "where a call is forced, and with `strict` where the family's calls begin with a token of the "
-    "vocabulary, they are [held to it](engine.md#what-holds-an-output); else `strict` is shown to "
-    "the model only"
+    "Arguments are typed by the schema. They are held to it where a call is forced, and with "
+    "`strict` where the family's calls begin with a token of their own "
+    "([engine.md](engine.md#what-holds-an-output)); elsewhere `strict` is shown to the model only. "
+    "A strict schema that cannot be held is a 400 everywhere."
 )
 """Of the arguments of calls, for the `FieldTable` of each dialect."""
 

@@ -11,7 +11,7 @@ _TOKEN = re.compile(
     r"""
     (?P<skipped> \s+ | //[^\n]* | \#[^\n]* )
     | (?P<text> "(?:\\.|[^"\\\n])*"i? | /(?:\\.|[^/\\\n])+/[a-z]* | <[^<>\s]+> )
-    | (?P<name> [A-Za-z_][A-Za-z0-9_-]* )
+    | (?P<name> [A-Za-z_](?:[A-Za-z0-9_]|-(?!>))* )
     | (?P<json> %(?:json|regex|llguidance) \s* (?=\{) )
     | (?P<directive> %[a-z]+ )
     | (?P<sign> -> | :: | [0-9]+ | . )
@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _MOST_STEPS = 300_000
-"""Expressions that are looked at: the rest of a second."""
+"""Expressions that are looked at: some tenths of a second."""
 _DEEPEST = 64
 """Brackets in brackets."""
 

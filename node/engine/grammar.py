@@ -137,6 +137,14 @@ class Compiler:
         if known is not None:
             self._known.move_to_end(grammar)
             return known
+        matcher = self._started(grammar, param, client)
+        self._known[grammar] = made = Grammar(matcher, self._vocab_size)
+        if len(self._known) > _KEPT_GRAMMARS:
+            self._known.popitem(last=False)
+        return made
+
+    def _started(self, grammar: str, param: str, client: str | None) -> LLMatcher:
+        """At the begin of a grammar that has a text. Raises `NotHeld`."""
         if len(grammar) > MAX_GRAMMAR_LENGTH:
             raise _too_large(param)
         if not self._end_tokens:
@@ -153,10 +161,7 @@ class Compiler:
             raise NotHeld(f"{param} cannot be held: {reason}.", param)
         if client is not None and not can_end(client):
             raise NotHeld(f"{param} cannot be held: {_NOTHING}.", param)
-        self._known[grammar] = made = Grammar(matcher, self._vocab_size)
-        if len(self._known) > _KEPT_GRAMMARS:
-            self._known.popitem(last=False)
-        return made
+        return matcher
 
     def close(self) -> None:
         """Begins nothing more; what the thread is at goes on, for no one."""

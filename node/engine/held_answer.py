@@ -16,6 +16,8 @@ from node.parsing.selection import NONE
 
 _ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 _ANY_TEXT = r"(.|\n)*"
+_MAY_BE_NOTHING = (ConstraintKind.REGEX, ConstraintKind.LARK)
+"""Kinds that may have no text, which can be told only where nothing stands around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,9 @@ class _Draft:
             lark = Lark(self._tokens)
             plain = self._compiled(lark, self._content(lark))
             return HeldAnswer(plain, plain)
+        if self._constraint is not None and self._constraint.kind in _MAY_BE_NOTHING:
+            lark = Lark(self._tokens)
+            self._compiled(lark, self._content(lark))
         at_begin = self._output(output, output.prompt_tail)
         return HeldAnswer(at_begin, self._output(output, None), self._straddling(output))
 

@@ -36,7 +36,7 @@ def refusal(
 
 
 def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
-    """The refusal of more choices than there can be rows, or than a prompt without an answer has."""
+    """The refusal of more choices than rows, or of any for a prompt without an answer."""
     if request.warm and request.choices > 1:
         return Refused(request.uid, "A prompt that is only kept has no choices of answers.", "n")
     if request.choices <= info.max_rows:

@@ -1,5 +1,17 @@
 """Calls as a JSON list behind `functools`: FireFunction 2."""
 
-from node.parsing.json_calls import JsonCalls
+from collections.abc import Sequence
 
-FIREFUNCTION = JsonCalls("firefunction", ("functools[",))
+from node.generate import ToolSchema
+from node.parsing.json_calls import JsonCalls
+from node.parsing.lark import Lark
+
+
+class Firefunction(JsonCalls):
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        """Its template has a blank in front of them."""
+        calls = super().spell_calls(lark, tools, parallel=parallel)
+        return f"{lark.optional(lark.text(' '))} {calls}"
+
+
+FIREFUNCTION = Firefunction("firefunction", ("functools[",))

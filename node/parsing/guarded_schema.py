@@ -20,6 +20,7 @@ def guarded(schema: object, texts: Sequence[str]) -> dict[str, Any]:
     """The schema of values that have none of the texts in any string or name, and only numbers
     that every reader has room for. What declares members has only those. All the texts begin with
     one character, which none of them holds again."""
+    assert all(text[0] == texts[0][0] not in text[1:] for text in texts), texts
     guard = _Guard(f"^{_without(texts)}$")
     held = guard.schema(schema)
     if guard.is_used:

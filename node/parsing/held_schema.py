@@ -166,8 +166,7 @@ class _Walk:
                 raise self._refused(f"The keyword {keyword} of a JSON schema has a wrong value.")
         for rule in (_drop_idle, _name_properties, _whole_counts):
             rule(held)
-        for check in (self._check, self._check_keys, self._check_values):
-            check(held)
+        self._check(held)
         self._one_of(held)
         return {key: self._within(key, value, depth + 1) for key, value in held.items()}
 
@@ -183,6 +182,8 @@ class _Walk:
     def _check(self, held: Schema) -> None:
         """Raises `NotHeld` for what the library would not hold; brings what it does not know, and
         what is true anyway, out of the way."""
+        self._check_keys(held)
+        self._check_values(held)
         for keyword in _NOT_HELD:
             if keyword in held:
                 raise self._refused(f"The keyword {keyword} of JSON Schema cannot be held.")

@@ -155,7 +155,7 @@ def _spell_argument(lark: Lark, argument: Argument) -> str:
     """The expression of an argument, or of nothing where it may be left out. Raises `NotHeld`."""
     place = argument.place
     key = _attribute(argument.name, place.param)
-    raw = RawText(_ARGUMENT_END)
+    raw = RawText(_ARGUMENT_END, in_json=(_ARGUMENT_END.removesuffix(_SEP),))
     written = {"string": spell_string(lark, argument, raw)}
     flats = flat_schemas(argument.schema, place)
     for kind in _TYPES:

@@ -11,6 +11,7 @@ from node.parsing.format import ToolFormat
 from node.parsing.held_values import Argument, arguments_of
 from node.parsing.invoke import read_value
 from node.parsing.lark import Lark
+from node.parsing.python_literals import spell_repr
 from node.parsing.raw_values import (
     RawText,
     in_order,
@@ -117,8 +118,10 @@ def _spell_parameter(lark: Lark, argument: Argument) -> str:
     if is_simple(argument):
         return f"{begin} {spell_json(lark, argument, _PLAIN)}"
     quoted = f"{lark.text(_CDATA)} {spell_raw(lark, argument, _IN_CDATA)}"
-    plain = spell_text(lark, argument, _PLAIN)
-    return f"{begin} {lark.one_of([plain, quoted]) if plain else quoted}"
+    ways = [spell_text(lark, argument, _PLAIN), quoted]
+    if printed := spell_repr(lark, argument):
+        ways.append(f"{printed} {lark.text(_PARAM_END)}")
+    return f"{begin} {lark.one_of(list(filter(None, ways)))}"
 
 
 def _entity(match: "re.Match[str]") -> str:

@@ -9,6 +9,7 @@ from node.parsing.coercion import Schema, declares, property_schema, typed
 from node.parsing.held_values import Argument, arguments_of
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
+from node.parsing.python_literals import spell_repr
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source
 from node.parsing.step import Malformed, Step
@@ -91,7 +92,11 @@ def _spell_parameter(lark: Lark, argument: Argument, tags: XmlTags) -> str:
     without = r"\r?\n(.|\n)*" if tags.keeps_last_newline else r"(.|\n)*\r"
     closer = f"{line_end}{tags.parameter_end}\n"
     raw = RawText(closer, forbidden, (without,), in_json=forbidden)
-    return f"{lark.text(begin)} {spell_raw(lark, argument, raw)}"
+    ways = [spell_raw(lark, argument, raw)]
+    if tags.keeps_last_newline and not tags.quote and (printed := spell_repr(lark, argument)):
+        # Templates of these print what is no string.
+        ways.append(f"{printed} {lark.text(closer)}")
+    return f"{lark.text(begin)} {lark.one_of(ways)}"
 
 
 def unquoted(name: str) -> str:

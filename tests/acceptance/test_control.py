@@ -198,20 +198,20 @@ def test_a_message_is_held_behind_its_thinking(claude: anthropic.Anthropic) -> N
 
 
 @pytest.mark.parametrize(
-    ("choice", "names"),
+    ("choice", "names", "stream"),
     [
-        ("required", set(NAMES)),
-        ({"type": "function", "function": {"name": "history"}}, {"history"}),
+        ("required", set(NAMES), True),
+        ({"type": "function", "function": {"name": "history"}}, {"history"}, False),
         (
             {
                 "type": "allowed_tools",
                 "allowed_tools": {"mode": "required", "tools": CHAT_TOOLS[:1]},
             },
             {"forecast"},
+            False,
         ),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True])
 def test_a_chat_calls_a_tool_where_it_must(
     chat: openai.OpenAI, choice: Any, names: set[str], stream: bool
 ) -> None:

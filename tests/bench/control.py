@@ -23,7 +23,7 @@ def measure(cores: Cores, *, quick: bool) -> Iterator[Figure]:
     folder = smollm2_folder()
     if folder is None:
         raise BenchFailure("$MLX_FLEET_SMOLLM2 names no model folder.")
-    rounds, steps = (2, 12) if quick else (5, 40)
+    rounds, steps = (2, 8) if quick else (4, 24)
     found = _run([str(folder), str(rounds), str(steps)], cores)
     note = "host time of one row's mask in a step, median: consume, compute, apply"
     yield Figure(

@@ -31,9 +31,13 @@ from node.template.chat_template import ChatTemplate
 from tests.conformance.result import Result
 from tests.node.template.samples import asking
 
+MOST_SHOWN = 24
+"""Characters of what is spelled anew."""
 DOCUMENT = Path(__file__).parents[2] / "docs" / "thinking.md"
 VOCABULARY = Path("tokenizers") / "qwen3_tokenizer.json.xz"
 _MARKER = re.compile(r"<[|｜][^<>'\"\s{}]+[|｜]>|</?[a-z_]+>|\[/?[A-Z_]{3,}\]")
+
+WORD = re.compile(r"\w+")
 
 SYSTEM = Message("system", "You answer what you are asked, in one line.")
 _WORD = {"type": "string", "description": "What to look for."}
@@ -68,12 +72,30 @@ class Findings:
     """Turns whose answer the cache gave back as well."""
     broken: list[str] = field(default_factory=list)
     """Turns of which the cache gave back less than the next prompt begins with."""
+    anew: list[tuple[int, str]] = field(default_factory=list)
+    """Of turns whose prompt without its generation prompt, or whose answer without its reasoning,
+    is spelled otherwise in the next one: tokens lost, and the text of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One prompt of a session."""
+
+    prompt: Prompt
+    text: str
+    end: int
+    """Where the last message's text ends."""
+    base: int
+    """Where the generation prompt begins: the text up to there is what the template makes without
+    one, or up to the last message's end if it makes another text then."""
+    output: str
+    """What the model says: its reasoning too, if the client gives that back or not."""
 
 
 def check_extension(corpus: Path) -> Result:
     """Plain sessions and those with tools, of every template: which extend, what is lost where they
     do not, and that the engine's cache gives all of the rest back. The sessions that do not are
-    those of the table in docs/thinking.md."""
+    those of the tables in docs/thinking.md. The first prompt is the author's, but for the time."""
     folder = corpus / "chat_templates"
     if not (folder / "index.json").exists() or not (corpus / VOCABULARY).exists():
         return Result(skipped=f"{corpus} has no chat_templates or no {VOCABULARY}.")
@@ -90,20 +112,29 @@ def check_extension(corpus: Path) -> Result:
             counts[f"{kind} before"] += extends_by_itself(as_it_is, kind)
             findings = {mode.name: subject.play(session(), kind, mode) for mode in MODES}
             result.total += len(findings)
-            counts[kind] += not any(sum(each.lost) for each in findings.values())
+            extends = not any(sum(each.lost) for each in findings.values())
+            counts[kind] += extends
+            counts[f"{kind} strictly"] += extends and not any(f.anew for f in findings.values())
+            if not _tells_time(texts[entry["file"]]):
+                result.failing += [
+                    f"{name} {kind}, {mode.name}: another first prompt than the author's"
+                    for mode in MODES
+                    if _first(as_it_is, kind, mode) != subject.first(kind, mode)
+                ]
             repeated += sum(each.repeated for each in findings.values())
             for mode, found in findings.items():
                 result.passed += not found.broken
                 result.failing += [f"{name} {kind}, {mode}: {line}" for line in found.broken]
                 if any(found.lost):
                     rows.append(_row(name, kind, mode, findings))
+            rows += _rows_anew(name, kind, findings) if extends else []
     listed = sorted(line for line in _documented() if line.startswith("| `"))
     result.failing += [f"not in {DOCUMENT.name}: {row}" for row in sorted({*rows} - {*listed})]
     result.failing += [f"only in {DOCUMENT.name}: {row}" for row in sorted({*listed} - {*rows})]
     result.notes.append(
         ", ".join(
             f"{counts[kind]} of {len(index)} {kind} extend ({counts[f'{kind} before']} as the "
-            "authors' programs spell them)"
+            f"authors' programs spell them), {counts[f'{kind} strictly']} strictly"
             for kind in SESSIONS
         )
         + f"; {repeated} answers were reused too"
@@ -116,6 +147,32 @@ def _row(name: str, kind: str, mode: str, findings: Mapping[str, Findings]) -> s
     is_of_reasoning = mode == RETURNED.name and not any(findings[UNRETURNED.name].lost)
     reason = "reasoning of a loop goes" if is_of_reasoning else "another text"
     return f"| `{name}` | {kind}, {mode} | {lost} | {findings[mode].tokens} | {reason} |"
+
+
+def _rows_anew(name: str, kind: str, findings: Mapping[str, Findings]) -> list[str]:
+    modes: dict[str, list[str]] = {}
+    for mode, found in findings.items():
+        if found.anew:
+            text = found.anew[-1][1].replace("\n", "⏎").replace("|", "\\|")
+            text = text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "…"
+            lost = sum(tokens for tokens, _ in found.anew)
+            cells = f"{lost} | {len(found.anew)} of {len(found.lost)} | `{text}` |"
+            modes.setdefault(cells, []).append(mode)
+    rows = []
+    for cells, those in modes.items():
+        where = kind if len(those) == len(MODES) else f"{kind}, {'; '.join(those)}"
+        rows.append(f"| `{name}` | {where} | {cells}")
+    return rows
+
+
+def _tells_time(text: str) -> bool:
+    return re.search(r"strftime_now\([^)]*%H", text) is not None
+
+
+def _first(chat: ChatRenderer, kind: str, mode: Mode) -> str:
+    session = SESSIONS[kind]()
+    request = request_of(session[: next(prompts_of(session))], kind, mode)
+    return chat.apply(request, request.messages or (), generation=True)
 
 
 def _documented() -> list[str]:
@@ -224,6 +281,17 @@ def _end_of(prompt: str, last: Message) -> int:
     return prompt.rindex(said) + len(said)
 
 
+def _says(text: str, answer: Message, following: Message) -> bool:
+    """Whether the answer's words are in their order at the begin of the text, before those of the
+    message that follows it."""
+    said, at = text.partition(str(following.content))[0], 0
+    for word in (str(answer.content), *(WORD.findall(c.arguments)[-1] for c in answer.tool_calls)):
+        at = said.find(word, at)
+        if at < 0:
+            return False
+    return True
+
+
 # --- one template ----------------------------------------------------------------------------
 
 
@@ -252,42 +320,74 @@ class Subject:
         template = ChatTemplate(text, specials)
         self._chat = ChatRenderer(template, select_formats(text, vocabulary).tool_calls)
 
+    def first(self, kind: str, mode: Mode) -> str:
+        """The session's first prompt."""
+        return _first(self._chat, kind, mode)
+
     def play(self, session: Sequence[Message], kind: str, mode: Mode) -> Findings:
         """The session turn by turn, with a cache of its own."""
         found, cache = Findings(), _cache()
-        before, text_before = Prompt(()), ""
-        known = end = 0
+        before: tuple[int, Turn] | None = None
         for count in prompts_of(session):
-            request = request_of(session[:count], kind, mode)
-            prompt = self._renderer.render(request)
-            text = self._chat.apply(request, request.messages or (), generation=True)
-            tokens = prompt.tokens
-            if text_before:
-                shared = len(os.path.commonprefix([before.tokens, tokens]))
-                extends = text.startswith(text_before[:end])
-                found.lost.append(0 if extends else known - shared)
-                hit = cache.match(np.array(tokens, np.int32), len(tokens) - 1).tokens
-                if hit < min(known, shared):
-                    found.broken.append(f"{hit} tokens reused of {min(known, shared)}")
-                found.repeated += hit > len(before.tokens)
-            before, text_before = prompt, text
-            end = _end_of(text, session[count - 1])
-            known = self._tokens_before(text, end)
+            turn = self._turn(session, count, kind, mode)
+            if before is not None:
+                at, last = before
+                self._compare(found, cache, last, turn)
+                anew = self._spelled_anew(last, turn, *session[at : at + 2])
+                found.anew += [anew] if anew else []
+            before = count, turn
             if count < len(session):
-                self._keep(cache, prompt, self._output(request, session[count], text, mode))
-        found.tokens = len(before.tokens)
+                self._keep(cache, turn.prompt, self._ids(turn.output))
+            found.tokens = len(turn.prompt.tokens)
         return found
+
+    def _turn(self, session: Sequence[Message], count: int, kind: str, mode: Mode) -> Turn:
+        request = request_of(session[:count], kind, mode)
+        messages = request.messages or ()
+        text = self._chat.apply(request, messages, generation=True)
+        bare = self._chat.apply(request, messages, generation=False)
+        end = _end_of(text, session[count - 1])
+        output = ""
+        if count < len(session):
+            said = session[count] if mode.thinking else replace(session[count], reasoning="")
+            spelled = self._chat.apply(request, [*messages, said], generation=False)
+            output = spelled[len(text) :] if spelled.startswith(text) else str(said.content)
+        base = len(bare) if text.startswith(bare) else end
+        return Turn(self._renderer.render(request), text, end, base, output)
+
+    def _compare(self, found: Findings, cache: PrefixCache, before: Turn, turn: Turn) -> None:
+        tokens = turn.prompt.tokens
+        shared = len(os.path.commonprefix([before.prompt.tokens, tokens]))
+        known = self._tokens_before(before.text, before.end)
+        extends = turn.text.startswith(before.text[: before.end])
+        found.lost.append(0 if extends else known - shared)
+        hit = cache.match(np.array(tokens, np.int32), len(tokens) - 1).tokens
+        if hit < min(known, shared):
+            found.broken.append(f"{hit} tokens reused of {min(known, shared)}")
+        found.repeated += hit > len(before.prompt.tokens)
+
+    def _spelled_anew(
+        self, before: Turn, turn: Turn, answer: Message, following: Message
+    ) -> tuple[int, str] | None:
+        """The tokens lost, and their text; None where the strict form holds."""
+        if not turn.text.startswith(before.text[: before.base]):
+            whole, end = before.text, before.base
+        elif not _says(turn.text[before.base :], answer, following):
+            whole = before.text + before.output
+            end = len(whole)
+        else:
+            return None
+        offsets = self._tokenizer.encode(whole, add_special_tokens=False).offsets
+        known = self._tokens_before(whole, end)
+        shared = len(os.path.commonprefix([self._ids(whole), list(turn.prompt.tokens)]))
+        return max(known - shared, 0), whole[offsets[shared][0] : end]
 
     def _tokens_before(self, text: str, end: int) -> int:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return sum(last <= end for _, last in encoding.offsets)
 
-    def _output(self, request: TextRequest, answer: Message, text: str, mode: Mode) -> list[int]:
-        """What the model says: its reasoning too, if the client gives that back or not."""
-        said = answer if mode.thinking else replace(answer, reasoning="")
-        spelled = self._chat.apply(request, [*(request.messages or ()), said], generation=False)
-        output = spelled[len(text) :] if spelled.startswith(text) else str(said.content)
-        ids: list[int] = self._tokenizer.encode(output, add_special_tokens=False).ids
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     @staticmethod

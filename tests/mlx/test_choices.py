@@ -142,6 +142,12 @@ def test_more_choices_than_places_are_refused(tiny: Path) -> None:
         assert "4 answers" in refused.reason
 
 
+def test_a_prompt_that_is_only_kept_has_no_choices(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        refused = engine.submit("n", prompt(10, 1), choices=2, warm=True)
+        assert isinstance(refused, Refused) and refused.param == "n"
+
+
 @pytest.mark.parametrize("rooms", [1, 2])
 def test_choices_without_room_wait_for_it_and_say_the_same(tiny: Path, rooms: int) -> None:
     with Driver(tiny) as engine:

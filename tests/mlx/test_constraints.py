@@ -19,6 +19,7 @@ from node.generate import (
 from node.protocol.messages import FinishReason
 from node.types import PartKind, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
+from tests.mlx.tiny import make_tiny
 
 SCHEMA = {
     "type": "object",
@@ -66,6 +67,35 @@ def test_a_choice_is_one_of_the_texts(tiny: Path) -> None:
     with Driver(tiny) as driver:
         rows = [driver.alone(prompt(9, seed), constraint=ONE_NAME) for seed in range(3)]
     assert all(row.text in NAMES and row.finish is FinishReason.STOP for row in rows)
+
+
+MARKUP = ("<think>", "<|im_end|>")
+
+
+@pytest.mark.parametrize("text", MARKUP)
+def test_the_text_of_a_marker_that_must_be_said_is_said(tmp_path: Path, text: str) -> None:
+    folder = make_tiny(tmp_path / "marked", markers=[*MARKUP[:1], "<tool_call>", "</tool_call>"])
+    only = {
+        "type": "object",
+        "properties": {text: {"const": text}},
+        "required": [text],
+        "additionalProperties": False,
+    }
+    tools = (ToolSchema("f", only),)
+    forced = OutputFormat("none", "hermes", tools=tools, must_call=True, parallel_calls=False)
+    with Driver(folder) as driver:
+        for asked in (
+            Constraint(ConstraintKind.CHOICE, "choice", json.dumps([text])),
+            Constraint(ConstraintKind.REGEX, "regex", re.escape(text)),
+            Constraint(ConstraintKind.LARK, "grammar", f"start: {json.dumps(text)}"),
+        ):
+            row = driver.alone(prompt(9, 1), max_tokens=100, constraint=asked)
+            assert (row.text, row.finish) == (text, FinishReason.STOP)
+        row = driver.alone(prompt(9, 1), max_tokens=300, constraint=schema(only))
+        assert json.loads(row.text) == {text: text}
+        row = driver.alone(prompt(9, 2), SamplingParams(seed=1), max_tokens=900, output=forced)
+        assert row.parts[-1].kind is PartKind.TOOL_ARGS
+        assert json.loads(row.parts[-1].text) == {text: text}
 
 
 def test_what_cannot_be_held_is_refused_before_any_token(tiny: Path) -> None:

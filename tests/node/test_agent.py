@@ -5,6 +5,7 @@ import contextlib
 import json
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,10 @@ def finished(request_id: str) -> Finished:
 
 
 @contextlib.asynccontextmanager
-async def running(script: Script | None = None) -> AsyncIterator[Agent]:
+async def running(script: Script | None = None, **given: Any) -> AsyncIterator[Agent]:
     script = script or Script()
     store = ScriptedStore(scripted_entries(script), ModelFormats())
-    settings = Settings(home=Path("/nowhere"), engine="scripted", max_rows=4)
+    settings = Settings(home=Path("/nowhere"), engine="scripted", max_rows=4, **given)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
     agent = Agent(Identity("node", "1", "chip"), store, Budget(64 * GIB), kind)
     await agent.start()
@@ -384,6 +385,38 @@ async def test_a_hurry_ends_the_grace() -> None:
         await drain
         with pytest.raises(ShuttingDown):
             await answer
+
+
+async def test_a_request_that_cannot_be_sent_to_the_engine_is_accounted_and_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as agent:
+        own = job(agent)
+        request = replace(own.request, stops=("\ud800",))
+        events = agent.subscribe("", 0)
+        await anext(events)
+        with pytest.raises(UnicodeEncodeError):
+            await run(agent, replace(own, request=request))
+        assert agent.requests.open("") == []
+        [*_, event] = await until_finished(events)
+        assert isinstance(event, Finished)
+        assert event.reason is FinishReason.ERROR
+        assert agent.status().models[0].active_requests == 0
+        assert (await run(agent, job(agent)))[-1].finish is not None
+
+
+async def test_settings_for_a_model_that_is_not_there_are_told_at_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running(
+        max_thinking_tokens=(("", 5), ("scripted", 6), ("script", 7)),
+        tool_parsers=(("a", "hermes"), ("b", "hermes")),
+    ):
+        pass
+    assert [line for line in caplog.messages if "not on this node" in line] == [
+        "--tool-parser is for models not on this node: a, b. Here are: scripted.",
+        "--max-thinking-tokens is for models not on this node: script. Here are: scripted.",
+    ]
 
 
 async def test_a_store_that_hangs_or_fails_does_not_hold_up_the_beat(

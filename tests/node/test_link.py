@@ -89,6 +89,17 @@ async def test_a_row_is_accepted_and_ends_with_its_accounts() -> None:
         assert row.first_content_s is not None
 
 
+async def test_a_request_that_cannot_be_sent_leaves_no_row() -> None:
+    ends = Ends()
+    async with linked() as link:
+        with pytest.raises(UnicodeEncodeError):
+            link.submit(GenerateRequest("u", (1,), 5, stops=("\ud800",)), ends)
+        assert link.open_rows == 0
+        await rest(link.submit(request(), ends))
+        assert (await ends.queue.get())[0].uid == "u"
+        assert ends.queue.empty()
+
+
 async def test_a_module_in_the_current_folder_does_not_take_the_place_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

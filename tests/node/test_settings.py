@@ -62,6 +62,9 @@ def test_template_variables_are_objects_for_models_or_for_all() -> None:
     for wrong in ("", "m", "m=", "[1]", "m=[1]", '{"a": NaN}', "{a: 1}", "{} {}x", "={}", "{},{}"):
         with pytest.raises(StartError, match="must be JSON or MODEL=JSON"):
             read_kwargs(wrong)
+    for no_prompt in ('{"a": "\\ud800"}', '{"a": [1e999]}'):
+        with pytest.raises(StartError, match="must be JSON or MODEL=JSON"):
+            read_kwargs(no_prompt)
     with pytest.raises(StartError, match="MLX_FLEET_NODE_DEFAULT_CHAT_TEMPLATE_KWARGS: template"):
         read_environment({"MLX_FLEET_NODE_DEFAULT_CHAT_TEMPLATE_KWARGS": "m={"})
 

@@ -9,6 +9,7 @@ from anthropic.types import MessageTokensCount, message_count_tokens_params, mes
 from anthropic.types.beta import message_count_tokens_params as beta_count_params
 from anthropic.types.beta import message_create_params as beta_create_params
 
+from node.defaults import Defaults
 from node.dialects.anthropic import (
     AskedMessage,
     count_tokens_body,
@@ -97,7 +98,7 @@ def test_all_fields_about_sampling_are_applied() -> None:
         ({"tool_choice": {"type": "some"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "tool", "name": "fly"}, "tools": [TOOL]}, "tool_choice.name"),
-        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, "thinking.budget_tokens"),
+        ({"thinking": {"type": "enabled", "budget_tokens": -2}}, "thinking.budget_tokens"),
         ({"output_config": {"format": []}}, "output_config.format"),
         ({"output_config": {"format": {}}}, "output_config.format.type"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format"),
@@ -199,6 +200,25 @@ def test_a_budget_is_the_most_that_is_thought(budget: int) -> None:
 def test_without_a_budget_thinking_has_no_limit_of_the_bodys(thinking: object) -> None:
     assert read(thinking=thinking).thinking_tokens is None
     assert read(thinking={"type": "adaptive", "budget_tokens": 2**40}).thinking_tokens == 2**31 - 1
+
+
+@pytest.mark.parametrize("kind", ["enabled", "adaptive"])
+def test_a_budget_of_minus_one_lifts_the_models_own(kind: str) -> None:
+    request = read(thinking={"type": kind, "budget_tokens": -1})
+    assert request.template.enable_thinking is True
+    assert Defaults(thinking_tokens=9).of(request, reasons=True).thinking_tokens == 2**31 - 1
+
+
+def test_a_tool_that_must_be_called_has_an_object_for_input() -> None:
+    tools = [TOOL, {**TOOL, "name": "other", "input_schema": {"type": "string"}}]
+    assert len(read(tools=tools).tools) == 2
+    for held in (
+        {"tools": tools, "tool_choice": {"type": "any"}},
+        {"tools": [TOOL, {**tools[1], "strict": True}]},
+    ):
+        with pytest.raises(BadRequest, match=r"\.$") as caught:
+            read(**held)
+        assert caught.value.param == "tools[1].input_schema"
 
 
 def test_effort_and_kwargs_go_to_the_template() -> None:

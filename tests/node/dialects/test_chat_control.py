@@ -85,6 +85,28 @@ def test_a_function_of_the_older_form_can_be_demanded() -> None:
         ),
         ({"functions": [FUNCTION], "function_call": {"name": "x"}}, "function_call.name"),
         ({"tools": TOOLS, "function_call": {"name": "f"}}, "function_call.name"),
+        ({"tools": TOOLS, "function_call": "none"}, "function_call"),
+        ({"tools": TOOLS, "tool_choice": "none", "function_call": "none"}, "function_call"),
+        ({"functions": [FUNCTION], "tool_choice": "none"}, "tool_choice"),
+        (
+            {
+                "functions": [{"name": "s", "parameters": {"type": "string"}}],
+                "function_call": {"name": "s"},
+            },
+            "functions[0].parameters",
+        ),
+        (
+            {
+                "tools": [
+                    {
+                        "type": "function",
+                        "function": {"name": "s", "parameters": {"type": "string"}},
+                    }
+                ],
+                "tool_choice": "required",
+            },
+            "tools[0].function.parameters",
+        ),
         (
             {
                 "tools": TOOLS,
@@ -101,6 +123,12 @@ def test_a_call_that_cannot_be_demanded_is_not_valid(fields: dict[str, Any], par
         chat(**fields)
     assert not isinstance(caught.value, Unsupported)
     assert caught.value.param == param
+
+
+def test_a_choice_of_the_other_form_that_asks_for_nothing_is_taken() -> None:
+    assert chat(tools=TOOLS, function_call="auto") == chat(tools=TOOLS)
+    assert chat(functions=[FUNCTION], tool_choice="auto") == chat(functions=[FUNCTION])
+    assert chat(function_call="none") == chat(tool_choice="none") == chat()
 
 
 # --- formats ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from node.dialects.constraints import (
 )
 from node.errors import BadRequest, Unsupported
 from node.generate import Constraint, ConstraintKind
+from node.parsing.held_schema import LONGEST
 
 SCHEMA = {"type": "object", "properties": {"é": {"const": None}}}
 BAD_CHOICES: tuple[object, ...] = ([], "a", {}, [""], [1], ["a", 1])
@@ -61,6 +62,15 @@ def test_nothing_is_asked_for_by_default(fields: dict[str, Any]) -> None:
             {"response_format": {"type": "json_object", "schema": SCHEMA}},
             "response_format.schema",
         ),
+        (
+            {
+                "response_format": {
+                    "type": "json_object",
+                    "schema": {**SCHEMA, "type": ["object", "null"]},
+                }
+            },
+            "response_format.schema",
+        ),
         ({"structured_outputs": {"json": SCHEMA}}, "structured_outputs.json"),
         ({"structured_outputs": {"json": SCHEMA_TEXT}}, "structured_outputs.json"),
         ({"guided_json": SCHEMA}, "guided_json"),
@@ -90,6 +100,11 @@ def test_an_answer_may_be_held_to_more_than_json(
 def test_any_json_object_has_no_schema() -> None:
     for fields, param in (
         ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format"),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"schema": {}}}},
+            "response_format",
+        ),
         ({"structured_outputs": {"json_object": True}}, "structured_outputs.json_object"),
     ):
         assert constraint(**fields) == Constraint(ConstraintKind.JSON_OBJECT, param)
@@ -129,7 +144,19 @@ def test_two_contradict_each_other(fields: dict[str, Any], param: str) -> None:
             {"response_format": {"type": "json_schema", "json_schema": {"schema": True}}},
             "response_format.json_schema.schema",
         ),
+        (
+            {"response_format": {"type": "json_object", "schema": {"type": "array"}}},
+            "response_format.schema",
+        ),
+        (
+            {"response_format": {"type": "json_object", "json_schema": {"schema": []}}},
+            "response_format.json_schema.schema",
+        ),
         ({"guided_json": [1]}, "guided_json"),
+        ({"guided_json": '{"const": "\\ud800"}'}, "guided_json"),
+        ({"structured_outputs": {"json": '{"\\udc00": {}}'}}, "structured_outputs.json"),
+        ({"guided_json": '{"const": NaN}'}, "guided_json"),
+        ({"guided_json": '{"const": 1e999}'}, "guided_json"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": "[" * 100_000}, "guided_json"),
         ({"guided_json": "5"}, "guided_json"),
@@ -172,3 +199,16 @@ def test_other_dialects_ask_under_their_own_names() -> None:
     given = {"type": "json_schema", "name": "a", "schema": SCHEMA}
     found = response_format(given, "text.format")
     assert found == json_schema(SCHEMA, "text.format.schema")
+
+
+def test_json_object_holds_to_an_object_also_where_the_schema_says_no_type() -> None:
+    found = constraint(response_format={"type": "json_object", "schema": {"required": ["a"]}})
+    assert found is not None
+    assert json.loads(found.text) == {"required": ["a"], "type": "object"}
+
+
+def test_the_longest_schema_is_the_engines() -> None:
+    text = "a" * (LONGEST - 2)
+    assert constraint(guided_regex=text + "aa") is not None
+    with pytest.raises(BadRequest, match=f"more than {LONGEST} characters"):
+        constraint(guided_regex=text + "aaa")

@@ -88,6 +88,19 @@ def test_a_refused_field_takes_null_and_refuses_an_object_by_its_name(path: str,
         ("messages", {"reasoning_effort": "low"}, "output_config.effort"),
         ("messages", {"parallel_tool_calls": False}, "tool_choice.disable_parallel_tool_use"),
         ("messages", {"include_reasoning": False}, "thinking.display"),
+        ("chat", {"thinking_budget_tokens": 5}, "max_thinking_tokens"),
+        ("chat", {"reasoning_budget": 0}, "max_thinking_tokens"),
+        ("responses", {"max_reasoning_tokens": 5}, "max_thinking_tokens"),
+        ("messages", {"thinking_tokens": 5}, "thinking.budget_tokens"),
+        ("chat", {"format": "json"}, "response_format or structured_outputs"),
+        (
+            "completions",
+            {"guided_decoding": {"regex": "a"}},
+            "response_format or structured_outputs",
+        ),
+        ("responses", {"response_schema": {"type": "object"}}, "text.format"),
+        ("messages", {"json_mode": True}, "output_config.format"),
+        ("completions", {"num_return_sequences": 2}, "n"),
     ],
 )
 def test_a_refusal_names_the_field_to_use(path: str, fields: dict[str, Any], here: str) -> None:
@@ -105,6 +118,7 @@ def test_a_refusal_names_the_field_to_use(path: str, fields: dict[str, Any], her
         ("responses", {"functions": [], "function_call": "auto", "add_generation_prompt": True}),
         ("messages", {"n": 1, "response_format": {"type": "text"}, "stop": [], "min_tokens": 0}),
         ("count_tokens", {"parallel_tool_calls": True, "logprobs": False}),
+        ("chat", {"num_return_sequences": 1, "json_mode": False, "separate_reasoning": True}),
     ],
 )
 def test_what_asks_for_nothing_is_taken(path: str, fields: dict[str, Any]) -> None:

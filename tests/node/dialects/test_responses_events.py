@@ -435,12 +435,17 @@ SHAPE = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
             {"type": "json_schema", "schema": {}},
             {"type": "json_schema", "name": "schema", "schema": {}, "strict": True},
         ),
+        (
+            {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+            {**SHAPE, "strict": True, "description": None},
+        ),
     ],
 )
 def test_the_response_repeats_the_format(asked: object, told: dict[str, Any]) -> None:
     response = whole(writer(text={"format": asked}), [])
     RESPONSE.validate_python(response)
     assert response["text"]["format"] == {**response["text"]["format"], **told}
+    assert "json_schema" not in response["text"]["format"]
     assert response["text"]["verbosity"] == "medium"
 
 
@@ -462,11 +467,16 @@ def test_the_response_repeats_the_choice_of_tools(choice: object) -> None:
     response = whole(writer(tool_choice=choice), [])
     RESPONSE.validate_python(response)
     assert response["tool_choice"] == choice
+    assert response["parallel_tool_calls"] is True
+    response = whole(writer(tool_choice=choice, parallel_tool_calls=False), [])
+    assert response["parallel_tool_calls"] is False
 
 
 def test_the_response_tells_the_limit_of_the_reasoning_and_what_went_beyond_it() -> None:
     response = whole(writer(thinking_budget=3), [])
     assert response["reasoning"] == {"effort": None, "summary": None, "max_tokens": 3}
+    response = whole(writer(max_thinking_tokens=-1), [])
+    assert response["reasoning"] == {"effort": None, "summary": None, "max_tokens": -1}
     own = writer()
     usage = RowUsage(7, 3, 5, 0.1, 0.2, 0.3, reasoning_tokens=4, reasoning_overflow_tokens=1)
     (*_, end) = events(streamed(own, TURN[:1], last(usage=usage)))

@@ -4,7 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from node.dialects.tool_choice import NO_CALLS, ToolChoice, allowed, named, required
+from node.dialects.tool_choice import (
+    AUTO,
+    NO_CALLS,
+    ToolChoice,
+    allowed,
+    check_arguments,
+    named,
+    required,
+)
 from node.errors import BadRequest
 from node.request import Tool
 
@@ -43,3 +51,30 @@ def test_what_no_tool_can_answer_is_refused_with_its_field(
     with pytest.raises(BadRequest, match=r"\.$") as caught:
         choose()
     assert caught.value.param == "at"
+
+
+def typed(kind: object, **function: object) -> Tool:
+    return Tool({"name": "t", "parameters": {"type": kind}, **function}, "tools[2].parameters")
+
+
+@pytest.mark.parametrize("kind", ["string", ["string", "null"], [], "Object"])
+def test_arguments_that_are_held_fit_no_schema_that_takes_no_object(kind: object) -> None:
+    for tool, choice in (
+        (typed(kind), required([typed(kind)], "choice")),
+        (typed(kind), named("t", [typed(kind)], "choice")),
+        (typed(kind, strict=True), AUTO),
+    ):
+        with pytest.raises(BadRequest, match=r"\.$") as caught:
+            check_arguments([*TOOLS, tool], choice)
+        assert caught.value.param == "tools[2].parameters"
+
+
+def test_arguments_that_are_not_held_may_have_any_schema() -> None:
+    tools = [*TOOLS, typed("string")]
+    for choice in (AUTO, named("f", tools, "choice"), allowed(["g"], tools, "choice", must=True)):
+        check_arguments(tools, choice)
+    check_arguments([typed("string", strict=True)], NO_CALLS)
+    check_arguments(
+        [typed(["object", "null"]), typed("object"), typed(None), *TOOLS],
+        ToolChoice(must_call=True),
+    )

@@ -1,12 +1,14 @@
 """Grammars of answers: what compiles, what is refused, and with which sentence."""
 
 import json
+import threading
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 
-from node.engine.grammar import MAX_GRAMMAR_LENGTH, Compiler, GrammarFailed, Matcher
+from node.engine.grammar import MAX_GRAMMAR_LENGTH, Compiler, GrammarFailed, Matcher, TooLarge
 from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.mask import only
 from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
@@ -65,6 +67,16 @@ def allows(matcher: Matcher, text: str) -> bool:
     return True
 
 
+def follows(matcher: Matcher, text: str) -> bool:
+    """Whether the output may go on with the text, spelled in bytes alone."""
+    for character in text:
+        token = VOCABULARY.encode(character)[0]
+        if not np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[token]:
+            return False
+        matcher.take(token)
+    return True
+
+
 def constraint(kind: ConstraintKind, text: str = "") -> Constraint:
     return Constraint(kind, "field", text)
 
@@ -93,6 +105,54 @@ def test_a_constraint_holds_the_text_with_formats_and_without(
     assert not allows(behind_reasoning(answer), "<think>")
 
 
+SEPARATED = {"type": "object", "properties": {"</think>": {"enum": ["<|im_end|>", "<think>"]}}}
+SEPARATOR = '{"</think>": "<|im_end|>"}'
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (constraint(ConstraintKind.CHOICE, '["a <|im_end|> b"]'), "a <|im_end|> b"),
+        (constraint(ConstraintKind.REGEX, r"<think>(a|</think>)"), "<think></think>"),
+        (constraint(ConstraintKind.JSON_SCHEMA, '{"const": "<tool_call>"}'), '"<tool_call>"'),
+        (constraint(ConstraintKind.JSON_SCHEMA, json.dumps(SEPARATED)), SEPARATOR),
+        (constraint(ConstraintKind.LARK, 'start: "<|im_end|>" x\nx: "b" # no'), "<|im_end|>b"),
+        (
+            constraint(ConstraintKind.LARK, '%llguidance {"no_forcing": false}\nstart: "<think>"'),
+            "<think>",
+        ),
+        (
+            constraint(ConstraintKind.LARK, 'start: "<think>"\n%llguidance {"no_forcing": false}'),
+            "<think>",
+        ),
+        (constraint(ConstraintKind.LARK, 'start: %lark {\nstart: "<think>"\n}'), "<think>"),
+    ],
+)
+@pytest.mark.parametrize("output", [None, OutputFormat("think", "hermes")])
+def test_markup_in_a_constraint_is_text(
+    compiler: Compiler, asked: Constraint, text: str, output: OutputFormat | None
+) -> None:
+    matcher = behind_reasoning(compiled(compiler, request(asked, output)))
+    assert follows(matcher, text)
+    assert matcher.is_accepting
+
+
+def test_markup_in_arguments_is_text(compiler: Compiler) -> None:
+    schema = {**SEPARATED, "required": ["</think>"], "additionalProperties": False}
+    tools = (ToolSchema("f", schema),)
+    output = OutputFormat("think", "hermes", tools=tools, must_call=True)
+    matcher = behind_reasoning(compiled(compiler, request(None, output)))
+    matcher.take(TOKENS["<tool_call>"])
+    assert follows(matcher, '\n{"name": "f", "arguments": ' + SEPARATOR + "}\n")
+    matcher.take(TOKENS["</tool_call>"])
+    assert matcher.is_accepting
+
+
+def test_a_marker_that_a_clients_grammar_means_as_a_token_is_one(compiler: Compiler) -> None:
+    asked = constraint(ConstraintKind.LARK, 'start: "a" <think> "b"')
+    assert allows(at_begin(compiled(compiler, request(asked))), "a<think>b")
+
+
 def test_markup_in_a_choice_is_text(compiler: Compiler) -> None:
     asked = constraint(ConstraintKind.CHOICE, '["<think>"]')
     matcher = at_begin(compiled(compiler, request(asked)))
@@ -119,6 +179,18 @@ def test_markup_in_a_choice_is_text(compiler: Compiler) -> None:
         (
             constraint(ConstraintKind.LARK, "start: @other"),
             "field cannot be held: unknown grammar @other.",
+        ),
+        (
+            constraint(ConstraintKind.LARK, "start: TEXT\nTEXT: /a/ & /b/"),
+            "field cannot be held: nothing matches it.",
+        ),
+        (
+            constraint(ConstraintKind.LARK, 'start: "a" start | "b" start'),
+            "field cannot be held: nothing matches it.",
+        ),
+        (
+            constraint(ConstraintKind.REGEX, r"[^\s\S]"),
+            "field cannot be held: nothing matches it.",
         ),
     ],
 )
@@ -169,6 +241,35 @@ def test_a_call_that_must_come_is_the_whole_answer(compiler: Compiler) -> None:
     assert not allows(at_begin(answer), "yes")
 
 
+@pytest.mark.parametrize(
+    "bad", [{"type": "string", "enum": [1]}, {"type": "object", "not": {"const": 1}}]
+)
+def test_a_constraint_that_a_call_goes_before_must_be_one_that_can_be_held(
+    compiler: Compiler, bad: object
+) -> None:
+    output = OutputFormat("think", "hermes", tools=(ToolSchema("f", ANY),), must_call=True)
+    asked = constraint(ConstraintKind.JSON_SCHEMA, json.dumps(bad))
+    assert refusal(compiler, request(asked, output)).param == "field"
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json", "harmony", "qwen3_coder"])
+def test_a_strict_schema_that_cannot_be_held_is_refused_where_calls_begin_with_text_too(
+    compiler: Compiler, name: str
+) -> None:
+    good = ToolSchema("g", ANY, strict=True)
+    for parameters in ({"type": "object", "properties": {"a": IMPOSSIBLE}, "required": ["a"]}, ANY):
+        tools = (good, ToolSchema("f", parameters, strict=True, param="tools[1]"))
+        asked = request(None, OutputFormat("none", name, tools=tools))
+        job = compiler.submit(partial(compile_answer, compiler, asked, {END: TOKENS[END]}))
+        if parameters is ANY:
+            assert job.result(60) == HeldAnswer(None, None)
+            continue
+        with pytest.raises(NotHeld) as caught:
+            job.result(60)
+        assert caught.value.param == "tools[1]"
+        assert "cannot be held" in str(caught.value)
+
+
 def test_only_an_answer_with_a_grammar_is_held() -> None:
     tools = (ToolSchema("f", ANY),)
     assert not is_held(request(None, OutputFormat("think", "hermes", tools=tools)))
@@ -217,6 +318,35 @@ def test_a_grammar_of_tokens_that_the_model_has_not_allows_none() -> None:
 def test_a_grammar_that_is_too_large_is_refused(compiler: Compiler) -> None:
     asked = constraint(ConstraintKind.REGEX, "a" * (MAX_GRAMMAR_LENGTH + 1))
     assert str(refusal(compiler, request(asked))) == "field makes a grammar that is too large."
+
+
+def test_tools_that_are_too_large_together_are_refused_at_once(compiler: Compiler) -> None:
+    names = ("a" * 1000, "b" * 1000)
+    tools = tuple(
+        ToolSchema(name[0], {"properties": {"p": {"enum": [f"{name}{at}" for at in range(200)]}}})
+        for name in names
+    )
+    output = OutputFormat("none", "hermes", tools=tools, must_call=True)
+    error = refusal(compiler, request(None, output))
+    assert (type(error), error.param) == (TooLarge, "tool_choice")
+
+
+def test_an_engine_that_ends_does_not_wait_for_a_grammar_and_begins_none() -> None:
+    compiler = Compiler(VOCABULARY, SIZE, {TOKENS[END]})
+    began, goes_on = threading.Event(), threading.Event()
+
+    def slow() -> bool:
+        began.set()
+        return goes_on.wait(60)
+
+    running = compiler.submit(slow)
+    assert began.wait(60)
+    waiting = compiler.submit(lambda: True)
+    compiler.close()
+    assert waiting.cancelled()
+    assert not running.done()
+    goes_on.set()
+    assert running.result(60)
 
 
 def test_a_model_without_an_end_token_holds_nothing() -> None:

@@ -23,6 +23,15 @@ def byte_level() -> Tokenizer:
     return tokenizer
 
 
+def byte_tokens() -> Tokenizer:
+    """Spells what is no letter in tokens of one byte, and is decoded in windows."""
+    pieces = [f"<0x{byte:02X}>" for byte in range(256)] + [chr(at) for at in range(0x20, 0x7F)]
+    vocabulary = {text: at for at, text in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
+
+
 TOKENIZER = byte_level()
 
 
@@ -85,6 +94,40 @@ def test_a_marker_behind_a_torn_character_is_one() -> None:
     euro = spelled("€")
     told = said(reader(), token("<think>"), spelled("a"), euro[:2], token("</think>"), spelled("b"))
     assert told == [Part(PartKind.REASONING, "a\ufffd"), Part(PartKind.CONTENT, "b")]
+
+
+def test_a_character_that_is_torn_comes_before_a_special_token() -> None:
+    torn = spelled("€")[:2]
+    told = said(reader(None), spelled("a"), torn, token("<|im_end|>"), spelled("b"))
+    assert told == [Part(PartKind.CONTENT, "a\ufffdb")]
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize("kind", ["bytes", "window"])
+def test_a_call_behind_a_torn_character_is_read(kind: str, *, special: bool) -> None:
+    tokenizer = byte_level() if kind == "bytes" else byte_tokens()
+    texts = [AddedToken(text, special=special, normalized=False) for text in THINK]
+    (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(texts)
+    body = '{"name": "f", "arguments": {}}'
+
+    def ids(text: str) -> list[int]:
+        return [each for one in text for each in tokenizer.encode(one).ids]
+
+    torn = ids("€")[:2]
+    markers = [each for text in THINK for each in tokenizer.encode(text).ids]
+    read = OutputReader(Vocabulary(tokenizer), GenerateRequest("u", (), 99, output=FORMAT))
+    told = said(
+        read,
+        [markers[0], *ids("a"), *torn, markers[1]],
+        [*ids("b"), *torn, markers[2], *ids(body), markers[3]],
+    )
+    # Of two bytes some decoders make two characters.
+    assert [(part.kind, part.text.replace("\ufffd" * 2, "\ufffd")) for part in told] == [
+        (PartKind.REASONING, "a\ufffd"),
+        (PartKind.CONTENT, "b\ufffd"),
+        (PartKind.TOOL_START, ""),
+        (PartKind.TOOL_ARGS, "{}"),
+    ]
 
 
 def test_a_call_within_the_reasoning_ends_where_it_is_said_to() -> None:

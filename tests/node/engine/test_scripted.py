@@ -295,6 +295,13 @@ def test_a_warm_prompt_has_no_output_and_stays_until_a_clear() -> None:
     assert engine.stats().stored_kv_bytes == 0
 
 
+def test_a_warm_prompt_has_no_choices() -> None:
+    request = msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True, choices=2)
+    refused = make(Script()).submit(request)
+    assert isinstance(refused, Refused)
+    assert refused.param == "n"
+
+
 def test_a_warm_prompt_that_is_not_kept_is_an_error() -> None:
     engine = leased(20)
     (last,) = run(engine, msgspec.structs.replace(ask("w", (1, 2, 3)), warm=True))

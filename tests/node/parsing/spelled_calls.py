@@ -159,7 +159,7 @@ class Teaser(Drawer):
         super().__init__(markers)
         self._words = [*_WORDS, *words]
 
-    def draw(self, grammar: str, seed: int, most: int = 1500) -> list[Piece] | None:
+    def draw(self, grammar: str, seed: int, most: int = 1000) -> list[Piece] | None:
         source = random.Random(seed)
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
         assert not matcher.is_error(), matcher.get_error()
@@ -213,7 +213,7 @@ def takes(form: str, tools: Tools, text: str, *, parallel: bool = False) -> bool
 
 
 def check_drawn(
-    form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 4
+    form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 3
 ) -> int:
     """Draws outputs; fails where one is not read as calls that fit. How many came to an end."""
     output = OutputFormat(

@@ -47,6 +47,29 @@ MOVING = (
 KEEPING = LAST_USER.replace(
     "and loop.index0 > ns.last", "and (preserve_thinking or loop.index0 > ns.last)"
 )
+# Shows the markers of all answers once it is told to keep reasoning.
+MARKED_KEEPING = MARKED.replace(
+    "and loop.index0 > ns.last_query_index",
+    "and ((preserve_thinking is defined and preserve_thinking is true)"
+    " or (loop.index0 > ns.last_query_index))",
+)
+# Thinks when it is told to, and else closes the markers itself.
+OPT_IN = MARKED.replace("if enable_thinking is false", "if not thinking")
+# Leaves results and calls out before the last user's message.
+SPARING = (
+    LAST_USER.replace("(last=", "(last_user_index=")
+    .replace("ns.last", "ns.last_user_index")
+    .replace(
+        "{{ m.content }}",
+        "{% if m.role == 'tool' %}{% if loop.index0 > ns.last_user_index %}{{ m.content }}"
+        "{% else %}[omitted]{% endif %}{% else %}{{ m.content }}{% endif %}",
+    )
+)
+CALLS_SPARING = SPARING.replace(
+    "{% for c in m.tool_calls or [] %}",
+    "{% set is_shown = m.role == 'assistant' and loop.index0 > ns.last_user_index %}"
+    "{% for c in (m.tool_calls or []) if is_shown %}",
+)
 
 
 def prompts(
@@ -141,6 +164,58 @@ def test_a_template_is_told_to_keep_the_reasoning_of_sessions_with_tools() -> No
     assert asked == prompts(KEEPING, session, normalise=False)
 
 
+@pytest.mark.parametrize("thinking", [None, True, False])
+def test_the_first_reasoning_that_comes_back_changes_no_earlier_answer(
+    thinking: bool | None,
+) -> None:
+    late = replace(CALLING, reasoning="so")
+    session = (USER, ANSWER, USER, late, RESULT, ANSWER, USER)
+    assert not extends(prompts(MARKED_KEEPING, session, normalise=False))
+    texts = prompts(MARKED_KEEPING, session, enable_thinking=thinking)
+    assert extends(texts)
+    # Reasoning stays once it is there.
+    assert texts[-1].count("<think>\nso\n</think>") == 1
+    assert texts[-1].count("<think>\n\n</think>") == (3 if thinking is False else 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"kwargs": {"thinking": False}}])
+def test_a_prompt_that_closes_the_markers_by_itself_tells_that_thinking_is_off(
+    options: dict[str, Any],
+) -> None:
+    off = prompts(OPT_IN, **options)
+    assert all(later.startswith(text) for text, later in zip(off, off[1:], strict=False))
+
+
+@pytest.mark.parametrize("options", [{"kwargs": {"thinking": True}}, {"enable_thinking": True}])
+def test_thinking_under_a_name_of_the_templates_own_is_thinking(options: dict[str, Any]) -> None:
+    texts = prompts(OPT_IN, **options)
+    assert extends(texts)
+    assert "</think>" not in texts[-1]
+
+
+def test_how_prompts_end_is_known_of_many_variables() -> None:
+    chat = ChatRenderer(ChatTemplate(OPT_IN, {}), "hermes")
+    for number in range(200):
+        options = TemplateOptions(kwargs={"thinking": number % 2 == 0, "n": number})
+        text = chat.apply(asking(template=options), [USER, ANSWER, USER], generation=True)
+        assert ("</think>" in text) == (number % 2 == 1)
+
+
+def test_results_stay_where_the_author_shows_them() -> None:
+    loop = [USER, CALLING, RESULT]
+    [_, ours] = prompts(SPARING, loop)
+    assert "sunny" in ours
+    assert "[omitted]" not in ours
+    assert prompts(SPARING) == prompts(SPARING, normalise=False)
+
+
+def test_a_change_that_loses_calls_is_left_out() -> None:
+    assert steady(CALLS_SPARING) != CALLS_SPARING
+    texts = prompts(CALLS_SPARING)
+    assert texts == prompts(CALLS_SPARING, normalise=False)
+    assert '{"name": "weather"' in texts[1]
+
+
 def test_reasoning_of_a_plain_chat_goes_as_the_author_has_it() -> None:
     chat = ChatRenderer(ChatTemplate(KEEPING, {}), "hermes")
     messages = thoughtful((USER, ANSWER, replace(USER, content="more")))
@@ -158,6 +233,26 @@ def test_a_prompt_has_the_day_and_not_the_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("form", "day"),
+    [
+        ("%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"),
+        ("%Y-%m-%d %H:%M UTC", "%Y-%m-%d"),
+        ("%H:%M, %A", "%A"),
+        ("%A, %H:%M:%S %Z, %d.%m.%Y", "%A, %d.%m.%Y"),
+        ("%Y年%m月%d日 %H:%M", "%Y年%m月%d日"),
+        ("%d %B %Y", "%d %B %Y"),
+        # No word or bracket is left without its time.
+        ("%Y-%m-%d at %H h", "%Y-%m-%d at %H h"),
+        ("%Y-%m-%d at %H:%M", "%Y-%m-%d at %H:%M"),
+        ("%d.%m.%Y (%H:%M)", "%d.%m.%Y (%H:%M)"),
+        ("%d.%m.%Y %H时%M分", "%d.%m.%Y %H时%M分"),
+    ],
+)
+def test_a_time_is_cut_off_cleanly_or_not_at_all(form: str, day: str) -> None:
+    assert steady(f"strftime_now('{form}')") == f"strftime_now('{day}')"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "{% for i in range(messages | length) %}{% if loop.index0 > last_user %}{% endif %}"
@@ -167,6 +262,14 @@ def test_a_prompt_has_the_day_and_not_the_time() -> None:
         "{% for m in messages %}{% endfor %}{% endfor %}{{ loop.index0 > last_query_index }}",
         "{% for m in messages %}{{ loop.index0 > ns.last_tool }}{{ messages[-1] }}{% endfor %}",
         "{% if tools %}{{ m == users[-1] }}{% endif %}{{ strftime_now(form) }}",
+        "{% for m in messages %}{% if tools and m == messages[-1] %}x{% endif %}{% endfor %}",
+        "{% for m in messages %}{% if loop.index0 > ns.last_user_index + 1 %}{% endif %}"
+        "{% if 1 + loop.index0 > ns.last_user_index %}{% endif %}"
+        "{% if loop.index0 > ns.last_user_index - 1 %}{% endif %}"
+        "{% if loop.index0 > ns.last_user_index | int %}{% endif %}"
+        "{% if loop.index0 > ns.last_user_index[0] %}{% endif %}"
+        "{% if preserve_thinking is not true %}{% endif %}"
+        "{% if x == preserve_thinking %}{% endif %}{% endfor %}",
     ],
 )
 def test_other_constructs_are_left_alone(text: str) -> None:
