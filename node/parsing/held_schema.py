@@ -118,14 +118,13 @@ def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def held_schema(schema: object, param: str) -> dict[str, Any]:
     """The schema with what only describes left out, such as formats that JSON Schema does not
     define, and with bounded white space. Raises `NotHeld`."""
-    walk = _Walk(schema, param)
-    held: Any = walk.held(schema, 0)
+    held = _Walk(schema, param).held(schema, 0)
     if held is False:
         raise NotHeld("No value fits the schema.", param)
     if not can_end(held, held):
         raise NotHeld("No value that ends fits the schema.", param)
     options = {"whitespace_pattern": WHITE_SPACE}
-    if walk.has_other_keys and not _CONTROL.search(json.dumps(held)):
+    if not _CONTROL.search(json.dumps(held)):
         options["json_allowed_escapes"] = _PLAIN_ESCAPES
     return {**held, "x-guidance": options}
 
@@ -145,8 +144,6 @@ class _Walk:
     """Through one schema."""
 
     def __init__(self, root: object, param: str) -> None:
-        self.has_other_keys = False
-        """Whether an object may have undeclared keys beside declared ones."""
         self._root = root
         self._param = param
 
@@ -205,9 +202,6 @@ class _Walk:
         """As `_check`, of what is referred to and of members."""
         if re.match("#[^/]", held.get("$ref", "")):
             raise self._refused("References to the name of an anchor cannot be held.")
-        named = held.get("properties") or held.get("patternProperties")
-        if named and held.get("additionalProperties") is not False:
-            self.has_other_keys = True
 
     def _check_values(self, held: Schema) -> None:
         """As `_check`, of numbers and strings."""

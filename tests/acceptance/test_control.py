@@ -236,8 +236,7 @@ def test_a_chat_calls_a_tool_where_it_must(
     assert_fits(json.loads(call.function.arguments))
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_response_calls_the_tool_that_it_must(chat: openai.OpenAI, stream: bool) -> None:
+def test_a_streamed_response_calls_the_tool_that_it_must(chat: openai.OpenAI) -> None:
     asked: Any = {
         "model": MODEL,
         "input": "hello",
@@ -245,20 +244,16 @@ def test_a_response_calls_the_tool_that_it_must(chat: openai.OpenAI, stream: boo
         "tool_choice": {"type": "function", "name": "history"},
         "max_output_tokens": MAX_TOKENS,
     }
-    if stream:
-        with chat.responses.stream(**asked) as events:
-            for _ in events:
-                pass
-            answer: Any = events.get_final_response()
-    else:
-        answer = chat.responses.create(**asked)
+    with chat.responses.stream(**asked) as events:
+        for _ in events:
+            pass
+        answer: Any = events.get_final_response()
     (call,) = answer.output
     assert (call.type, call.name) == ("function_call", "history")
     assert_fits(json.loads(call.arguments))
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_message_calls_the_tool_that_it_must(claude: anthropic.Anthropic, stream: bool) -> None:
+def test_a_streamed_message_calls_the_tool_that_it_must(claude: anthropic.Anthropic) -> None:
     asked: Any = {
         "model": MODEL,
         "messages": HELLO,
@@ -266,11 +261,8 @@ def test_a_message_calls_the_tool_that_it_must(claude: anthropic.Anthropic, stre
         "tool_choice": {"type": "tool", "name": "history"},
         "max_tokens": MAX_TOKENS,
     }
-    if stream:
-        with claude.messages.stream(**asked) as events:
-            answer: Any = events.get_final_message()
-    else:
-        answer = claude.messages.create(**asked)
+    with claude.messages.stream(**asked) as events:
+        answer: Any = events.get_final_message()
     assert answer.stop_reason == "tool_use"
     (call,) = answer.content
     assert (call.type, call.name) == ("tool_use", "history")

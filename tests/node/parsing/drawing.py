@@ -116,20 +116,23 @@ def _allows(matcher: Any, token: int) -> bool:
 
 def _pick(matcher: Any, source: random.Random) -> int:
     bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-    allowed = np.nonzero(np.unpackbits(bits, bitorder="little"))[0].tolist()
+    allowed: list[int] = np.nonzero(np.unpackbits(bits, bitorder="little"))[0].tolist()
     assert allowed, "the grammar leads nowhere"
     if len(allowed) == 1:
         return int(allowed[0])
     if allowed[-1] >= 256 and source.random() < 0.5:
         return int(source.choice([token for token in allowed if token >= 256]))
-    closing = [token for token in allowed if token in _CLOSING]
-    if closing and source.random() < 0.3:
-        return int(source.choice(closing))
+    rarely = source.random()
+    if rarely < 0.3:
+        closing = [token for token in allowed if token in _CLOSING]
+        if closing:
+            return source.choice(closing)
+    elif rarely < 0.9:
+        words = [token for token in allowed if token in _WORDS]
+        if words:
+            return source.choice(words)
     visible = [token for token in allowed if token not in _SPACE]
-    if visible and source.random() < 0.8:
-        allowed = visible
-    words = [token for token in allowed if token in _WORDS]
-    return int(source.choice(words if words and source.random() < 0.8 else allowed))
+    return source.choice(visible if visible and source.random() < 0.8 else allowed)
 
 
 @lru_cache(maxsize=1)

@@ -159,7 +159,7 @@ class Teaser(Drawer):
         super().__init__(markers)
         self._words = [*_WORDS, *words]
 
-    def draw(self, grammar: str, seed: int, most: int = 1000) -> list[Piece] | None:
+    def draw(self, grammar: str, seed: int, most: int = 800) -> list[Piece] | None:
         source = random.Random(seed)
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
         assert not matcher.is_error(), matcher.get_error()
@@ -168,16 +168,14 @@ class Teaser(Drawer):
         wanted: list[int] = []
         closers = [json.loads(each) for each in _SUFFIX.findall(grammar)] or ["</", *self._words]
         while len(pieces) < most:
-            allowed = _allowed(matcher)
-            assert allowed, "the grammar leads nowhere"
+            bits = matcher.compute_bitmask()
             if not wanted and source.random() < 0.3:
                 wanted = [*source.choice(source.choice((self._words, closers))).encode()]
-            token = wanted.pop(0) if wanted else source.choice(allowed)
-            if allowed[-1] >= 256 and source.random() < 0.3:
-                token = source.choice([each for each in allowed if each >= 256])
-            if token not in allowed:
-                wanted = []
-                token = _near(allowed, source)
+            token = wanted.pop(0) if wanted else -1
+            ends = any(bits[32:]) and source.random() < 0.3
+            if ends or token < 0 or not bits[token // 8] >> (token % 8) & 1:
+                wanted = [] if token < 0 or not ends else wanted
+                token = _picked(bits, source, ends=ends, likely=token >= 0)
             if token == self.tokens[END]:
                 return pieces
             pieces.append((texts[token], True) if token >= 256 else (bytes([token]), False))
@@ -213,9 +211,10 @@ def takes(form: str, tools: Tools, text: str, *, parallel: bool = False) -> bool
 
 
 def check_drawn(
-    form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 3
+    form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 2
 ) -> int:
-    """Draws outputs; fails where one is not read as calls that fit. How many came to an end."""
+    """Draws outputs until `tries` have come to an end, or three times as many have been drawn; fails
+    where one is not read as calls that fit. How many came to an end."""
     output = OutputFormat(
         "none",
         form,
@@ -228,7 +227,7 @@ def check_drawn(
     grammar = spelled(drawer.lark(), form, tools, parallel=parallel)
     assert not drawer.error(grammar), drawer.error(grammar)
     count = 0
-    for pieces in filter(None, (drawer.draw(grammar, seed) for seed in range(tries))):
+    for pieces in filter(None, (drawer.draw(grammar, seed) for seed in range(3 * tries))):
         calls = calls_of(drawer, output, pieces)
         assert calls, text_of(pieces)
         assert parallel or len(calls) == 1, text_of(pieces)
@@ -237,16 +236,17 @@ def check_drawn(
             errors = [each.message for each in Draft202012Validator(schema).iter_errors(arguments)]
             assert not errors, (errors, text_of(pieces))
         count += 1
+        if count == tries:
+            break
     return count
 
 
-def _allowed(matcher: Any) -> list[int]:
-    bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-    found: list[int] = np.nonzero(np.unpackbits(bits, bitorder="little"))[0].tolist()
-    return found
-
-
-def _near(allowed: Sequence[int], source: random.Random) -> int:
-    """A marker, or a letter that ends something, rather than any."""
-    likely = [each for each in allowed if each >= 256 or each in b'"}]>)\n<']
-    return source.choice(likely if likely and source.random() < 0.6 else allowed)
+def _picked(bits: bytes, source: random.Random, *, ends: bool, likely: bool) -> int:
+    """A marker if it `ends`; else any, or where `likely` rather a letter that ends something."""
+    unpacked = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")
+    allowed: list[int] = np.nonzero(unpacked)[0].tolist()
+    assert allowed, "the grammar leads nowhere"
+    if ends:
+        return source.choice([each for each in allowed if each >= 256])
+    some = [each for each in allowed if each >= 256 or each in b'"}]>)\n<'] if likely else []
+    return source.choice(some if some and source.random() < 0.6 else allowed)

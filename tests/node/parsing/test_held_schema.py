@@ -110,6 +110,16 @@ REFUSED: list[tuple[Any, str]] = [
     ({"required": [{}]}, "keyword required "),
     ({"type": {}}, "keyword type "),
     ({"format": []}, "keyword format "),
+    ({"enum": [1, 2**53 + 1]}, "keyword enum "),
+    ({"const": {"a": [-(2**60)]}}, "keyword const "),
+    ({"const": 1.5e300}, "keyword const "),
+    ({"const": 10**400}, "keyword const "),
+    ({"type": "integer", "minimum": 2**53 + 1}, "keyword minimum "),
+    ({"exclusiveMaximum": -1e300}, "keyword exclusiveMaximum "),
+    ({"multipleOf": 3 * 10**9}, "keyword multipleOf "),
+    ({"$ref": "#a", "$defs": {"a": {"$anchor": "a"}}}, "anchor"),
+    ({"pattern": r"^[a--b]$"}, "pattern "),
+    ({"patternProperties": {r"\bx": NULL}}, "pattern "),
     ({"const": float("inf")}, "JSON cannot say"),
     ({"enum": ["x" * LONGEST]}, "longer than"),
 ]
@@ -189,3 +199,82 @@ def test_arguments_are_an_object_of_what_is_declared(
     schema = arguments_schema(parameters)
     assert schema["type"] == "object"
     assert (schema.get("additionalProperties") is False) == closed
+
+
+def takes(schema: Any, text: str) -> bool:
+    drawer = Drawer()
+    lark = drawer.lark()
+    grammar = lark.grammar(lark.json(schema, "p"))
+    assert not drawer.error(grammar), drawer.error(grammar)
+    return drawer.takes(grammar, drawer.cut(text))
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 10**18, 1e22, 2.5e-7, 123456789.25, 0.1])
+def test_a_number_that_is_listed_is_written_as_itself(number: float) -> None:
+    drawn = outputs((), lambda lark: lark.json({"enum": [number]}, "p"), range(2))
+    assert [json.loads(text_of(pieces)) for _, pieces in drawn] == [number] * 2
+
+
+def test_bounds_far_out_are_drawn_nearer() -> None:
+    schema = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
+    assert takes(schema, str(2**53))
+    assert takes(schema, str(-(2**53)))
+    assert not takes(schema, str(2**53 + 1))
+    assert takes({"type": "number", "minimum": -1e308, "exclusiveMaximum": 1e308}, "-0.5")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer"},
+        {"type": ["null", "integer"], "minimum": 1},
+        {"type": "integer", "exclusiveMaximum": 10**19},
+    ],
+)
+def test_an_integer_comes_to_an_end(schema: Any) -> None:
+    assert takes(schema, "1")
+    assert takes(schema, "1234567890123456")
+    assert not takes(schema, "1" * 20)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits", "others"),
+    [
+        ("^[a&&b]$", ["a", "b", "&"], ["c"]),
+        ("^[[~]$", ["[", "~"], ["a"]),
+        ('^[^"]$', ["a", "\\", "\n"], ['"']),
+        (r"^[^\\]$", ["a", '"', "\t"], ["\\"]),
+        (r'^[^\\"/]+$', ["ab"], ['a"', "a/", "a\\"]),
+        (r"^[\x00-\x1f]$", ["\n", "\x01"], ['"', "\\", "a"]),
+        (r"^\S$", ["a", "\\"], [" ", "\x1c", "\x85", "\ufeff"]),
+        (r"^[\S]$", ["a"], [" ", "\x1c", "\x85", "\ufeff"]),
+        (r"^[^\s]$", ["a"], [" ", "\x1c", "\x85", "\xa0"]),
+        (r"^[^\S]$", [" ", "\t"], ["a", "\x1c", "\x85"]),
+        (r"^[^\d\w]$", ["-"], ["3", "\u0663", "\xe9", "\xb2"]),
+        (r"^[^\D]$", ["3"], ["\u0663", "a"]),
+        (r"^\W$", ["-"], ["\xe9", "\xb2"]),
+        (r"^[\w-.]$", ["-", ".", "a"], ["`", "^"]),
+        (r"^[a-\d]$", ["-", "5", "a"], ["b"]),
+        (r"^(?<n>a)\<$", ["a<"], ["a"]),
+        ("^a|b$", ["ax", "xb"], ["xa"]),
+    ],
+)
+def test_a_pattern_means_what_all_readers_take_it_for(
+    pattern: str, fits: list[str], others: list[str]
+) -> None:
+    schema = {"type": "string", "pattern": pattern}
+    for text in fits:
+        assert takes(schema, json.dumps(text, ensure_ascii=False)), text
+    for text in others:
+        assert not takes(schema, json.dumps(text, ensure_ascii=False)), text
+
+
+def test_no_undeclared_key_is_a_declared_one_in_disguise() -> None:
+    schema: Any = {**OBJECT, "properties": {"a": NULL}}
+    assert takes(schema, '{"a": null, "b\\n": "\u00e9"}')
+    assert not takes(schema, '{"\\u0061": 1}')
+    assert not takes({"type": "array", "items": schema}, '[{"\\u0061": 1}]')
+    assert not takes({**OBJECT, "patternProperties": {"^a": NULL}}, '{"\\u0061": 1}')
+    assert takes({**SHUT, "properties": {"a": {"type": "string"}}}, '{"a": "\\u00e9"}')
+    schema["properties"]["b"] = {"const": "\x1b"}
+    assert takes(schema, '{"b": "\\u001b"}')

@@ -54,6 +54,12 @@ def test_a_number_beyond_all_that_readers_share_is_the_nearest_one() -> None:
     assert json.loads(write_json(read_json("1e999"))) == sys.float_info.max
 
 
+def test_integers_of_any_length_are_read() -> None:
+    assert read_json("9" * 4000) == 10**4000 - 1
+    assert read_json(f"[-{'9' * 5000}]") == [-sys.float_info.max]
+    assert not is_strict_json("9" * 5000)
+
+
 def test_nesting_has_a_limit_that_no_stack_decides() -> None:
     for opened, closed in (("[", "]"), ('{"a":', "}")):
         deepest = opened * DEPTH + "1" + closed * DEPTH

@@ -106,6 +106,18 @@ def test_two_line_ends_may_part_reasoning_and_answer(name: str) -> None:
     assert not takes(form, "\nyes", f"{ASSISTANT}<think>\n\n</think>\n\n")
 
 
+@pytest.mark.parametrize("name", MARKED)
+def test_line_ends_may_follow_reasoning_that_the_prompt_has_ended(name: str) -> None:
+    form = grammar_for(name, "none")
+    closed = f"{ASSISTANT}{form.opener}{form.closing}"
+    for before in ("", "\n", "\n\n"):
+        assert takes(form, f"{before}yes", closed)
+    assert not takes(form, "\n\n\nyes", closed)
+    assert not takes(form, "\nyes", f"{closed}\n")
+    parts = TextMachine(OutputFormat(name, prompt_tail=closed)).feed("\n\nyes")
+    assert content(parts).strip() == "yes"
+
+
 @pytest.mark.parametrize(("name", "marks"), WRAPPED.items())
 def test_marks_around_the_answer_may_be_said(name: str, marks: tuple[str, str]) -> None:
     form = grammar_for(name, "none")

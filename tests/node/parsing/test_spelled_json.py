@@ -174,6 +174,7 @@ WRITTEN = [
     ),
     ("ernie45", f"<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>\n{PING}\n</tool_call>"),
     ("firefunction", f"functools[{OBJECT}, {PING}]"),
+    ("firefunction", f" functools[{PING}]"),
     (
         "function_xml",
         '<function>\n<name>find</name>\n<arguments>{"where": "a"}</arguments>\n</function>',

@@ -48,7 +48,7 @@ def test_what_is_spelled_is_read_as_calls_that_fit(form: str, kind: str) -> None
     [
         (
             "gemma4",
-            '<|tool_call>call:find{depth:-2,exact:true,filter:{deep:{n:1.5,none:null}},'
+            "<|tool_call>call:find{depth:-2,exact:true,filter:{deep:{n:1.5,none:null}},"
             'names:[<|"|>x<|"|>,<|"|><|"|>],where:<|"|>a } , b:"c"\n<|"|>}<tool_call|>',
         ),
         ("gemma4", "<|tool_call>call:ping{}<tool_call|>"),
