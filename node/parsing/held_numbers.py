@@ -11,7 +11,9 @@ from typing import Any
 LARGEST = 10**18
 """Of integers that may be any: those with more digits are a model's that does not find the end."""
 _LARGEST_BOUND = 2**53
-_LARGEST_FACTOR = 2**32 - 1
+_LARGEST_FACTOR = 10**5
+_MOST_REMAINDERS = 10**4
+"""Of a division by the digits of a factor, its zeros left out: the library looks at each."""
 _LOWER = ("minimum", "exclusiveMinimum")
 _UPPER = ("maximum", "exclusiveMaximum")
 _INTEGERS = ("integer", ["integer"])
@@ -28,8 +30,8 @@ def hold_numbers(schema: dict[str, Any]) -> None:
         if keyword in schema and not _is_exact(schema[keyword]):
             raise Unheld(f"The keyword {keyword} holds a number that is too large to be held.")
     factor = schema.get("multipleOf")
-    if isinstance(factor, int | float) and abs(factor) > _LARGEST_FACTOR:
-        raise Unheld("The keyword multipleOf is too large to be held.")
+    if isinstance(factor, int | float) and is_number(factor) and not _is_divisor(factor):
+        raise Unheld("The keyword multipleOf has too many digits to be held.")
     for keyword in (*_LOWER, *_UPPER):
         if is_number(schema.get(keyword)):
             schema[keyword] = _nearer(keyword, schema[keyword])
@@ -66,6 +68,11 @@ def _is_exact(value: object) -> bool:
         return not is_number(value) or value % 1 != 0 or int(Decimal(repr(float(value)))) == value
     except OverflowError:
         return False
+
+
+def _is_divisor(factor: float) -> bool:
+    digits = Decimal(str(factor)).normalize().as_tuple().digits
+    return factor <= _LARGEST_FACTOR and int("".join(map(str, digits))) <= _MOST_REMAINDERS
 
 
 def _bound_integers(schema: dict[str, Any]) -> None:

@@ -68,6 +68,10 @@ _FORMATS_NOT_HELD = frozenset(
     )
 )
 """That JSON Schema defines as well. Any other only describes."""
+_REAL_DATE = (
+    "^(?:[0-9]{4}-(?:0[13-9]|1[0-2])|[0-9]{4}-02-(?:[01][0-9]|2[0-8])"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26]|0[48])00)-02-29)"
+)
 _NOT_HELD = (
     "$dynamicRef",
     "$recursiveRef",
@@ -211,6 +215,9 @@ class _Walk:
             raise self._refused(str(unheld)) from None
         if isinstance(held.get("pattern"), str):
             held["pattern"] = self._pattern(held["pattern"])
+        if held.get("format") in ("date", "date-time"):
+            # The library knows no leap years.
+            held["allOf"] = [*held.get("allOf", ()), {"pattern": _REAL_DATE}]
 
     def _pattern(self, pattern: str) -> str:
         try:

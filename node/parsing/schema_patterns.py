@@ -6,19 +6,22 @@ in Rust. What is taken here, all of them take.
 
 import re
 
+_DIGIT = r"\p{Nd}"
+_WORD = r"\p{Alphabetic}\p{M}\p{N}\p{Pc}\u{200c}\u{200d}"
+_SPACE = r"\p{White_Space}\x1c-\x1f\u{feff}"
 _TAKEN = {
     "d": "0-9",
     "w": "0-9A-Za-z_",
     "s": r" \t\n\r\x0b\x0c",
-    "D": r"\D",
-    "W": r"[^\w\p{N}]",
-    "S": r"[^\s\x1c-\x1f\u{feff}]",
+    "D": f"[^{_DIGIT}]",
+    "W": f"[^{_WORD}]",
+    "S": f"[^{_SPACE}]",
 }
 """What is in a class by every reading."""
 _LEFT_OUT = {
-    "d": r"\d",
-    "w": r"\w\p{N}",
-    "s": r"\s\x1c-\x1f\u{feff}",
+    "d": _DIGIT,
+    "w": _WORD,
+    "s": _SPACE,
     "D": "[^0-9]",
     "W": "[^0-9A-Za-z_]",
     "S": r"[^ \t\n\r\x0b\x0c]",

@@ -159,7 +159,7 @@ class Teaser(Drawer):
         super().__init__(markers)
         self._words = [*_WORDS, *words]
 
-    def draw(self, grammar: str, seed: int, most: int = 800) -> list[Piece] | None:
+    def draw(self, grammar: str, seed: int, most: int = 600) -> list[Piece] | None:
         source = random.Random(seed)
         matcher = LLMatcher(self._tokenizer, LLMatcher.grammar_from_lark(grammar), log_level=0)
         assert not matcher.is_error(), matcher.get_error()
@@ -213,8 +213,8 @@ def takes(form: str, tools: Tools, text: str, *, parallel: bool = False) -> bool
 def check_drawn(
     form: str, tools: Tools, markers: Sequence[str] = (), *, parallel: bool = False, tries: int = 2
 ) -> int:
-    """Draws outputs until `tries` have come to an end, or three times as many have been drawn; fails
-    where one is not read as calls that fit. How many came to an end."""
+    """Draws outputs until `tries` have come to an end, at most three times as many; fails where one
+    is not read as calls that fit. How many came to an end."""
     output = OutputFormat(
         "none",
         form,

@@ -72,7 +72,7 @@ HELD: list[Any] = [
 
 @pytest.mark.parametrize("schema", HELD, ids=lambda schema: json.dumps(schema)[:60])
 def test_what_is_drawn_fits(schema: Any) -> None:
-    drawn = outputs((), lambda lark: lark.json(schema, "format"), range(12))
+    drawn = outputs((), lambda lark: lark.json(schema, "format"), range(8))
     assert drawn
     judge = Draft202012Validator(schema, format_checker=Draft202012Validator.FORMAT_CHECKER)
     for _, pieces in drawn:
@@ -117,6 +117,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"type": "integer", "minimum": 2**53 + 1}, "keyword minimum "),
     ({"exclusiveMaximum": -1e300}, "keyword exclusiveMaximum "),
     ({"multipleOf": 3 * 10**9}, "keyword multipleOf "),
+    ({"multipleOf": 999983}, "keyword multipleOf "),
     ({"$ref": "#a", "$defs": {"a": {"$anchor": "a"}}}, "anchor"),
     ({"pattern": r"^[a--b]$"}, "pattern "),
     ({"patternProperties": {r"\bx": NULL}}, "pattern "),
@@ -245,7 +246,7 @@ def test_an_integer_comes_to_an_end(schema: Any) -> None:
         ('^[^"]$', ["a", "\\", "\n"], ['"']),
         (r"^[^\\]$", ["a", '"', "\t"], ["\\"]),
         (r'^[^\\"/]+$', ["ab"], ['a"', "a/", "a\\"]),
-        (r"^[\x00-\x1f]$", ["\n", "\x01"], ['"', "\\", "a"]),
+        (r"^[\x00-\x1f]$", ["\n", "\t"], ['"', "\\", "a"]),
         (r"^\S$", ["a", "\\"], [" ", "\x1c", "\x85", "\ufeff"]),
         (r"^[\S]$", ["a"], [" ", "\x1c", "\x85", "\ufeff"]),
         (r"^[^\s]$", ["a"], [" ", "\x1c", "\x85", "\xa0"]),
@@ -271,10 +272,20 @@ def test_a_pattern_means_what_all_readers_take_it_for(
 
 def test_no_undeclared_key_is_a_declared_one_in_disguise() -> None:
     schema: Any = {**OBJECT, "properties": {"a": NULL}}
-    assert takes(schema, '{"a": null, "b\\n": "\u00e9"}')
+    assert takes(schema, '{"a": null, "b\\n\\"": "\u00e9"}')
     assert not takes(schema, '{"\\u0061": 1}')
     assert not takes({"type": "array", "items": schema}, '[{"\\u0061": 1}]')
     assert not takes({**OBJECT, "patternProperties": {"^a": NULL}}, '{"\\u0061": 1}')
-    assert takes({**SHUT, "properties": {"a": {"type": "string"}}}, '{"a": "\\u00e9"}')
-    schema["properties"]["b"] = {"const": "\x1b"}
-    assert takes(schema, '{"b": "\\u001b"}')
+    assert takes({"const": "\x1b"}, '"\\u001b"')
+
+
+def test_dates_are_those_of_the_calendar() -> None:
+    for form, rest in (("date", ""), ("date-time", "T00:00:00Z")):
+        schema = {"type": "string", "format": form}
+        for day in ("2024-02-29", "2000-02-29", "0400-02-29", "2023-02-28", "2026-12-31"):
+            assert takes(schema, f'"{day}{rest}"'), day
+        for day in ("2023-02-29", "1900-02-29", "2024-02-30", "2026-11-31"):
+            assert not takes(schema, f'"{day}{rest}"'), day
+    schema = {"type": "string", "format": "date", "pattern": "^20"}
+    assert takes(schema, '"2024-02-29"')
+    assert not takes(schema, '"1924-02-29"')

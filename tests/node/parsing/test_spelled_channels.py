@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import jsonschema
 import pytest
@@ -11,6 +12,7 @@ from node.parsing.held_schema import NotHeld
 from node.parsing.registry import grammar_for
 from node.types import Part, PartKind
 from tests.node.parsing.drawing import Drawer, Piece, outputs
+from tests.node.parsing.spelled_calls import check_drawn, takes
 
 FIND = ToolSchema(
     "find_it",
@@ -263,3 +265,33 @@ def test_points_are_written_as_the_model_is_used_to() -> None:
     start = form.spell_answer_calls(lark, (ToolSchema("tap", schema),), "", parallel=False)
     text = "Action: tap(at='<point>10 20</point>')"
     assert drawer.takes(lark.grammar(start), drawer.cut(text))
+
+
+LOOP = {"type": "object", "properties": {"k": {"type": "array", "items": {"$ref": "#/$defs/t"}}}}
+KIMI_SCHEMAS: list[dict[str, Any]] = [
+    {"properties": {"v": {}}},
+    {"properties": {"v": {"type": "object"}, "w": {"type": "array"}}},
+    {"properties": {"v": {"$ref": "#/$defs/t"}}, "$defs": {"t": LOOP}},
+    {"properties": {"v": {"enum": [1, "a", None]}, "w": {"type": ["integer", "string"]}}},
+]
+
+
+@pytest.mark.parametrize("markers", [(), FORMATS["kimi_k3"][1]], ids=["text", "tokens"])
+@pytest.mark.parametrize("parameters", KIMI_SCHEMAS)
+def test_arguments_of_any_type_are_held(
+    parameters: dict[str, Any], markers: tuple[str, ...]
+) -> None:
+    assert check_drawn("kimi_k3", {"f": parameters}, markers)
+
+
+def test_an_integer_is_said_to_be_a_number() -> None:
+    tools = {"f": {"properties": {"n": {"type": "integer"}}, "required": ["n"]}}
+
+    def call(kind: str, value: str) -> str:
+        argument = f'<|open|>argument key="n" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
+        begin = '<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>'
+        return f"{begin}{argument}<|close|>call<|sep|><|close|>tools<|sep|>"
+
+    assert takes("kimi_k3", tools, call("number", "3"))
+    assert not takes("kimi_k3", tools, call("number", "3.5"))
+    assert not takes("kimi_k3", tools, call("string", "3"))

@@ -58,6 +58,11 @@ def test_what_is_spelled_is_read_as_calls_that_fit(form: str, kind: str) -> None
         ),
         ("lfm2", f"<|tool_call_start|>[{PYTHON}]<|tool_call_end|>"),
         ("pythonic", f"[{PYTHON}]"),
+        (
+            "lfm2",
+            '<|tool_call_start|>[find(where=\'a\nb\', filter={"deep": true, "l": [null, "a"]})]'
+            "<|tool_call_end|>",
+        ),
         ("olmo3", f"<function_calls>\n{PYTHON}\n</function_calls>"),
         ("olmo3", "<function_calls>\nping()\n</function_calls>"),
     ],

@@ -214,6 +214,7 @@ def test_a_schema_is_taken_apart(schema: Any, flat: list[Any]) -> None:
         (r"\\$", ["a\\"], ["a"]),
         (r"^a\$$", ["a$"], ["a"]),
         (r"a|b", ["xa", "b"], ["c"]),
+        (r"^\S[\S]$", ["ab"], ["a\x1c", "\x85b", "a\xa0"]),
         (r"^[ \t\v-]$", [" ", "-", "\x0b"], ["x"]),
     ],
 )

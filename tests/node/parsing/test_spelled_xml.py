@@ -136,6 +136,26 @@ def test_a_model_writes_as_it_does(form: str, text: str) -> None:
     assert takes(form, FIND, text.replace("{v}", VALUES))
 
 
+@pytest.mark.parametrize(
+    ("form", "begin", "end"),
+    [
+        (
+            "seed_oss",
+            "<seed:tool_call>\n<function=f>\n<parameter=o>",
+            "</parameter>\n</function>\n</seed:tool_call>",
+        ),
+        ("minicpm5", '<function name="f"><param name="o">', "</param></function>"),
+    ],
+)
+def test_objects_may_be_printed_as_python_does(form: str, begin: str, end: str) -> None:
+    inner = {"properties": {"k": {"type": "boolean"}, "l": {"type": "array"}}}
+    tools = {"f": {"properties": {"o": {"type": "object", **inner}}}}
+    assert takes(form, tools, f"{begin}{{'k': True, 'l': ['a', None, 1]}}{end}")
+    assert not takes(form, tools, f"{begin}{{'k': 5}}{end}")
+    assert not takes(form, tools, f"{begin}{{'k': true}}{end}")
+    assert not takes(form, tools, f"{begin}{{'l': ['</parameter>']}}{end}")
+
+
 @pytest.mark.parametrize("form", MARKERS)
 def test_a_call_has_what_is_required_and_only_what_is_declared(form: str) -> None:
     tools = {"f": {"properties": {"a": TEXT}, "required": ["a"], "additionalProperties": True}}
