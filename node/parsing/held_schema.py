@@ -136,7 +136,9 @@ def held_schema(schema: object, param: str) -> dict[str, Any]:
 def schema_text(schema: object, param: str) -> str:
     """The JSON text of `held_schema`. Raises `NotHeld`."""
     try:
-        text = json.dumps(held_schema(schema, param), allow_nan=False)
+        held = held_schema(schema, param)
+        text = json.dumps(held, allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (ValueError, RecursionError):
         raise NotHeld("The schema holds a value that JSON cannot say.", param) from None
     if len(text) > LONGEST:

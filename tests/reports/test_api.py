@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,11 @@ OUTPUTS = {
     "Write `<tool_call>` first. <|im_end|>": ("Write `<tool_call>` first. <|im_end|>", "", []),
     '{"name": "John", "age": 25}': ('{"name": "John", "age": 25}', "", []),
     CALL.replace("find", "seek"): (CALL.replace("find", "seek"), "", []),
-    CALL.replace("3", "1e999"): (CALL.replace("3", "1e999"), "", []),
+    CALL.replace("3", "1e999"): (
+        "",
+        "",
+        [("find", {"where": "a b", "depth": sys.float_info.max})],
+    ),
     CALL.replace("a b", "\\ud83d"): ("", "", [("find", {"where": "\ufffd", "depth": 3})]),
     CALL[:40]: (CALL[:40], "", []),
 }
@@ -265,8 +270,8 @@ async def test_reasoning_that_the_limit_cuts_is_reasoning_alone(tmp_path: Path) 
             assert answer.said() == ("", "One. Two. Th", [])
             assert answer.finish in ("length", "max_tokens", "max_output_tokens")
             assert answer.usage is not None
-            # The first of its tokens is only half a marker.
-            assert (answer.usage.completion, answer.usage.reasoning) == (5, 4)
+            # Two of its tokens are what opens the reasoning, which is none of it.
+            assert (answer.usage.completion, answer.usage.reasoning) == (5, 3)
 
 
 async def test_a_call_that_the_limit_cuts_is_text_and_ends_by_length(tmp_path: Path) -> None:
