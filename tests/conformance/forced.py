@@ -25,7 +25,7 @@ CLOSERS = (
     *("</parameter>", "</param>", "</arg_value>", "</longcat_arg_value>", "</ifm|arg_value>"),
     *("</steptml:invoke>", "</seed:tool_call>", "<|close|>", "<|sep|>", "]]>", "<escape>"),
     *('<|"|>', "</｜DSML｜parameter>", "</atem:parameter>", "]<]minimax[>[", "\nAction:"),
-    *("</steptml:parameter>", "</arg_value:opensource>"),
+    *("</steptml:parameter>", "</arg_value:opensource>", "</function_calls>"),
 )
 """What ends a raw value: without tokens for it a model without sense would never write it."""
 
