@@ -162,10 +162,10 @@ class PrefillGroup:
 class DecodeBatch:
     """Rows that get their next token in one pass.
 
-    A pass has two halves. The model's, which needs the last tokens on the device only, is launched
-    before they are asked for, so that it works while their text is made. The picking of the next
-    tokens waits for that text, since it tells what some rows are held to; it is quick, and the
-    model still works. A row that ends has then been fed its last token, too.
+    A pass needs the last tokens on the device only, and is launched before they are asked for, so
+    that the model works while their text is made. Where a row is steered the pass has two halves:
+    the picking of the next tokens waits for that text, since it tells what the row is held to; it
+    is quick, and the model still works. A row that ends has then been fed its last token, too.
     """
 
     def __init__(self, model: LoadedModel, layout: CacheLayout) -> None:
@@ -236,14 +236,14 @@ class DecodeBatch:
 
     def step(self, *, ahead: bool) -> tuple[list[int], dict[int, Likely]]:
         """The next token of each row, and what rows could have drawn that tell it, by their
-        places. With `ahead`, the model's half of the pass after it is started first; `launch`
-        then starts the other."""
+        places. With `ahead`, the pass after it is started first, as far as it does not wait for
+        their text; `launch` then starts the rest."""
         self.launch()
         ready = self._ready
         assert ready is not None
         self._ready = None
-        if ahead:
-            self._feed()
+        if ahead and not self._feed().steers:
+            self._pick()
         return ready.read()
 
     @property
@@ -251,23 +251,29 @@ class DecodeBatch:
         """Whether only the picking is missing of a pass."""
         return self._logits is not None
 
-    def _feed(self) -> None:
+    def _feed(self) -> Picker:
+        """The model's half of a pass; what picks the other."""
         inputs = self._next
         assert inputs is not None
         for place, row in enumerate(self.rows[: len(self.rows) - self._fresh]):
             if row.penalties is not None:
                 row.penalties.count(inputs[place])
-        self._logits = self._model.network(inputs[:, None], cache=self._caches)[:, -1, :]
-        mx.async_eval(self._logits)
+        logits = self._model.network(inputs[:, None], cache=self._caches)[:, -1, :]
+        self._logits = logits
         self._lengths = [length + 1 for length in self._lengths]
         self._fresh = 0
-
-    def _pick(self) -> None:
-        logits = self._logits
-        assert logits is not None
         if self._picker is None:
             self._picker = Picker(self.rows, logits.shape[1])
-        self._ready, self._logits = self._picker.pick(logits), None
+        if self._picker.steers:
+            mx.async_eval(logits)
+        return self._picker
+
+    def _pick(self) -> None:
+        assert self._logits is not None
+        # Rows may have left since the other half.
+        picker = self._picker or Picker(self.rows, self._logits.shape[1])
+        self._picker = picker
+        self._ready, self._logits = picker.pick(self._logits), None
         self._next = self._ready.tokens
 
     def view(self, row: Row) -> RowView:

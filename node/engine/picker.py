@@ -49,13 +49,14 @@ class Picker:
         self._rows = rows
         self._sampler = BatchSampler([row.sampling for row in rows], vocab_size)
         self._penalises = any(row.penalties is not None for row in rows)
-        self._steers = any(row.steer is not None for row in rows)
+        self.steers = any(row.steer is not None for row in rows)
+        """Whether a row is held to something that its text tells."""
 
     def pick(self, logits: mx.array) -> Picked:
         """Of logits [rows, V] after all tokens that the rows have taken."""
         if self._penalises:
             logits = self._penalised(logits)
-        if self._steers:
+        if self.steers:
             logits = steered(self._rows, logits)
         tokens, likeliest = self._sampler.sample(logits)
         mx.async_eval(tokens, [each for _, each in likeliest])
