@@ -33,6 +33,16 @@ def _size(name: str, help_text: str) -> Any:
     return typer.Option(name, help=help_text, metavar="SIZE", parser=_named(name, read_bytes))
 
 
+def _per_model(name: str, help_text: str, what: str, read: Callable[[str], Any]) -> Any:
+    """A repeatable option of a value for all models, or one for a model."""
+    return typer.Option(
+        name,
+        help=f"{help_text} Repeatable.",
+        metavar=f"{what}|MODEL={what}",
+        parser=_named(name, read),
+    )
+
+
 Home = Annotated[
     Path | None, typer.Option(help="Folder of the agent: token, node id, models.", metavar="FOLDER")
 ]
@@ -110,39 +120,38 @@ KvDiskWrites = Annotated[
 ]
 ToolParsers = Annotated[
     list[Any] | None,
-    typer.Option(
+    _per_model(
         "--tool-parser",
-        help="Format of tool calls, or none; default: what the template tells. Repeatable.",
-        metavar="NAME|MODEL=NAME",
-        parser=_named("--tool-parser", read_parser),
+        "Format of tool calls, or none; default: what the template tells.",
+        "NAME",
+        read_parser,
     ),
 ]
 ReasoningParsers = Annotated[
     list[Any] | None,
-    typer.Option(
+    _per_model(
         "--reasoning-parser",
-        help="Format of reasoning, or none; default: what the template tells. Repeatable.",
-        metavar="NAME|MODEL=NAME",
-        parser=_named("--reasoning-parser", read_parser),
+        "Format of reasoning, or none; default: what the template tells.",
+        "NAME",
+        read_parser,
     ),
 ]
 DefaultTemplateKwargs = Annotated[
     list[Any] | None,
-    typer.Option(
+    _per_model(
         "--default-chat-template-kwargs",
-        help="Variables of the chat template, where a request has none of its own. Repeatable.",
-        metavar="JSON|MODEL=JSON",
-        parser=_named("--default-chat-template-kwargs", read_kwargs),
+        "Variables of the chat template, where a request has none of its own.",
+        "JSON",
+        read_kwargs,
     ),
 ]
 MaxThinkingTokens = Annotated[
     list[Any] | None,
-    typer.Option(
+    _per_model(
         "--max-thinking-tokens",
-        help="Most tokens of reasoning, where a request does not say; default: no limit. "
-        "Repeatable.",
-        metavar="N|MODEL=N",
-        parser=_named("--max-thinking-tokens", read_thinking_tokens),
+        "Most tokens of reasoning, where a request does not say; default: no limit.",
+        "N",
+        read_thinking_tokens,
     ),
 ]
 RepeatedToolCalls = Annotated[

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import msgspec
 
 from node.engine.grammar import CLIENT_START, Compiler, Grammar, TooLarge
-from node.engine.output_layout import layout_of, reads_calls
 from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.parsing.held_schema import NotHeld, arguments_schema
 from node.parsing.lark import Lark
+from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.selection import NONE
 
 _ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}

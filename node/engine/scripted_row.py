@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from node.engine.choices import Tally
 from node.engine.logprobs import Waiting
-from node.engine.output_layout import layout_of
 from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
+from node.parsing.output_layout import layout_of
 from node.protocol.messages import FinishReason
 from node.types import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
 

@@ -5,7 +5,8 @@ The only such machine: an answer that is not streamed is the same parts, collect
 
 from node.generate import OutputFormat
 from node.parsing.format import Setup
-from node.parsing.registry import REASONING_MARKERS, grammar_for
+from node.parsing.output_layout import layout_of, reads_calls
+from node.parsing.registry import REASONING_MARKERS
 from node.parsing.source import Source
 from node.parsing.step import Finished, Step
 from node.parsing.stops import StopMatcher
@@ -102,17 +103,17 @@ class _Reader:
     def __init__(
         self, output: OutputFormat, stops: StopMatcher, token_markers: frozenset[str], uid: str
     ) -> None:
-        reads_calls = bool(output.tools) and output.tool_calls != "none"
-        grammar = grammar_for(output.reasoning, output.tool_calls, reads_calls=reads_calls)
+        calls_are_read = reads_calls(output)
+        grammar = layout_of(output)
         self.teller = Teller(output, stops, uid)
         schemas = {tool.name: tool.parameters for tool in output.tools}
         self.source = Source(self.teller, schemas, grammar.strict & token_markers)
-        self.source.tokens.pair(*grammar.families(reads_calls=reads_calls))
+        self.source.tokens.pair(*grammar.families(reads_calls=calls_are_read))
         splits_reasoning = output.reasoning != "none"
         if not splits_reasoning:
             self.source.tokens.kept = REASONING_MARKERS
         self.stop_tokens = frozenset(grammar.stop_tokens)
-        setup = Setup(output.prompt_tail, splits_reasoning, reads_calls)
+        setup = Setup(output.prompt_tail, splits_reasoning, calls_are_read)
         self._steps = self._read(grammar.read(self.source, setup))
         # Without any text: whether that will be reasoning.
         self.advance(last=False)
