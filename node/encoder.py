@@ -8,6 +8,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 SHORT_LENGTH = 1024
@@ -56,6 +57,17 @@ class PromptEncoder:
         self._kept: list[Encoded] = []
         """The one used last is at the end."""
         self._lock = threading.Lock()
+
+    @cached_property
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The special tokens that the tokeniser would put before and behind a text."""
+        bare, whole = (
+            tuple(self._backend.encode("a", add_special_tokens=adds).ids) for adds in (False, True)
+        )
+        for begin in range(len(whole) - len(bare) + 1):
+            if whole[begin : begin + len(bare)] == bare:
+                return whole[:begin], whole[begin + len(bare) :]
+        return (), ()
 
     def encode(self, text: str) -> Encoded:
         """The text's tokens, the same as without any memory of earlier texts."""

@@ -55,6 +55,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     logprobs: int | None = None
     """How many of the likeliest tokens are told with each token of content; 0: its own probability
     only; None: none."""
+    salt: str = ""
+    """Shares KV with requests of the same salt only."""
     choices: int = 1
     """Answers to the same prompt, which is prefilled once; the i-th has `seed` + i."""
 

@@ -167,6 +167,7 @@ class EngineLink:
         self,
         *,
         on_progress: Callable[[float], None] = lambda fraction: None,
+        on_loaded: Callable[[Loaded], None] = lambda info: None,
         on_marked: Callable[[Marked], None] = lambda marked: None,
         on_cache_events: Callable[[tuple[CacheEvent, ...]], None] = lambda events: None,
         on_stats: Callable[[EngineStats], None] = lambda stats: None,
@@ -177,6 +178,7 @@ class EngineLink:
         """As last told."""
         self.alive = False
         self._on_progress = on_progress
+        self._on_loaded = on_loaded
         self._on_marked = on_marked
         self._on_cache_events = on_cache_events
         self._on_stats = on_stats
@@ -306,10 +308,12 @@ class EngineLink:
                 self._on_load_report(report)
 
     def on_frame(self, frame: Frame) -> None:
+        if frame.cache_events:
+            # What a row leaves in the cache is known when it ends.
+            self._on_cache_events(frame.cache_events)
         rows = self._rows
         for delta in frame.deltas:
-            row = rows.get(delta.uid)
-            if row is None:
+            if (row := rows.get(delta.uid)) is None:
                 continue
             if delta.is_last:
                 del rows[delta.uid]
@@ -317,8 +321,6 @@ class EngineLink:
         for progress in frame.progress:
             if row := rows.get(progress.uid):
                 row.on_progress(progress)
-        if frame.cache_events:
-            self._on_cache_events(frame.cache_events)
 
     def on_lost(self) -> None:
         """The engine's end of the pair is closed: every open row fails now."""
@@ -351,8 +353,7 @@ class EngineLink:
         # Before the answers: who waits for one may reckon with what it says.
         self._on_stats(stats)
         for number in stats.answered:
-            answer = self._asked.get(number)
-            if answer is not None and not answer.done():
+            if (answer := self._asked.get(number)) is not None and not answer.done():
                 answer.set_result(stats)
 
     def _on_load_report(self, report: Report) -> None:
@@ -363,6 +364,8 @@ class EngineLink:
                 self._fail_load(report.reason)
             case Loaded():
                 if self._loaded is not None and not self._loaded.done():
+                    # Before the first frame, which may come in the same turn of the loop.
+                    self._on_loaded(report)
                     self._loaded.set_result(report)
 
     def _fail_load(self, reason: str) -> None:

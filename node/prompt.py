@@ -7,23 +7,24 @@ with, which tells where messages end and what of the prompt the next turn can re
 
 import asyncio
 import zlib
-from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from node.encoder import Encoded, PromptEncoder
+from node.encoder import PromptEncoder
 from node.errors import BadRequest, LoadFailure
 from node.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.parsing.selection import AUTO, NONE, Formats, select_formats
-from node.request import Message, TextPart, TextRequest
-from node.template.chat import ANSWER, Chat, ChatRenderer, NextTurn, gives_reasoning
+from node.request import TextRequest
+from node.template.chat import ANSWER, Chat, ChatRenderer, gives_reasoning
 from node.template.chat_template import ChatTemplate, import_transformers
+from node.template.cuts import boundaries, find_chat_places, reusable_tokens
 from node.template.dropped import Encode, find_dropped, parts_of_answers
+from node.template.places import Places, bare_places, length_of, whole_text
 from node.types import Loaded
 
 THREAD_LENGTH = 16 * 1024
@@ -31,9 +32,6 @@ THREAD_LENGTH = 16 * 1024
 MESSAGE_LENGTH = 32
 """What a message adds, in characters: a template takes its time for an empty one, too."""
 RENDER_THREADS = 4
-
-HEADER_TOKENS = 8
-"""A cut so near behind a special token is put right behind that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,15 @@ class Prompt:
     formats: Formats = Formats()
     """Of the answer; none for a completion."""
     tail: str = ""
+    places: Places | None = field(default=None, compare=False, repr=False)
+    """Of the body's items; None where they are not known."""
+
+    @property
+    def item_ends(self) -> tuple[int, ...]:
+        """For each item, how many tokens all prompts share whose bodies go on from its end; the
+        last items may be missing."""
+        places = self.places
+        return tuple(places.tokens_within(item.end) for item in places.items) if places else ()
 
 
 class Renderer(Protocol):
@@ -145,14 +152,17 @@ class PromptRenderer:
         tokens, following = tuple(encoded.ids), chat.following
         if following is None:
             return Prompt(tokens, formats=model.formats, tail=chat.tail)
-        reusable = None if model.is_repeated(request, chat) else _reusable(encoded, chat.shared)
+        reusable = (
+            None if model.is_repeated(request, chat) else reusable_tokens(encoded, chat.shared)
+        )
         return Prompt(
             tokens,
-            _boundaries(encoded, following, chat.shared),
+            boundaries(encoded, following, chat.shared),
             reusable,
             model.dropped(request),
             model.formats,
             chat.tail,
+            find_chat_places(request, chat, encoded),
         )
 
     def render_shared(self, request: TextRequest) -> Prompt:
@@ -164,7 +174,7 @@ class PromptRenderer:
             # The generation prompt is not shared with requests that go on otherwise.
             return Prompt(self._encode(renderer.apply(request, request.messages, generation=False)))
         encoded = self._encoder.encode(following.text[: following.ends[-1]])
-        return Prompt(tuple(encoded.ids), _boundaries(encoded, following, len(encoded.text)))
+        return Prompt(tuple(encoded.ids), boundaries(encoded, following, len(encoded.text)))
 
     def _load_chats(self, formats: Formats | None) -> dict[bool, _ModelChat]:
         """By whether a request has tools; none without a template."""
@@ -195,31 +205,32 @@ class PromptRenderer:
 
     def _completion(self, request: TextRequest) -> Prompt:
         if isinstance(request.prompt, tuple):
-            return Prompt(request.prompt)
-        tokens = tuple(self._tokenizer.encode(request.prompt))
-        if not tokens:
-            raise BadRequest("The prompt is empty.", param="prompt")
-        return Prompt(tokens)
+            return _ids_prompt(request.prompt)
+        if self._encoder is None:
+            return _text_prompt(tuple(self._tokenizer.encode(request.prompt)))
+        encoded = self._encoder.encode(request.prompt or "")
+        before, after = self._encoder.around
+        tokens = (*before, *encoded.ids, *after)
+        return _text_prompt(
+            tokens, encoded.text, lambda length: len(before) + encoded.tokens_within(length)
+        )
 
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
 
-def _boundaries(encoded: Encoded, following: NextTurn, shared: int) -> tuple[int, ...]:
-    counts = {encoded.tokens_within(end) for end in following.ends if end <= shared}
-    return tuple(sorted(counts - {0, len(encoded.ids)}))
+def _text_prompt(
+    tokens: tuple[int, ...], text: str = "", within: Callable[[int], int] | None = None
+) -> Prompt:
+    """Of a completion. `within` as `Places.tokens_within`, if it is known."""
+    if not tokens:
+        raise BadRequest("The prompt is empty.", param="prompt")
+    return Prompt(tokens, places=None if within is None else whole_text(text, len(text), within))
 
 
-def _reusable(encoded: Encoded, shared: int) -> int:
-    """How many tokens the `shared` characters at the begin of both texts are good for."""
-    if shared == len(encoded.text):
-        return len(encoded.ids)
-    count = encoded.tokens_within(shared)
-    # What follows is other text, with which the last tokens may merge, but never a special one.
-    parted = bisect_left(encoded.specials, count)
-    if parted and count - encoded.specials[parted - 1] - 1 <= HEADER_TOKENS:
-        return encoded.specials[parted - 1] + 1
-    return count
+def _ids_prompt(tokens: tuple[int, ...]) -> Prompt:
+    """Of token ids, which have four bytes each in a chain."""
+    return Prompt(tokens, places=whole_text("", 4 * len(tokens), lambda length: length // 4))
 
 
 class ScriptedRenderer:
@@ -234,21 +245,26 @@ class ScriptedRenderer:
 
     def render(self, request: TextRequest) -> Prompt:
         if isinstance(request.prompt, tuple):
-            return Prompt(request.prompt)
-        text = request.prompt or "".join(_said(message) for message in request.messages or ())
-        data = text.encode("utf-32-le", "surrogatepass")
-        tokens = tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16))
-        return Prompt(tokens) if request.messages is None else Prompt(tokens, formats=self._formats)
+            return _ids_prompt(request.prompt)
+        if request.messages is None:
+            text = request.prompt or ""
+            return Prompt(_crc_tokens(text), places=whole_text(text, len(text), _quarter))
+        places = bare_places(request.messages, _quarter)
+        # The next turn's text goes on within the last token.
+        tokens, reusable = _crc_tokens(places.text), _quarter(len(places.text))
+        return Prompt(tokens, (), reusable, formats=self._formats, places=places)
 
     def render_shared(self, request: TextRequest) -> Prompt:
         return self.render(request)
 
 
-def _said(message: Message) -> str:
-    content = message.content
-    if not isinstance(content, str):
-        content = "".join(part.text for part in content if isinstance(part, TextPart))
-    return content + "".join(call.name + call.arguments for call in message.tool_calls)
+def _crc_tokens(text: str) -> tuple[int, ...]:
+    data = text.encode("utf-32-le", "surrogatepass")
+    return tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16))
+
+
+def _quarter(length: int) -> int:
+    return length // 4
 
 
 class Renderers:
@@ -380,5 +396,5 @@ def _is_long(request: TextRequest) -> bool:
     for message in request.messages:
         if length > THREAD_LENGTH:
             return True
-        length += len(_said(message)) + len(message.reasoning) + MESSAGE_LENGTH
+        length += length_of(message) + MESSAGE_LENGTH
     return length > THREAD_LENGTH

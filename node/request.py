@@ -38,6 +38,12 @@ class MediaPart:
     """A data URL, or an address."""
 
 
+BEFORE_ITEMS = -1
+"""The source of what stands before a body's items: a system prompt that is a field of its own, or
+earlier turns that the body only names."""
+NO_ITEM = -2
+"""The source of what a later prompt may lack though it begins with the same items."""
+
 Content = str | tuple[TextPart | MediaPart, ...]
 
 
@@ -64,6 +70,9 @@ class Message:
     """Of a tool's message: the call that it answers."""
     name: str = ""
     """Of a tool's message: the tool's name where the client says it. Else the speaker's."""
+    source: int = field(default=BEFORE_ITEMS, compare=False)
+    """Index of the item of the body that it came from, the last one where it came from several;
+    `BEFORE_ITEMS`, or `NO_ITEM`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ from node.protocol.ids import response_of
 FILE_NAME = "responses.sqlite3"
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
-VERSION = 1
+VERSION = 2
 
 logger = logging.getLogger(__name__)
 
 _ROW_BYTES = 512
 """What a row takes besides the two texts, about."""
+_HASHES = 1 << 64
 _SUFFIXES = ("", "-wal", "-shm")
 _WAL_BYTES = 4 << 20
 _SCHEMA = f"""
@@ -40,6 +41,7 @@ CREATE TABLE responses (
     model TEXT NOT NULL,
     created_s INTEGER NOT NULL,
     previous_id TEXT,
+    chain_head INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
     used INTEGER NOT NULL
 );
@@ -76,9 +78,10 @@ class ResponseFile:
         self._limits = limits
         self._db: sqlite3.Connection | None = None
 
-    def put(self, response: StoredResponse, origin: str) -> None:
-        """Keeps a response, and lets go of others as the limits want it. Raises
-        `ResponseStoreFault`, also where there is one of the same id."""
+    def put(self, response: StoredResponse, origin: str, chain_head: int = 0) -> None:
+        """Keeps a response, and lets go of others as the limits want it. `chain_head`: of the
+        prefix chain up to its end; 0 where that is not known. Raises `ResponseStoreFault`, also
+        where there is one of the same id."""
         body = zlib.compress(response.body, 1)
         items = zlib.compress(msgspec.json.encode(response.items), 1)
         nbytes = len(body) + len(items) + _ROW_BYTES
@@ -86,12 +89,12 @@ class ResponseFile:
             logger.warning("Response %s is too large to be kept.", response.response_id)
             return
         facts = (response.response_id, origin, response.model, response.created_s)
-        row = (*facts, response.previous_id, nbytes)
+        row = (*facts, response.previous_id, _signed(chain_head), nbytes)
         texts = (response.response_id, body, items)
 
         def put(db: sqlite3.Connection) -> None:
             use = _next_use(db)
-            db.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, use))
+            db.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, use))
             db.execute("INSERT INTO texts VALUES (?, ?, ?)", texts)
             self._evict(db)
 
@@ -100,6 +103,12 @@ class ResponseFile:
     def get(self, response_id: str, origin: str) -> StoredResponse | None:
         """The response, which counts as a use. Raises `ResponseStoreFault`."""
         return self._run(lambda db: self._get(db, response_id, origin, _next_use(db)))
+
+    def chain_head(self, response_id: str, origin: str) -> int:
+        """As it was put; 0 where there is no such response. Raises `ResponseStoreFault`."""
+        wanted = "SELECT chain_head FROM responses WHERE id = ? AND origin = ?"
+        found = self._run(lambda db: db.execute(wanted, (response_id, origin)).fetchone())
+        return 0 if found is None else int(found[0]) % _HASHES
 
     def has(self, response_id: str) -> bool:
         """Whether the id is taken, whosever it is. Raises `ResponseStoreFault`."""
@@ -259,14 +268,20 @@ class ResponseStore:
         self._file = ResponseFile(folder, limits or StoreLimits())
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
 
-    def put(self, response: StoredResponse, origin: str = "") -> asyncio.Future[None]:
+    def put(
+        self, response: StoredResponse, origin: str = "", chain_head: int = 0
+    ) -> asyncio.Future[None]:
         """As `ResponseFile.put`, but a failure is only logged: the answer is good without. Begun
         at once, also if nobody awaits it."""
-        return self._begin(lambda: self._try_put(response, origin))
+        return self._begin(lambda: self._try_put(response, origin, chain_head))
 
     async def get(self, response_id: str, origin: str = "") -> StoredResponse | None:
         """As `ResponseFile.get`."""
         return await self._begin(lambda: self._file.get(response_id, origin))
+
+    async def chain_head(self, response_id: str, origin: str = "") -> int:
+        """As `ResponseFile.chain_head`."""
+        return await self._begin(lambda: self._file.chain_head(response_id, origin))
 
     async def has(self, response_id: str) -> bool:
         """As `ResponseFile.has`."""
@@ -287,9 +302,9 @@ class ResponseStore:
         await self._begin(self._file.close)
         self._thread.shutdown()
 
-    def _try_put(self, response: StoredResponse, origin: str) -> None:
+    def _try_put(self, response: StoredResponse, origin: str, chain_head: int) -> None:
         try:
-            self._file.put(response, origin)
+            self._file.put(response, origin, chain_head)
         except ResponseStoreFault as exc:
             logger.warning("Response %s is not kept. %s", response.response_id, exc.message)
 
@@ -300,6 +315,11 @@ class ResponseStore:
 def _items_of(response: StoredResponse) -> list[Item]:
     output: list[Item] = msgspec.json.decode(response.body)["output"]
     return [*response.items, *output]
+
+
+def _signed(chain_head: int) -> int:
+    """As SQLite holds 64 bits."""
+    return chain_head - _HASHES if chain_head >= _HASHES // 2 else chain_head
 
 
 def _next_use(db: sqlite3.Connection) -> int:

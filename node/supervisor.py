@@ -15,15 +15,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from node.cache_watch import CacheWatch, cache_status
 from node.errors import LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.hardware import Machine, free_disk_bytes
 from node.link import EngineLink
+from node.load_log import quarters
 from node.memory import Budget, Leases
 from node.policy import MAX_ROWS, Plan, Room, engine_spec, plan_engine, stored_choices
 from node.protocol.messages import ModelState, ModelStatus
 from node.settings import Settings
 from node.store import ModelEntry, ModelStore
-from node.types import EngineStats, Loaded, Marked, Pressure
+from node.types import CacheEvent, EngineStats, Loaded, Marked, Pressure
 
 LOAD_COOL_DOWN_S = 5.0
 STOP_GRACE_S = 5.0
@@ -121,12 +123,14 @@ class Supervisor:
         *,
         on_change: Callable[[], None] = lambda: None,
         on_marked: Callable[[Marked], None] = lambda marked: None,
+        watch: CacheWatch | None = None,
     ) -> None:
         self._store = store
         self.budget = budget
         self._kind = kind
         self._on_change = on_change
         self._on_marked = on_marked
+        self._watch = watch or CacheWatch()
         self._leases = Leases(budget)
         self._disk_free_bytes = 0
         self.pressure = Pressure.NONE
@@ -260,8 +264,9 @@ class Supervisor:
             raise self._failure(slot)
         plan = self._plan(slot.entry)
         self.budget.admit(slot.entry.name, plan.fixed, self._kind.settings.kv_cache_bytes)
-        self._set(slot, ModelState.LOADING)
+        # First, so that the slot keeps the name under which memory was granted.
         slot.work = asyncio.create_task(self._load(slot, plan))
+        self._set(slot, ModelState.LOADING)
 
     def _plan(self, entry: ModelEntry) -> Plan:
         room = Room(
@@ -273,9 +278,10 @@ class Supervisor:
         entry = slot.entry
         slot.cache_events.clear()
         link = EngineLink(
-            on_progress=_quarters(entry.name),
+            on_progress=quarters(entry.name),
+            on_loaded=lambda info: self._watch.on_loaded(entry.name, info),
             on_marked=self._on_marked,
-            on_cache_events=lambda events: slot.cache_events.update(e.kind.value for e in events),
+            on_cache_events=lambda events: self._on_cache_events(slot, events),
             on_stats=lambda stats: self._on_stats(slot, stats),
             on_died=lambda: self._on_died(slot, link),
         )
@@ -317,6 +323,7 @@ class Supervisor:
             logger.info("%s: %s", name, choice.line)
 
     def _release(self, name: str) -> None:
+        self._watch.on_gone(name)
         self.budget.release(name)
         self._leases.leave(name)
         self._settle()
@@ -325,6 +332,10 @@ class Supervisor:
         """Brings the engines to what the budget now grants them, beside everything else."""
         if not self._closing:
             self._leases.settle_soon()
+
+    def _on_cache_events(self, slot: _Slot, events: tuple[CacheEvent, ...]) -> None:
+        slot.cache_events.update(event.kind.value for event in events)
+        self._watch.on_cache_events(slot.entry.name, events)
 
     def _on_stats(self, slot: _Slot, stats: EngineStats) -> None:
         if slot.handle is not None and self.budget.pin(slot.entry.name, stats.pinned_kv_bytes):
@@ -383,18 +394,7 @@ class Supervisor:
             capabilities=entry.capabilities,
             tool_parser=entry.formats.tool_calls,
             reasoning_parser=entry.formats.reasoning,
+            cache=None
+            if handle is None
+            else cache_status(self.budget.lease(handle.entry.name), handle.info, handle.link.stats),
         )
-
-
-def _quarters(name: str) -> Callable[[float], None]:
-    """Logs the progress of a load at each quarter."""
-    told = 0
-
-    def tell(fraction: float) -> None:
-        nonlocal told
-        quarter = int(fraction * 4)
-        if told < quarter < 4:
-            logger.info("Loading %s: %d %%.", name, quarter * 25)
-        told = max(told, quarter)
-
-    return tell

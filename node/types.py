@@ -149,6 +149,12 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     context_tokens: int
     max_rows: int
     vocab_size: int
+    snapshot_only: bool = False
+    """The model can go on from stored snapshots only, not from any token."""
+    stored_bytes_per_token: int = 0
+    """Of its prefix cache; 0 where that does not grow with the tokens, or is not told."""
+    disk_bytes: int = 0
+    """Most that its prefix cache may take on disk; 0: there is no such tier."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -214,7 +220,7 @@ class CacheEvent(msgspec.Struct, frozen=True, array_like=True):
     """How long a prefix a prompt that goes through this entry can reuse: `end_tokens`, or less
     where some layers can be restored only at a snapshot."""
     uid: str = ""
-    """The request whose tokens were stored."""
+    """The request that was stored, of which this entry and its parents hold the tokens."""
 
 
 class Frame(msgspec.Struct, frozen=True, tag="frame"):

@@ -1,16 +1,49 @@
 """One request of an agent, on its way to a row and to its account."""
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown
 from node.generate import GenerateRequest
 from node.link import RowRefused, RowStream
+from node.prefix_digest import PrefixDigest
 from node.protocol.messages import FinishReason
+from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import TextRequest
 from node.supervisor import EngineHandle
-from node.types import Delta
+from node.types import Delta, Part, PartKind
+
+
+@dataclass(slots=True)
+class _AnswerSoFar:
+    """What an answer has said, without its reasoning."""
+
+    _names: list[str | None] = field(default_factory=list)
+    """Of the calls; None for text."""
+    _pieces: list[list[str]] = field(default_factory=list)
+
+    def add(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            if part.kind is PartKind.REASONING:
+                continue
+            if part.kind is PartKind.TOOL_START:
+                self._begin(part.name)
+            elif part.kind is PartKind.CONTENT and (not self._names or self._names[-1] is not None):
+                self._begin(None)
+            self._pieces[-1].append(part.text)
+
+    def _begin(self, name: str | None) -> None:
+        self._names.append(name)
+        self._pieces.append([])
+
+    def said(self) -> list[Said | Called]:
+        """In its order."""
+        return [
+            Said("".join(pieces)) if name is None else Called(name, "".join(pieces))
+            for name, pieces in zip(self._names, self._pieces, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +57,27 @@ class Job:
     arrived_s: float
     """Monotonic."""
     arrived_unix_s: float
+    chain: Chain | None = None
+    """Of its body; None where that has none."""
+    salt: str = ""
+    """What parts it from the requests of others; of the chain, too."""
+    _answer: _AnswerSoFar = field(default_factory=_AnswerSoFar)
+
+    @property
+    def _is_followed(self) -> bool:
+        """Whether later prompts may go on from its answer."""
+        return self.request.choices == 1 and not self.request.continue_final
+
+    def take(self, parts: Sequence[Part]) -> None:
+        """What the answer says next."""
+        if self.chain is not None and self._is_followed:
+            self._answer.add(parts)
+
+    def answered(self) -> Chain | None:
+        """The chain with the answer behind it; None where later prompts do not go on from it."""
+        if self.chain is None or not self._is_followed:
+            return None
+        return answered(self.chain, Answer(self.path, self._answer.said()))
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +90,12 @@ class Account:
     handle: EngineHandle | None = None
     row: RowStream | None = None
     """Of `handle`."""
+    digest: PrefixDigest | None = None
+    """Of the engine, where it awaits what the request stores."""
+    reusable_tokens: int | None = None
+    """Of the prompt; as in `GenerateRequest`."""
+    left: bool = False
+    """Whether nobody takes its deltas any more."""
     failure: NodeError | None = None
     """Why the agent has ended the request before it had a row: whoever brings it there looks."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.agent.events import EventHub
+from node.agent.prefixes import PrefixFeed
 from node.agent.report import node_report
 from node.agent.requests import Requests
 from node.agent.warming import Warming
@@ -65,11 +66,17 @@ class Agent:
         self.instance_id = secrets.token_hex(8)
         self._kind = kind
         self._hub = EventHub()
+        self._prefixes = PrefixFeed(self._hub)
         self._renderers = Renderers()
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._ending = False
         self._supervisor = Supervisor(
-            store, budget, kind, on_change=self._on_change, on_marked=self._on_marked
+            store,
+            budget,
+            kind,
+            on_change=self._on_change,
+            on_marked=self._on_marked,
+            watch=self._prefixes,
         )
         self._warming = Warming(self._supervisor, self._renderers, warm or {})
         self.requests = Requests(
@@ -77,6 +84,7 @@ class Agent:
             self._renderers,
             self._warming,
             self._hub,
+            self._prefixes,
             repeated_calls=kind.settings.repeated_tool_calls,
         )
 
@@ -127,6 +135,7 @@ class Agent:
             await asyncio.wait(self._tasks)
         await self._warming.close()
         await self._supervisor.close(grace_s)
+        self._prefixes.close()
         self._renderers.close()
         self.end_events()
 
@@ -195,9 +204,10 @@ class Agent:
 
     def subscribe(self, instance: str, after: int) -> AsyncIterator[list[Event]]:
         """The node's status, the finished requests after number `after` of that instance (all
-        kept ones if this is another instance), then every event as it happens."""
+        kept ones if this is another instance), the prefixes of all loaded models, then every event
+        since, as it happens."""
         known = after if instance == self.instance_id else 0
-        return self._hub.subscribe(StatusEvent(self.status()), known)
+        return self._hub.subscribe(StatusEvent(self.status()), known, self._prefixes.pieces)
 
     async def load(self, name: str) -> None:
         """Loads the model, prefills its warm prompts, and waits. Raises `UnknownModel`,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
 
@@ -46,14 +46,22 @@ class EventHub:
             subscriber.close()
         self._subscribers.clear()
 
-    async def subscribe(self, first: Event, after: int) -> AsyncIterator[list[Event]]:
-        """`first` and the kept records after number `after`, then everything new, all that waits
-        at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events wait."""
+    async def subscribe(
+        self, first: Event, after: int, pieces: Callable[[], Iterator[Event]] = lambda: iter(())
+    ) -> AsyncIterator[list[Event]]:
+        """`first` and the kept records after number `after`; then, one in a turn of the loop, the
+        events that `pieces` makes of how things are at the begin; then everything new since, all
+        that waits at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events wait."""
         subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
         if self._closed:
             subscriber.close()
         self._subscribers.add(subscriber)
         try:
+            made = pieces()
+            yield await subscriber.take()
+            for piece in made:
+                yield [piece]
+                await asyncio.sleep(0)
             while events := await subscriber.take():
                 yield events
         finally:

@@ -35,6 +35,8 @@ def _model(
     status: ModelStatus, engine: EngineState | None, supervisor: Supervisor
 ) -> dict[str, Any]:
     shown = msgspec.structs.asdict(status)
+    if status.cache is not None:
+        shown["cache"] = msgspec.structs.asdict(status.cache)
     if engine is None:
         return shown
     stats = engine.handle.link.stats

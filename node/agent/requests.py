@@ -24,11 +24,13 @@ from node.agent.account import (
     take_back,
 )
 from node.agent.events import EventHub
+from node.agent.prefixes import PrefixFeed, positions_of
 from node.agent.warming import Warming
 from node.errors import NodeError, RequestCancelled, ShuttingDown, UnknownRequest
 from node.link import RowRefused, RowStream
-from node.prompt import Renderers, generate_request
+from node.prompt import Prompt, Renderers, generate_request
 from node.protocol.messages import Finished, FinishReason
+from node.protocol.prefix import Chain
 from node.request import TextRequest
 from node.store import ModelEntry
 from node.stream import Batch
@@ -52,6 +54,7 @@ class Requests:
         renderers: Renderers,
         warming: Warming,
         hub: EventHub,
+        prefixes: PrefixFeed,
         *,
         repeated_calls: bool = False,
     ) -> None:
@@ -60,6 +63,7 @@ class Requests:
         self._renderers = renderers
         self._warming = warming
         self._hub = hub
+        self._prefixes = prefixes
         self._repeated_calls = repeated_calls
         self._accounts: dict[str, Account] = {}
         self._idle = asyncio.Event()
@@ -95,12 +99,21 @@ class Requests:
 
     # --- one request -------------------------------------------------------------------------
 
-    def job(self, request: TextRequest, path: str, wished_id: str, origin: str) -> Job:
+    def job(
+        self,
+        request: TextRequest,
+        path: str,
+        wished_id: str,
+        origin: str,
+        chain: Chain | None = None,
+        salt: str = "",
+    ) -> Job:
         """The request under the id that the caller wished for, if it can be had."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
         if request_id in self._accounts:
             request_id = unlike(request_id)
-        return Job(request, path, request_id, origin[:ORIGIN_LIMIT], time.monotonic(), time.time())
+        origin, now_s, now_unix_s = origin[:ORIGIN_LIMIT], time.monotonic(), time.time()
+        return Job(request, path, request_id, origin, now_s, now_unix_s, chain, salt)
 
     def open(self, origin: str) -> list[dict[str, Any]]:
         """The open requests that came from `origin`, the oldest first; all for an empty one."""
@@ -172,9 +185,11 @@ class Requests:
                     for delta in deltas:
                         raise_unless_complete(delta)
                         is_open = is_open and not delta.is_last
+                        account.job.take(delta.parts)
                     yield deltas or row.progress or ()
             finally:
                 take_back(start)
+                self._leave(account)
 
     async def _start(
         self, account: Account, lease: Lease, entry: ModelEntry
@@ -186,9 +201,11 @@ class Requests:
         self._warming.begin(handle)
         prompt = await self._renderers.render(entry.folder, request, entry.formats)
         generate = generate_request(request, account.job.request_id, prompt, handle.info)
-        if self._repeated_calls and generate.output is not None:
-            output = msgspec.structs.replace(generate.output, repeated_calls=True)
-            generate = msgspec.structs.replace(generate, output=output)
+        output = generate.output
+        if self._repeated_calls and output is not None:
+            output = msgspec.structs.replace(output, repeated_calls=True)
+        generate = msgspec.structs.replace(generate, output=output, salt=account.job.salt)
+        await self._expect_prefix(account, handle, prompt)
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
         account.handle, account.row = handle, row
         try:
@@ -200,12 +217,49 @@ class Requests:
             raise refusal(exc, generate, request, handle) from None
         return handle, row
 
+    # --- prefixes ----------------------------------------------------------------------------
+
+    async def _expect_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
+        """Has the digest of the engine await what is stored of the prompt."""
+        job = account.job
+        if job.chain is None:
+            return
+        tokens = await positions_of(job.chain, prompt)
+        account.digest = self._prefixes.digest(handle.entry.name)
+        if account.digest is not None:
+            account.reusable_tokens = prompt.reusable_tokens
+            account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
+
+    def _leave(self, account: Account) -> None:
+        """Nobody takes the request's deltas any more."""
+        account.left = True
+        if account.row is None or account.row.ended:
+            # The last bytes are sent first.
+            asyncio.get_running_loop().call_soon(self._forget_prefix, account)
+
+    def _forget_prefix(self, account: Account) -> None:
+        """The request is over: what later prompts go on from is its answer, too."""
+        digest, job, row = account.digest, account.job, account.row
+        if digest is None:
+            return
+        if row is not None and row.finish in (FinishReason.STOP, FinishReason.LENGTH):
+            chain = job.answered()
+            if chain is not None:
+                digest.on_answer(job.request_id, chain, account.reusable_tokens)
+        digest.on_end(job.request_id)
+        self._prefixes.changed(digest)
+
     # --- ends --------------------------------------------------------------------------------
 
     def _on_row_end(self, account: Account, row: RowStream, last: Delta | None) -> None:
         reason: FinishReason | None = FinishReason.ERROR
         usage = None
+        if account.left:
+            asyncio.get_running_loop().call_soon(self._forget_prefix, account)
         if last is not None:
+            if last.stop is not None and account.reusable_tokens is None and row.accepted:
+                # What is stored of the answer goes on beyond its text.
+                account.reusable_tokens = row.accepted.prompt_tokens
             reason, usage = row.finish, last.usage
         elif row.failure is not None:
             reason = None if isinstance(row.failure, RowRefused) else _reason_of(row.failure)

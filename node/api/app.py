@@ -27,6 +27,7 @@ from node.errors import NodeError, Unauthorized, UnknownPath
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
+from node.protocol.prefix import Chain, Chainer, read_fields
 from node.response_store import ResponseStore
 from node.settings import HOLD_HEAD_S
 from node.stream import EventStream, collect
@@ -59,7 +60,8 @@ class Api:
         self._token = options.token.encode()
         self._hold_head_s = options.hold_head_s
         self._created_s = int(time.time())
-        self._responses = ResponsesApi(agent, store, options.hold_head_s)
+        self._chainer = Chainer()
+        self._responses = ResponsesApi(agent, store, self._chainer, options.hold_head_s)
         self._reads: dict[str, Callable[[bytes], Asked]] = {
             "/v1/chat/completions": lambda body: read_chat(body, options.reasoning_field),
             "/v1/completions": read_completion,
@@ -100,7 +102,7 @@ class Api:
             path = path.removesuffix("/")
         if read := self._reads.get(path):
             call.need_method("POST")
-            await self._generate(call, await call.read(read))
+            await self._generate(call, *await call.read(lambda body: self._read(call, read, body)))
         elif found := self._handlers.get(path):
             method, handler = found
             call.need_method(method)
@@ -117,16 +119,24 @@ class Api:
         else:
             raise UnknownPath(f"There is nothing at {path[:200]}.")
 
-    async def _generate(self, call: Call, asked: Asked) -> None:
+    def _read(
+        self, call: Call, read: Callable[[bytes], Asked], body: bytes
+    ) -> tuple[Asked, Chain | None]:
+        """What a body asks for, and its chain."""
+        asked = read(body)
+        model, salt = asked.request.model, call.salt
+        return asked, self._chainer.chain(read_fields(body), call.path, model, salt=salt)
+
+    async def _generate(self, call: Call, asked: Asked, chain: Chain | None) -> None:
         request = asked.request
-        requests = self._agent.requests
-        job = requests.job(request, call.path, call.text_header(HEADER_REQUEST_ID), call.origin)
+        wished_id = call.text_header(HEADER_REQUEST_ID)
+        job = self._agent.requests.job(request, call.path, wished_id, call.origin, chain, call.salt)
         call.request_id = job.request_id
         shown = call.text_header(HEADER_REQUESTED_MODEL) or request.model
         node_id = self._agent.identity.node_id
         head = AnswerHead(f"{node_id}-{job.request_id}", shown, int(job.arrived_unix_s))
         writer = asked.writer(head)
-        batches = requests.run(job, self._hold_head_s)
+        batches = self._agent.requests.run(job, self._hold_head_s)
         async with call.until_disconnect(), contextlib.aclosing(batches):
             if not request.stream:
                 body, headers = await collect(batches, writer)

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized
 from node.protocol.ids import client_id
-from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID
+from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, HEADER_SALT
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.stream import Headers
 
@@ -47,6 +47,11 @@ class Call:
     def origin(self) -> str:
         """What the router says of whoever asks; empty without a router."""
         return self.text_header(HEADER_ORIGIN)
+
+    @property
+    def salt(self) -> str:
+        """What parts the prefixes of whoever asks from those of others; empty without a router."""
+        return self.text_header(HEADER_SALT)
 
     def header(self, name: bytes) -> bytes:
         return self._headers.get(name, b"")

@@ -23,6 +23,7 @@ from node.dialects.responses_stored import (
 from node.errors import RequestCancelled, UnknownPath
 from node.protocol.ids import RESPONSE_PREFIX, client_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
+from node.protocol.prefix import Chain, Chainer, Fields, read_fields
 from node.response_store import ResponseStore
 from node.stream import Batch, EventStream, collect
 from node.types import Delta
@@ -33,25 +34,47 @@ PATH = "/v1/responses"
 class ResponsesApi:
     """The responses of one agent: those in work, and those in its store."""
 
-    def __init__(self, agent: Agent, store: ResponseStore, hold_head_s: float) -> None:
+    def __init__(
+        self, agent: Agent, store: ResponseStore, chainer: Chainer, hold_head_s: float
+    ) -> None:
         self._agent = agent
         self._store = store
+        self._chainer = chainer
         self._hold_head_s = hold_head_s
         self._open: dict[str, tuple[Job, ResponseWriter]] = {}
         """By id, those in work that will be kept."""
 
     async def create(self, call: Call) -> None:
         """POST of a new response."""
-        asked = await call.read(read_responses)
+        asked, fields, chain = await call.read(lambda body: self._read(body, call.salt))
         if asked.needs_history:
-            facts = asked.facts
-            history = await self._store.history(facts.previous_id, asked.references, call.origin)
+            previous_id = asked.facts.previous_id
+            history = await self._store.history(previous_id, asked.references, call.origin)
+            head = 0
+            if previous_id is not None:
+                head = await self._store.chain_head(previous_id, call.origin)
             # Of a long session, too much for the event loop.
             asked = await asyncio.to_thread(asked.with_history, history)
+            chain = await asyncio.to_thread(self._chain, asked, fields, call.salt, head)
         wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
-        job = self._agent.requests.job(asked.request, call.path, wished_id, call.origin)
+        job = self._agent.requests.job(
+            asked.request, call.path, wished_id, call.origin, chain, call.salt
+        )
         call.request_id = job.request_id
         await self._run(call, asked, job)
+
+    def _read(self, body: bytes, salt: str) -> tuple[AskedResponse, Fields, Chain | None]:
+        """What a body asks for, and its chain where that goes on from nothing."""
+        asked, fields = read_responses(body), read_fields(body)
+        return asked, fields, None if asked.needs_history else self._chain(asked, fields, salt)
+
+    def _chain(
+        self, asked: AskedResponse, fields: Fields, salt: str, head: int = 0
+    ) -> Chain | None:
+        if asked.facts.previous_id is not None and not head:
+            # Of what it goes on from there is none.
+            return None
+        return self._chainer.chain(fields, PATH, asked.request.model, salt=salt, head=head)
 
     async def _free_id(self, wished_id: str) -> str:
         """The id that the caller wished for, or another where a response has it. Until the request
@@ -71,10 +94,12 @@ class ResponsesApi:
         response_id = client_id(RESPONSE_PREFIX, node_id, job.request_id)
 
         async def keep() -> None:
-            record = await asyncio.to_thread(writer.record) if asked.facts.store else None
+            if not asked.facts.store:
+                return
+            record, chain = await asyncio.to_thread(lambda: (writer.record(), job.answered()))
             # One that was deleted meanwhile is not open any more.
             if record is not None and response_id in self._open:
-                await self._store.put(record, job.origin)
+                await self._store.put(record, job.origin, chain.head if chain else 0)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
         if asked.facts.store:

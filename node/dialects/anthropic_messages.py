@@ -1,6 +1,7 @@
 """The messages of an Anthropic body, from content blocks to messages of no dialect."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -9,7 +10,7 @@ from node.dialects.anthropic_signature import carried_thought
 from node.dialects.body import Lenient, arguments_text, refuse_invalid, unsupported
 from node.errors import BadRequest
 from node.protocol.volatile import without_volatile_lines
-from node.request import Message, ToolCall
+from node.request import NO_ITEM, Message, ToolCall
 
 Block = dict[str, Any]
 
@@ -85,21 +86,27 @@ def read_conversation(given: Sequence[MessageFields]) -> list[Message]:
     path."""
     last_user = max((i for i, fields in enumerate(given) if fields.role == "user"), default=-1)
     messages: list[Message] = []
+    is_lasting = True
     for number, fields in enumerate(given):
-        path = f"messages[{number}]"
-        if fields.role == "user":
-            messages += _user(fields.content, f"{path}.content")
-        elif fields.role == "assistant":
-            messages.append(_assistant(fields.content, f"{path}.content"))
-        elif fields.role == "system":
-            text = _system(fields, path)
-            if text and (fields.clear_at != "next_user_message" or number > last_user):
-                messages.append(Message("system", text))
-        else:
-            raise BadRequest(
-                f"{path}.role must be user, assistant or system.", param=f"{path}.role"
-            )
+        read = _messages(fields, f"messages[{number}]")
+        if fields.role == "system" and fields.clear_at == "next_user_message":
+            if number <= last_user:
+                continue
+            # Once it is cleared, nothing from here on is where it is now.
+            is_lasting = False
+        messages += (replace(each, source=number if is_lasting else NO_ITEM) for each in read)
     return messages
+
+
+def _messages(fields: MessageFields, path: str) -> list[Message]:
+    if fields.role == "user":
+        return _user(fields.content, f"{path}.content")
+    if fields.role == "assistant":
+        return [_assistant(fields.content, f"{path}.content")]
+    if fields.role == "system":
+        text = _system(fields, path)
+        return [Message("system", text)] if text else []
+    raise BadRequest(f"{path}.role must be user, assistant or system.", param=f"{path}.role")
 
 
 def _system(fields: MessageFields, path: str) -> str:

@@ -85,10 +85,12 @@ def _message(body: MessageBody, at: int, earlier: Sequence[Message]) -> Message:
             reasoning=body.reasoning_content or body.reasoning or "",
             tool_calls=_calls(body, at, path),
             name=name,
+            source=at,
         )
     if role == "tool":
-        return Message(role, content, tool_call_id=_answered(body, path, earlier), name=name)
-    return Message(role, content, name=name)
+        call_id = _answered(body, path, earlier)
+        return Message(role, content, tool_call_id=call_id, name=name, source=at)
+    return Message(role, content, name=name, source=at)
 
 
 def _refuse_misplaced(body: MessageBody, role: Role, path: str) -> None:

@@ -117,7 +117,7 @@ class AskedResponse:
         if self.needs_history:
             items = resolved(items, history)
             # Parsed as one: an answer may go on from the history into this turn's input.
-            messages = messages_of([*history.items, *items])
+            messages = messages_of([*history.items, *items], earlier=len(history.items))
         if self.facts.instructions:
             messages = (Message("system", self.facts.instructions), *messages)
         if not messages:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from node.dialects.body import arguments_text, unsupported
-from node.dialects.responses_tools import model_name
 from node.errors import BadRequest, UnknownItem
+from node.protocol.canonical import model_name
 from node.protocol.ids import response_of
-from node.request import Content, Message, Role, TextPart, ToolCall
+from node.request import BEFORE_ITEMS, Content, Message, Role, TextPart, ToolCall
 
 Item: TypeAlias = dict[str, Any]
 
@@ -112,13 +112,16 @@ def resolved(items: Sequence[Item], history: History) -> list[Item]:
     return whole
 
 
-def messages_of(items: Sequence[Item], path: str = "input") -> tuple[Message, ...]:
+def messages_of(
+    items: Sequence[Item], path: str = "input", *, earlier: int = 0
+) -> tuple[Message, ...]:
     """The messages that the items stand for; references stand for none. `path` names the items in
-    errors. Raises `BadRequest`, or `Unsupported` for what is no text."""
+    errors; the first `earlier` of them are none of the body's. Raises `BadRequest`, or
+    `Unsupported` for what is no text."""
     turns = _Turns()
     for at, item in enumerate(items):
         if not _is_reference(item):
-            turns.add(item, f"{path}[{at}]")
+            turns.add(item, f"{path}[{at}]", max(at - earlier, BEFORE_ITEMS))
     turns.end_answer()
     return tuple(turns.messages)
 
@@ -175,12 +178,15 @@ class _Answer:
     source: str | None = None
     """As `_source` tells it of its items."""
     ends_with_text: bool = False
+    item: int = BEFORE_ITEMS
+    """Index of its last one in the body."""
 
     @property
     def message(self) -> Message:
         # What it said is put together as the model said it, without anything in between.
         reasoning = "\n".join(self.reasoning)
-        return Message("assistant", "".join(self.texts), reasoning, tuple(self.calls))
+        text = "".join(self.texts)
+        return Message("assistant", text, reasoning, tuple(self.calls), source=self.item)
 
 
 class _Turns:
@@ -189,10 +195,13 @@ class _Turns:
     def __init__(self) -> None:
         self.messages: list[Message] = []
         self._answer = _Answer()
+        self._at = BEFORE_ITEMS
         self._names: dict[str, str] = {}
         """Of functions, by the id of the call."""
 
-    def add(self, item: Item, path: str) -> None:
+    def add(self, item: Item, path: str, at: int) -> None:
+        """`at`: the item's index in the body, or `BEFORE_ITEMS`."""
+        self._at = at
         kind = _kind(item)
         if kind == "message":
             self._message(item, path)
@@ -221,6 +230,7 @@ class _Turns:
             if self._answer.source not in (None, source):
                 self.end_answer()
             self._answer.source = source
+        self._answer.item = self._at
         return self._answer
 
     def _message(self, item: Item, path: str) -> None:
@@ -234,7 +244,7 @@ class _Turns:
             return
         self.end_answer()
         texts = _texts(item.get("content"), f"{path}.content")
-        self.messages.append(Message(role, _content(texts)))
+        self.messages.append(Message(role, _content(texts), source=self._at))
 
     def _answer_text(self, item: Item, path: str) -> None:
         content = item.get("content")
@@ -272,7 +282,10 @@ class _Turns:
         name = self._names.get(call_id, "")
         if not name and isinstance(item.get("name"), str):
             name = model_name(item["name"], item.get("namespace"))
-        self.messages.append(Message("tool", _content(texts), tool_call_id=call_id, name=name))
+        content = _content(texts)
+        self.messages.append(
+            Message("tool", content, tool_call_id=call_id, name=name, source=self._at)
+        )
 
 
 def _kind(item: Item) -> object:

@@ -15,11 +15,9 @@ from node.dialects.body import Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, tool_schema
 from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, allowed, named, required
 from node.errors import BadRequest, Unsupported
+from node.protocol.canonical import model_name
 from node.request import Tool
 
-PLAIN_NAMESPACE = "functions"
-"""Its functions are known to the model by their own names, as those of no namespace are."""
-_JOINT = "__"
 _CHOICE = "tool_choice"
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -58,13 +56,6 @@ class ToolSet:
     """As the response repeats them: as they came, with the fields that clients look for."""
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """(namespace, name) by the name that the model knows; only for functions of namespaces."""
-
-
-def model_name(name: str, namespace: object = None) -> str:
-    """The name by which the model knows a function."""
-    if not isinstance(namespace, str) or namespace in ("", PLAIN_NAMESPACE):
-        return name
-    return namespace + name if namespace.endswith(_JOINT) else namespace + _JOINT + name
 
 
 def read_tool_set(value: object) -> ToolSet:

@@ -28,7 +28,7 @@ class Queue:
 
     def add(self, row: Row) -> int:
         """Takes in a row; how many of its tokens are in memory now."""
-        usable_tokens = self._reuse.usable_tokens(row.tokens)
+        usable_tokens = self._reuse.usable_tokens(row)
         row.rest_estimate = row.prefill_tokens - usable_tokens
         self._rows[row] = None
         return usable_tokens
@@ -90,10 +90,10 @@ class Queue:
             if not shared or not self._reuse.can_keep(shared):
                 continue
             if other.done_tokens < shared:
-                if shared - self._reuse.usable_tokens(row.tokens) >= SHARED_TOKENS:
+                if shared - self._reuse.usable_tokens(row) >= SHARED_TOKENS:
                     other.add_cut(shared)
                     return other
-            elif group is not None and self._reuse.usable_tokens(row.tokens) < shared:
+            elif group is not None and self._reuse.usable_tokens(row) < shared:
                 # It has passed the place; what it has so far is stored now.
                 self._reuse.keep_prompt(other, group.view(other))
         return None

@@ -11,7 +11,7 @@ from node.engine.batches import RowView
 from node.engine.cache.disk import open_tier
 from node.engine.cache.disk_folder import TierBusy, TierUnavailable
 from node.engine.cache.disk_limits import Limits
-from node.engine.cache.parts import DiskTier, Tokens
+from node.engine.cache.parts import DiskTier
 from node.engine.cache.prefix_cache import CacheConfig, Hit, PrefixCache
 from node.engine.fingerprint import fingerprint
 from node.engine.layers import CacheLayout
@@ -69,9 +69,9 @@ class Reuse:
 
     # --- what rows take ----------------------------------------------------------------------
 
-    def usable_tokens(self, tokens: Tokens) -> int:
-        """How much of the prompt is in memory."""
-        return self.cache.match(tokens, len(tokens) - 1).tokens
+    def usable_tokens(self, row: Row) -> int:
+        """How much of what is to be prefilled is in memory."""
+        return self.cache.match(row.tokens, row.prefill_tokens, row.salt).tokens
 
     def is_fetching(self, row: Row) -> bool:
         """Whether KV of the row is on its way from disk. What has come is held until the row goes
@@ -83,7 +83,7 @@ class Reuse:
         """What of the row's KV is on disk, where it is quicker to read than to prefill again."""
         if self._tier is None or not self._storing or row in self._promotions:
             return None
-        hit = self.cache.match(row.tokens, row.prefill_tokens)
+        hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         read_s = hit.disk_bytes / self._tier.read_bytes_per_s
         again_s = self._rates.prefill_s(hit.tokens, hit.disk_tokens)
         return hit if hit.disk_tokens > hit.tokens and read_s < again_s else None
@@ -100,7 +100,7 @@ class Reuse:
     def restore(self, row: Row) -> list[Any]:
         """Caches for the row, filled with what of its prompt is in memory; sets how much that
         is, and where the prefill is to stop."""
-        hit = self.cache.match(row.tokens, row.prefill_tokens)
+        hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         if hit.tokens:
             pieces, snapshot = self.cache.take(hit)
             # The cache holds what this layout captured, or rebuilt.
@@ -149,7 +149,7 @@ class Reuse:
         length = min(view.length, row.keepable_tokens)
         is_at_cut = length == view.length and length in row.cuts
         if is_at_cut or not self._layout.needs_snapshot:
-            self._store(row.key(length), view, row.uid)
+            self._store(row, length, view)
 
     def keep_partial(self, row: Row, view: RowView) -> None:
         """The same for a prefill that is given up."""
@@ -161,24 +161,24 @@ class Reuse:
         dropped = row.request.dropped_answer
         is_dropped = bool(dropped) and tuple(row.output[: len(dropped)]) == dropped
         if row.request.reusable_tokens is None and not is_dropped:
-            self._store(row.key(view.length), view, row.uid)
+            self._store(row, view.length, view)
 
     def pin(self, row: Row) -> bool:
         """Keeps the prompt's KV for good, if all of it is in memory; whether it is."""
         tokens = row.tokens[: min(row.prefill_tokens, row.keepable_tokens)]
-        if self.cache.match(tokens, len(tokens)).tokens < len(tokens):
+        if self.cache.match(tokens, len(tokens), row.salt).tokens < len(tokens):
             return False
-        self.cache.pin(tokens)
+        self.cache.pin(tokens, row.salt)
         self.pinned_bytes = self.cache.pinned_nbytes
         return True
 
-    def _store(self, tokens: Tokens, view: RowView, uid: str) -> None:
-        if not len(tokens) or not self._storing:
+    def _store(self, row: Row, length: int, view: RowView) -> None:
+        if not length or not self._storing:
             return
         snapshot = None
         if self._layout.needs_snapshot:
             snapshot = (self._layout.snapshot_bytes, view.snapshot)
-        self.cache.store(tokens, view.capture, snapshot, uid)
+        self.cache.store(row.key(length), view.capture, snapshot, row.uid, row.salt)
 
     # --- memory ------------------------------------------------------------------------------
 
@@ -237,6 +237,8 @@ class Reuse:
 def shared_tokens(row: Row, other: Row) -> int:
     """How long a prefix the row could take over from another one that is being prefilled; 0 where
     it is too short to wait for."""
+    if row.request.salt != other.request.salt:
+        return 0
     known = row.shares.get(other)
     if known is None:
         most = min(row.prefill_tokens, other.prefill_tokens, other.keepable_tokens)

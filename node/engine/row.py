@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from node.engine.cache.index import salt_number
 from node.engine.cache.parts import Tokens
 from node.engine.choices import Tally, choice_of
 from node.engine.detokenizer import Vocabulary
@@ -59,6 +60,11 @@ class Row:
     @property
     def uid(self) -> str:
         return self.request.uid
+
+    @property
+    def salt(self) -> int:
+        """As the prefix cache has it."""
+        return salt_number(self.request.salt)
 
     @property
     def choices(self) -> "list[Row]":

@@ -73,6 +73,8 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine
         context_tokens=model.context_tokens,
         max_rows=script.max_rows or spec.max_rows,
         vocab_size=VOCAB_SIZE,
+        snapshot_only=not script.cache.trimmable,
+        stored_bytes_per_token=model.kv_bytes_per_token,
     )
     kv_bytes = model.kv_bytes_per_token
     return ScriptedEngine(info, script, kv_bytes_per_token=kv_bytes, lease=spec.lease)
@@ -126,7 +128,7 @@ class ScriptedEngine:
             )
         if (refused := self._refusal(request)) is not None:
             return refused
-        cached_tokens = self._prefixes.cached_tokens(request.tokens)
+        cached_tokens = self._prefixes.cached_tokens(request.tokens, request.salt)
         tally = Tally(request.choices, cached_tokens)
         row, *others = (self._row(request, choice, tally) for choice in range(request.choices))
         row.others = others
@@ -306,7 +308,7 @@ class ScriptedEngine:
             tally = row.tally
             tally.prefill_began_s = now_s
             # More, or less, than when it was accepted: the rows before it have stored theirs.
-            tally.cached_tokens = self._prefixes.cached_tokens(row.request.tokens)
+            tally.cached_tokens = self._prefixes.cached_tokens(row.request.tokens, row.request.salt)
             fresh_tokens = len(row.request.tokens) - tally.cached_tokens
             for each in row.choices:
                 each.prefill_s = fresh_tokens * script.prefill_s_per_token
@@ -346,4 +348,4 @@ class ScriptedEngine:
         cached_tokens = row.tally.cached_tokens
         self._prefill_tokens += len(request.tokens) - cached_tokens
         self._cached_tokens += cached_tokens
-        return self._prefixes.store(request.uid, request.tokens, pinned=request.warm)
+        return self._prefixes.store(request)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from node.generate import GenerateRequest
 from node.types import CacheEvent, CacheEventKind
 
 
@@ -14,6 +15,10 @@ class ScriptedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The lease may allow fewer, where the model says what a token takes."""
     trimmable: bool = True
     """Whether any common prefix can be reused, or only a stored prompt as a whole."""
+
+
+_Key = tuple[str, tuple[int, ...]]
+"""The salt and the tokens of a prompt."""
 
 
 @dataclass(slots=True)
@@ -28,7 +33,7 @@ class PrefixCache:
     def __init__(self, settings: ScriptedCache) -> None:
         self._settings = settings
         self._capacity_tokens = settings.capacity_tokens
-        self._prompts: dict[tuple[int, ...], _Entry] = {}
+        self._prompts: dict[_Key, _Entry] = {}
         self._last_number = 0
         self._events: list[CacheEvent] = []
         self.held_tokens = 0
@@ -39,31 +44,32 @@ class PrefixCache:
     @property
     def pinned_tokens(self) -> int:
         """Of `held_tokens`, those that are never dropped."""
-        return sum(len(prompt) for prompt, entry in self._prompts.items() if entry.pinned)
+        return sum(len(tokens) for (_, tokens), entry in self._prompts.items() if entry.pinned)
 
-    def cached_tokens(self, tokens: tuple[int, ...]) -> int:
+    def cached_tokens(self, tokens: tuple[int, ...], salt: str) -> int:
         """Tokens of the prompt that need no prefill; at least the last one always does."""
         reusable = _common_length if self._settings.trimmable else _whole_length
-        lengths = {prompt: reusable(prompt, tokens) for prompt in self._prompts}
-        best = max(lengths, key=lambda prompt: lengths[prompt], default=None)
+        lengths = {key: reusable(key[1], tokens) for key in self._prompts if key[0] == salt}
+        best = max(lengths, key=lambda key: lengths[key], default=None)
         if best is None or lengths[best] == 0:
             return 0
         self._touch(best)
         return min(lengths[best], len(tokens) - 1)
 
-    def store(self, uid: str, tokens: tuple[int, ...], *, pinned: bool = False) -> bool:
-        """Keeps the request's prompt, unless it is larger than what is not pinned; whether it is
-        kept."""
-        if tokens in self._prompts:
-            self._touch(tokens)
-            self._prompts[tokens].pinned |= pinned
+    def store(self, request: GenerateRequest) -> bool:
+        """Keeps the request's prompt, pinned if that is all it wants, unless it is larger than
+        what is not pinned; whether it is kept."""
+        key, tokens = (request.salt, request.tokens), request.tokens
+        if key in self._prompts:
+            self._touch(key)
+            self._prompts[key].pinned |= request.warm
             return True
         if len(tokens) > self._capacity_tokens - self.pinned_tokens:
             return False
         self._last_number += 1
-        self._prompts[tokens] = _Entry(self._last_number, pinned)
+        self._prompts[key] = _Entry(self._last_number, request.warm)
         self.held_tokens += len(tokens)
-        self._tell(CacheEventKind.STORED, self._last_number, tokens, uid)
+        self._tell(CacheEventKind.STORED, self._last_number, tokens, request.uid)
         self._evict()
         return True
 
@@ -74,8 +80,8 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Drops all prompts, pinned ones too."""
-        for prompt in tuple(self._prompts):
-            self._drop(prompt)
+        for key in tuple(self._prompts):
+            self._drop(key)
 
     def take_events(self) -> tuple[CacheEvent, ...]:
         """What has happened since the last call."""
@@ -83,19 +89,19 @@ class PrefixCache:
         return events
 
     def _evict(self) -> None:
-        loose = [prompt for prompt, entry in self._prompts.items() if not entry.pinned]
-        for prompt in loose:
+        loose = [key for key, entry in self._prompts.items() if not entry.pinned]
+        for key in loose:
             if self.held_tokens <= self._capacity_tokens:
                 return
-            self._drop(prompt)
+            self._drop(key)
 
-    def _drop(self, prompt: tuple[int, ...]) -> None:
-        entry = self._prompts.pop(prompt)
-        self.held_tokens -= len(prompt)
-        self._tell(CacheEventKind.EVICTED, entry.number, prompt)
+    def _drop(self, key: _Key) -> None:
+        entry, tokens = self._prompts.pop(key), key[1]
+        self.held_tokens -= len(tokens)
+        self._tell(CacheEventKind.EVICTED, entry.number, tokens)
 
-    def _touch(self, prompt: tuple[int, ...]) -> None:
-        self._prompts[prompt] = self._prompts.pop(prompt)
+    def _touch(self, key: _Key) -> None:
+        self._prompts[key] = self._prompts.pop(key)
 
     def _tell(
         self, kind: CacheEventKind, number: int, prompt: tuple[int, ...], uid: str = ""

@@ -73,12 +73,6 @@ class TextEngine:
     """An `Engine` of one text model. All calls come from the thread that made it."""
 
     def __init__(self, model: LoadedModel, spec: EngineSpec) -> None:
-        self.info = Loaded(
-            weight_bytes=model.weight_bytes,
-            context_tokens=model.context_tokens,
-            max_rows=spec.max_rows,
-            vocab_size=model.vocab_size,
-        )
         self._model = model
         self._layout = CacheLayout.probe(
             model.network,
@@ -88,7 +82,17 @@ class TextEngine:
         self._limits = Limits(spec.prefill_chunk_tokens, spec.decode_stall_target_ms / 1000)
         self._rates = Rates()
         self._room = Room(spec.lease, self._layout.live_bytes, model.weight_bytes)
-        self._reuse = Reuse(self._layout, spec, self._rates, open_disk(spec, logger.warning))
+        tier = open_disk(spec, logger.warning)
+        self.info = Loaded(
+            weight_bytes=model.weight_bytes,
+            context_tokens=model.context_tokens,
+            max_rows=spec.max_rows,
+            vocab_size=model.vocab_size,
+            snapshot_only=self._layout.needs_snapshot,
+            stored_bytes_per_token=self._layout.span_bytes_per_token,
+            disk_bytes=0 if tier is None or spec.disk is None else spec.disk.max_bytes,
+        )
+        self._reuse = Reuse(self._layout, spec, self._rates, tier)
         self._upkeep = Upkeep(self._room, self._reuse, spec.snapshot_bytes)
         self._queue = Queue(self._reuse, self._rates)
         self._intake = Intake(model, self.info, self._room)

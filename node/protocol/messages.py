@@ -3,15 +3,15 @@
 The agent answers `GET /fleet/status` with a `NodeStatus`, and streams `Event`s as one JSON
 object a line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
 `Finished` records newer than `after` of the same instance follow, so a router that was away loses
-none that the agent still keeps. Every request carries `HEADER_PROTOCOL`; an agent refuses another
-version with 426 and says which one it speaks.
+none that the agent still keeps, and then a `PrefixSnapshot` of each loaded model. Every request
+carries `HEADER_PROTOCOL`; an agent refuses another version with 426 and says which one it speaks.
 """
 
 from enum import StrEnum
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 HEADER_PROTOCOL = "x-fleet-protocol"
 HEADER_REQUEST_ID = "x-request-id"
@@ -19,6 +19,9 @@ HEADER_REQUESTED_MODEL = "x-fleet-requested-model"
 """The name the caller asked for; the agent writes it in its answers in place of its own."""
 HEADER_ORIGIN = "x-fleet-origin"
 """`<router id>/<key id>`: opaque to the agent, which repeats it in `Finished.origin`."""
+
+HEADER_SALT = "x-fleet-salt"
+"""What parts the caller's prefixes from everybody else's; none for most callers."""
 
 PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
@@ -41,6 +44,21 @@ class ModelState(StrEnum):
     FAILED = "failed"
 
 
+class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The prefix cache of one loaded model, for what a router has to reckon with."""
+
+    memory_bytes: int
+    """Most that it may hold in memory."""
+    memory_used_bytes: int
+    bytes_per_token: int
+    """KV of one token, stored; 0 where it does not grow with the tokens."""
+    disk_bytes: int = 0
+    """Most that it may hold on disk; 0: no such tier."""
+    disk_used_bytes: int = 0
+    snapshot_only: bool = False
+    """The model can go on from stored snapshots only, not from any token."""
+
+
 class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model as its node sees it."""
 
@@ -60,6 +78,8 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     tool_parser: str = ""
     """How its tool calls are read; empty where nothing tells."""
     reasoning_parser: str = ""
+    cache: CacheStatus | None = None
+    """None while the model is not loaded, and where nothing is kept."""
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -122,7 +142,42 @@ class CancelMarked(msgspec.Struct, frozen=True, tag="cancel_marked"):
     marked_monotonic_s: float
 
 
-Event = StatusEvent | Finished | CancelMarked
+class PrefixSnapshot(msgspec.Struct, frozen=True, tag="prefix_snapshot"):
+    """A piece of all prefixes that a loaded model holds; what a router knew of it is void at the
+    first piece (`part` 0). Deltas go on from the last piece's `seq`."""
+
+    model: str
+    epoch: int
+    """New at each load of the model; grows within an instance of the agent."""
+    seq: int
+    """Number of the last delta that the snapshot includes, the same in all its pieces."""
+    part: int
+    parts: int
+    entries: bytes
+    """As `node.protocol.prefixes.pack_entries` has them, at most `MAX_ENTRIES`."""
+
+
+class PrefixDelta(msgspec.Struct, frozen=True, tag="prefix_delta"):
+    """A change of the prefixes that a model holds. Within an epoch `seq` grows by one; where a
+    number is missing, a router needs a snapshot, which a new event stream begins with."""
+
+    model: str
+    epoch: int
+    seq: int
+    changed: bytes
+    """New entries, and old ones with new values; at most `MAX_ENTRIES`."""
+    removed: bytes
+    """Hashes that hold no longer, as `pack_hashes` has them; at most `MAX_ENTRIES`."""
+
+
+class PrefixGone(msgspec.Struct, frozen=True, tag="prefix_gone"):
+    """The model's engine has ended: all its prefixes are void."""
+
+    model: str
+    epoch: int
+
+
+Event = StatusEvent | Finished | CancelMarked | PrefixSnapshot | PrefixDelta | PrefixGone
 
 
 class ModelCommand(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from node.request import Content, Message, TextPart, TextRequest, Tool, ToolCall
 from node.template.abilities import find_abilities
 from node.template.chat_template import ChatTemplate
 from node.template.options import template_variables
+from node.template.places import Marks
 from node.template.steady import EMPTY_REASONING
 from node.template.tools import TemplateTools
 from node.template.turns import build_turns
@@ -27,6 +28,8 @@ MARKERS = [chr(number) for number in range(0xE000, 0xE100)]
 _CLOSED = re.compile(r"[<\[]/[\w:|]*think[\w:|]*[>\]]\s*\Z", re.IGNORECASE)
 """The end of a prompt that closes the reasoning that its answer would begin with."""
 _MOST_KNOWN = 64
+_FRONT, _RESULT = "front", "result"
+"""Names of marks; those at the ends of messages have numbers."""
 _USER = Message("user", "y")
 _CALL_ID = "nextcall1"
 
@@ -37,6 +40,8 @@ class NextTurn(NamedTuple):
     text: str
     ends: tuple[int, ...]
     """Ascending: the positions in the text at which messages of this turn end."""
+    marks: Marks
+    """The same by message, and what tools there are included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +160,11 @@ class ChatRenderer:
         if marker is None:
             return None
         try:
-            text = self.apply(request, [*_marked(messages, marker), *rest], generation=False)
+            marked = _marked(messages, marker, has_tools=bool(request.tools))
+            text = self.apply(request, [*marked, *rest], generation=False)
         except BadRequest:
             return None
-        pieces = text.split(marker)
-        ends, length = [], 0
-        for piece in pieces[:-1]:
-            length += len(piece)
-            ends.append(length)
-        return NextTurn("".join(pieces), tuple(ends))
+        return _read_marks(text, marker)
 
     def _open_ended(self, request: TextRequest) -> str:
         """The text up to the end of the last message's content, or of its reasoning if it has
@@ -225,18 +226,42 @@ def _free_marker(messages: Sequence[Message], tools: Sequence[Tool]) -> str | No
     return next((mark for mark in MARKERS if not any(mark in text for text in texts)), None)
 
 
-def _marked(messages: Sequence[Message], marker: str) -> list[Message]:
-    """The messages with the marker behind each content. Of one with calls and without a content,
-    the end is where the first result begins."""
+def _marked(messages: Sequence[Message], marker: str, *, has_tools: bool) -> list[Message]:
+    """The messages with a mark behind each content: its number between two markers. Of one with
+    calls and without a content, the end is where the first result begins. With tools, what comes
+    before all but system messages has a mark, too, since a template tells of tools there."""
     marked = []
-    begins_result = False
-    for message in messages:
+    begins_result, is_front = False, has_tools
+    for number, message in enumerate(messages):
         content = message.content
+        if is_front and message.role not in ("system", "developer"):
+            is_front = False
+            content = _mark_begin(content, marker + _FRONT + marker)
         if begins_result and message.role == "tool":
-            content = _mark_begin(content, marker)
+            content = _mark_begin(content, marker + _RESULT + marker)
         begins_result = bool(message.tool_calls) and not any(_texts(content))
-        marked.append(replace(message, content=_mark_end(content, marker)))
+        marked.append(replace(message, content=_mark_end(content, f"{marker}{number}{marker}")))
     return marked
+
+
+def _read_marks(text: str, marker: str) -> NextTurn | None:
+    """The text without its marks. None where the template has cut one."""
+    pieces = text.split(marker)
+    if len(pieces) % 2 == 0:
+        return None
+    found: list[tuple[str, int]] = []
+    length = 0
+    for piece, name in zip(pieces[::2], pieces[1::2], strict=False):
+        length += len(piece)
+        found.append((name, length))
+    if not all(name in (_FRONT, _RESULT) or name.isdecimal() for name, _ in found):
+        return None
+    ends = tuple(at for name, at in found if name != _FRONT)
+    # The first of each counts.
+    first = dict(reversed(found))
+    front = first.get(_FRONT)
+    numbered = {int(name): at for name, at in first.items() if name.isdecimal()}
+    return NextTurn("".join(pieces[::2]), ends, Marks(numbered, front))
 
 
 def _mark_end(content: Content, marker: str) -> Content:

@@ -223,3 +223,19 @@ def test_live_bits_are_refused_where_a_layer_cannot(kind: Path) -> None:
     else:
         with pytest.raises(LoadError, match=r"bit|quantis"):
             Driver(kind, spec=make_spec(kind, kv_live_bits=8))
+
+
+def test_salts_share_no_kv_in_work_in_memory_or_on_disk(tiny: Path, tmp_path: Path) -> None:
+    def cached(engine: Driver, uids: dict[str, str]) -> list[int]:
+        for uid, salt in uids.items():
+            engine.submit(uid, BASE, max_tokens=ANSWER_TOKENS, salt=salt)
+        engine.run()
+        usages = [engine.rows[uid].usage for uid in uids]
+        return [usage.cached_tokens for usage in usages if usage is not None]
+
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        assert cached(engine, {"a": "one", "b": "two", "c": ""}) == [0, 0, 0]
+        assert cached(engine, {"d": "one", "e": "three"}) == [len(BASE) - 1, 0]
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        assert cached(engine, {"f": "four"}) == [0]
+        assert cached(engine, {"g": "two"}) == [len(BASE) - 1]

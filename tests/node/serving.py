@@ -14,7 +14,14 @@ import uvicorn
 
 from node.app import NodeApp, build_app, load_token
 from node.engine.script import Script
-from node.protocol.messages import HEADER_PROTOCOL, Event, NodeStatus, decode_event, decode_status
+from node.protocol.messages import (
+    HEADER_PROTOCOL,
+    PROTOCOL_VERSION,
+    Event,
+    NodeStatus,
+    decode_event,
+    decode_status,
+)
 from node.settings import Settings
 
 WAIT_S = 10.0
@@ -59,7 +66,7 @@ class RunningAgent:
         self.app = app
         self.token = token
         self.port = port
-        self.headers = {"authorization": f"Bearer {token}", HEADER_PROTOCOL: "1"}
+        self.headers = {"authorization": f"Bearer {token}", HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
         self.client = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=WAIT_S
         )
@@ -102,11 +109,12 @@ class RunningAgent:
 async def running(
     home: Path, script: Script | None = None, *, hold_head_s: float = 5.0, **fields: Any
 ) -> AsyncIterator[RunningAgent]:
-    """An agent whose engines follow `script`; `fields` are further settings."""
+    """An agent whose engines follow `script`, unless `fields`, which are further settings, name
+    another kind."""
     home.mkdir(exist_ok=True)
     file = home / "script.json"
     file.write_bytes(msgspec.json.encode(script or Script()))
-    settings = Settings(home=home, engine="scripted", script=file, **fields)
+    settings = Settings(home=home, **{"engine": "scripted", "script": file, **fields})
     token, _ = load_token(settings)
     app = build_app(settings, hold_head_s=hold_head_s)
     listener = socket.create_server(("127.0.0.1", 0))

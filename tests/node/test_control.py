@@ -15,6 +15,7 @@ from node.protocol.messages import (
     PATH_STATUS,
     PATH_UNLOAD,
     PATH_WARM,
+    PROTOCOL_VERSION,
     Finished,
     ModelState,
     StatusEvent,
@@ -64,14 +65,14 @@ async def test_control_wants_the_token_and_our_protocol(
             method, path, json=LOAD, headers={**token, HEADER_PROTOCOL: "7"}
         )
         assert other.status_code == 426
-        assert "speaks version 1" in other.json()["message"]
+        assert f"speaks version {PROTOCOL_VERSION}" in other.json()["message"]
         assert "version 7" in other.json()["message"]
 
 
 async def test_the_status_names_the_node_and_its_models(tmp_path: Path) -> None:
     async with running(tmp_path, max_rows=3, memory_limit_bytes=2**33) as agent:
         status = decode_status((await agent.client.get(PATH_STATUS)).content)
-    assert status.protocol == 1
+    assert status.protocol == PROTOCOL_VERSION
     assert status.engine == "scripted"
     assert status.chip
     assert status.memory_budget_bytes == 2**33

@@ -110,7 +110,8 @@ def test_scripted_tokens_stand_for_four_characters_each() -> None:
     assert len(short) == 1
     assert len(long) == 3
     assert long[:1] == short
-    assert renderer.render(completion("abcd")) == renderer.render_shared(chat(("user", "abcd")))
+    shared = renderer.render_shared(chat(("user", "abcd")))
+    assert renderer.render(completion("abcd")).tokens == shared.tokens
     assert renderer.render(completion("abcd")).tokens == short
     assert len(renderer.render(completion("")).tokens) == 1
 

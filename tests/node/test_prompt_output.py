@@ -162,7 +162,8 @@ def test_a_loop_of_calls_is_reused_whole(
     for number in range(4):
         now = renderer.render(asking(*messages, tools=(WEATHER,)))
         assert now.reusable_tokens is None
-        assert len(now.boundaries) == len(messages)
+        # The tools, and each message.
+        assert len(now.boundaries) == 1 + len(messages)
         if before is not None:
             assert now.tokens[: len(before.tokens)] == before.tokens
         before = now

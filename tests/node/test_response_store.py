@@ -55,6 +55,14 @@ def test_what_was_put_comes_back_also_after_a_restart(tmp_path: Path) -> None:
         store.close()
 
 
+def test_a_response_keeps_the_head_of_its_chain(store: ResponseFile) -> None:
+    for name, head in (("a", 1), ("b", 2**64 - 1), ("c", 0)):
+        store.put(response(name), "router/key", head)
+        assert store.chain_head(f"resp_{name}", "router/key") == head
+    assert store.chain_head("resp_a", "router/other") == 0
+    assert store.chain_head("resp_x", "router/key") == 0
+
+
 def test_an_id_that_is_taken_is_not_taken_again(store: ResponseFile) -> None:
     assert not store.has("resp_a")
     store.put(response("a"), "router/key")

@@ -6,10 +6,22 @@ owns in memory goes through `RadixIndex`, which therefore always knows the bytes
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import numpy as np
 
 from node.engine.cache.parts import Snapshot, Span, Tokens
+
+_TOKEN_BITS = 32
+
+
+def salt_number(salt: str) -> int:
+    """What parts the entries of a salt from all others; 0 for none, and else 63 bits, as SQLite
+    holds them."""
+    if not salt:
+        return 0
+    digest = blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 | 1
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +57,10 @@ class Node:
     key: Tokens
     begin: int
     """Tokens of the prompt before `key`."""
+    salt: int = 0
+    """Of an entry that begins a prompt; 0 for all others, which follow one."""
     children: dict[int, "Node"] = field(default_factory=dict)
-    """By the first token of their keys."""
+    """By `branch`."""
     span: Span | None = None
     snapshot: Snapshot | None = None
     file: File | None = None
@@ -71,6 +85,11 @@ class Node:
     @property
     def end(self) -> int:
         return self.begin + len(self.key)
+
+    @property
+    def branch(self) -> int:
+        """Which of its parent's children it is: the first token tells, and the salt."""
+        return branch_of(self.salt, self.key)
 
     @property
     def resident(self) -> bool:
@@ -201,7 +220,7 @@ class RadixIndex:
     def leaving_snapshot_bytes(self) -> int:
         return sum(node.snapshot_bytes for node in self.leaving if node.snapshot_leaving)
 
-    def walk(self, tokens: Tokens) -> Walk:
+    def walk(self, tokens: Tokens, salt: int = 0) -> Walk:
         """Follows the tokens down the tree, each compared once."""
         path: list[Node] = []
         node = self.root
@@ -210,7 +229,7 @@ class RadixIndex:
         tokens = np.ascontiguousarray(tokens, np.int32)
         data = tokens.tobytes()
         while at < len(tokens):
-            child = node.children.get(int(tokens[at]))
+            child = node.children.get(branch_of(0 if at else salt, tokens[at : at + 1]))
             if child is None:
                 break
             path.append(child)
@@ -221,13 +240,14 @@ class RadixIndex:
             node = child
         return Walk(path, at)
 
-    def add(self, parent: Node, key: Tokens, now_s: float) -> Node:
+    def add(self, parent: Node, key: Tokens, now_s: float, salt: int = 0) -> Node:
         """A new node that owns nothing yet. The key is copied."""
         node = Node(
             entry=self._next_entry(), parent=parent, key=np.array(key, np.int32), begin=parent.end
         )
+        node.salt = salt if parent is self.root else 0
         node.used_s = now_s
-        parent.children[int(key[0])] = node
+        parent.children[node.branch] = node
         self.size += 1
         return node
 
@@ -239,6 +259,7 @@ class RadixIndex:
         upper = Node(
             entry=self._next_entry(), parent=parent, key=node.key[:at_tokens], begin=node.begin
         )
+        upper.salt, node.salt = node.salt, 0
         upper.used_s = node.used_s
         upper.holds, upper.pinned, upper.wanted = node.holds, node.pinned, node.wanted
         upper.resident_below = node.resident_below + node.resident
@@ -250,8 +271,8 @@ class RadixIndex:
         node.key = node.key[at_tokens:]
         node.begin += at_tokens
         node.parent = upper
-        parent.children[int(upper.key[0])] = upper
-        upper.children[int(node.key[0])] = node
+        parent.children[upper.branch] = upper
+        upper.children[node.branch] = node
         self.size += 1
         return upper
 
@@ -271,7 +292,7 @@ class RadixIndex:
     def unlink(self, node: Node) -> None:
         """Takes a node without children, memory or files out of the tree."""
         assert node.parent is not None and not node.children and not node.resident
-        del node.parent.children[int(node.key[0])]
+        del node.parent.children[node.branch]
         node.removed = True
         self.size -= 1
 
@@ -340,6 +361,11 @@ class RadixIndex:
             del self.resident[node]
             for ancestor in node.ancestors():
                 ancestor.resident_below -= 1
+
+
+def branch_of(salt: int, tokens: Tokens) -> int:
+    """What leads to the child that goes on with the tokens, for a prompt of that salt."""
+    return salt << _TOKEN_BITS | int(tokens[0])
 
 
 def _shared(key: Tokens, tokens: Tokens) -> int:

@@ -39,11 +39,11 @@ class Journal:
 
     def note_usable(self, node: Node, uid: str = "") -> None:
         """A snapshot came to a node or went: says again where this entry is, and those below that
-        depend on it, with the tokens that are usable now."""
+        depend on it, with the tokens that are usable now. Only this one is the request's."""
         if not self._needs_snapshot:
             return
         nodes = [node]
         for each in nodes:
             where = CacheEventKind.SPILLED if each.span is None else CacheEventKind.STORED
-            self.note(where, each, uid)
+            self.note(where, each, uid if each is node else "")
             nodes.extend(child for child in each.children.values() if not child.has_snapshot)

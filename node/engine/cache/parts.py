@@ -71,10 +71,15 @@ class DiskEntry:
     """The span file that it continues; 0 for none."""
     parent_tokens: int
     """How many tokens of the parent's span come before this entry's; all of them unless the
-    parent's span was split since."""
+    parent's span was split since. Without a parent, the number of the prompt's salt."""
     tokens: Tokens
     """Of a span, its own."""
     nbytes: int
+
+    @property
+    def salt(self) -> int:
+        """Of an entry that begins a prompt."""
+        return 0 if self.parent_file else self.parent_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class Hit:
 
 
 class PrefixCache:
-    """All calls come from one thread and return at once. `clock` gives monotonic seconds."""
+    """All calls come from one thread and return at once. `clock` gives monotonic seconds. Prompts
+    of different salts, as `salt_number` has them, share nothing."""
 
     def __init__(
         self, config: CacheConfig, tier: DiskTier | None, clock: Callable[[], float]
@@ -126,9 +127,9 @@ class PrefixCache:
 
     # --- reuse -----------------------------------------------------------------------------
 
-    def match(self, tokens: Tokens, limit_tokens: int) -> Hit:
+    def match(self, tokens: Tokens, limit_tokens: int, salt: int = 0) -> Hit:
         """The longest usable beginning of a prompt, of at most `limit_tokens`. Changes nothing."""
-        walk = self._index.walk(tokens[: max(limit_tokens, 0)])
+        walk = self._index.walk(tokens[: max(limit_tokens, 0)], salt)
         node = disk_node = self._index.root
         hit_tokens = disk_tokens = disk_bytes = 0
         files: dict[File, int] = {}
@@ -214,32 +215,37 @@ class PrefixCache:
     # --- storing ---------------------------------------------------------------------------
 
     def store(
-        self, tokens: Tokens, capture: Capture, snapshot: NewSnapshot | None, uid: str
+        self,
+        tokens: Tokens,
+        capture: Capture,
+        snapshot: NewSnapshot | None,
+        uid: str,
+        salt: int = 0,
     ) -> int:
         """Keeps what was computed for `tokens`, all of them, as far as it is not in memory yet.
         `snapshot` is kept at their end unless there is one. How many of the tokens are covered in
         memory: all, or fewer where there is no room, and then nothing was stored."""
-        walk = self._index.walk(tokens)
+        walk = self._index.walk(tokens, salt)
         if self._storing and len(tokens) > 0:
             if walk.ends_at_snapshot(len(tokens)):
                 snapshot = None
             if self._make_room_to_store(walk, len(tokens), snapshot):
-                self._store(walk, tokens, capture, snapshot, uid)
+                self._store(walk, tokens, capture, snapshot, uid, salt)
                 self._budget.fit()
                 self._budget.spill_ahead()
-                walk = self._index.walk(tokens)
+                walk = self._index.walk(tokens, salt)
         return walk.covered
 
-    def pin(self, tokens: Tokens) -> int:
+    def pin(self, tokens: Tokens, salt: int = 0) -> int:
         """Never evicts what is stored for the tokens, until `clear`, if all of them are in memory.
         How many are."""
-        walk = self._index.walk(tokens)
+        walk = self._index.walk(tokens, salt)
         if walk.covered < len(tokens):
             return walk.covered
         if walk.diverging is not None:
             # What comes after the tokens may go.
             self._split(walk.diverging, walk.shared - walk.diverging.begin)
-            walk = self._index.walk(tokens)
+            walk = self._index.walk(tokens, salt)
         for node in walk.path:
             node.pinned = True
             self._index.leave(node, span=False, snapshot=False)
@@ -258,8 +264,7 @@ class PrefixCache:
         self._budget.fit()
 
     def evict(self, nbytes: int) -> int:
-        """Frees so many bytes or more, as far as possible; how many, those included that are
-        still to be written."""
+        """Frees so many bytes or more, if possible; how many, with those still to be written."""
         return self._budget.evict(nbytes)
 
     def poll(self) -> bool:
@@ -283,8 +288,7 @@ class PrefixCache:
         for node in reversed(self._index.root.subtree()[1:]):
             self._journal.note(CacheEventKind.EVICTED, node)
             node.removed = True
-            # Parents and children refer to each other: their memory must not wait for the garbage
-            # collector.
+            # Nodes refer to each other: their memory must not wait for the garbage collector.
             node.span = node.snapshot = None
         self._index.reset()
         self._spiller.clear()
@@ -333,6 +337,7 @@ class PrefixCache:
         capture: Capture,
         snapshot: NewSnapshot | None,
         uid: str,
+        salt: int,
     ) -> None:
         path = list(walk.path)
         if walk.diverging is not None and self._must_split(walk, len(tokens), snapshot):
@@ -345,7 +350,7 @@ class PrefixCache:
             end = min(begin + edge_tokens, len(tokens))
             span = capture(begin, end)
             parent = path[-1] if path else self._index.root
-            node = self._index.add(parent, tokens[begin:end], self._clock())
+            node = self._index.add(parent, tokens[begin:end], self._clock(), salt)
             self._index.attach_span(node, span)
             path.append(node)
             new.append(node)

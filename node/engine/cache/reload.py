@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from node.engine.cache.index import Node, RadixIndex
+from node.engine.cache.index import Node, RadixIndex, branch_of
 from node.engine.cache.journal import Journal
 from node.engine.cache.parts import DiskEntry, DiskTier, EntryKind
 from node.engine.cache.spilling import Spiller
@@ -40,9 +40,10 @@ class Reload:
                 return False
             self._spiller.adopt_snapshot(point, entry.file, entry.nbytes, written=True)
             return True
-        if len(entry.tokens) == 0 or int(entry.tokens[0]) in point.children:
+        salt = entry.salt
+        if len(entry.tokens) == 0 or branch_of(salt, entry.tokens) in point.children:
             return False
-        node = self._index.add(point, entry.tokens, self._now_s)
+        node = self._index.add(point, entry.tokens, self._now_s, salt)
         self._spiller.adopt_span(node, entry.file, entry.nbytes, written=True)
         self._deepest[entry.file] = (node.begin, node)
         return True

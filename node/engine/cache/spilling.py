@@ -85,9 +85,10 @@ class Spiller:
         if self._tier is None or node.span is None:
             return False
         assert node.parent is not None
-        number = self._tier.write(
-            EntryKind.SPAN, _point(node.parent), node.key, node.span.tensors()
-        )
+        point = _point(node.parent)
+        if node.parent.parent is None:
+            point = 0, node.salt
+        number = self._tier.write(EntryKind.SPAN, point, node.key, node.span.tensors())
         if number is None:
             return False
         self.queued_bytes += node.span.nbytes

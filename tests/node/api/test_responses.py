@@ -128,10 +128,10 @@ async def test_a_response_that_is_deleted_on_its_way_into_the_store_is_gone(
     putting, deleting, go = asyncio.Event(), asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slow_put(self: ResponseFile, response: StoredResponse, origin: str) -> None:
+    def slow_put(self: ResponseFile, response: StoredResponse, origin: str, head: int) -> None:
         loop.call_soon_threadsafe(putting.set)
         assert go.wait(WAIT_S)
-        put(self, response, origin)
+        put(self, response, origin, head)
 
     async def told_delete(self: ResponseStore, response_id: str, origin: str = "") -> bool:
         deleting.set()

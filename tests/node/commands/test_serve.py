@@ -28,6 +28,7 @@ from node.commands.serve import (
     url_of,
 )
 from node.errors import StartError
+from node.protocol.messages import PROTOCOL_VERSION
 from node.settings import Settings
 
 WAIT_S = 30
@@ -82,7 +83,9 @@ def test_serves_prints_its_token_once_and_ends_with_its_parent(tmp_path: Path) -
             assert answer.status_code == 200
             assert answer.json()["usage"]["completion_tokens"] == 32
             assert len(client.get("/scripted").json()["records"]) == 1
-            with client.stream("GET", "/fleet/events", headers={"x-fleet-protocol": "1"}) as events:
+            with client.stream(
+                "GET", "/fleet/events", headers={"x-fleet-protocol": str(PROTOCOL_VERSION)}
+            ) as events:
                 # An event stream must not hold the shutdown up.
                 assert events.status_code == 200
                 assert process.stdin is not None
@@ -197,7 +200,7 @@ def test_a_client_that_does_not_read_is_no_traceback(tmp_path: Path) -> None:
 
 def client_of(url: str, home: Path) -> httpx.Client:
     token = (home / "token").read_text().strip()
-    headers = {"authorization": f"Bearer {token}", "x-fleet-protocol": "1"}
+    headers = {"authorization": f"Bearer {token}", "x-fleet-protocol": str(PROTOCOL_VERSION)}
     return httpx.Client(base_url=url, headers=headers, timeout=WAIT_S, trust_env=False)
 
 

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from node.dialects.responses_tools import model_name, read_choice, read_tool_set
+from node.dialects.responses_tools import read_choice, read_tool_set
 from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
 from node.errors import BadRequest, Unsupported
+from node.protocol.canonical import model_name
 
 
 def function(name: str = "f", **more: Any) -> dict[str, Any]:

@@ -231,6 +231,15 @@ def test_the_cache_forgets_the_least_recently_used_prompt() -> None:
     assert cached(engine, (4,) * 7) == 0, "larger than the cache"
 
 
+def test_prompts_of_other_salts_are_not_reused() -> None:
+    engine = make(Script(cache=ScriptedCache(capacity_tokens=50)))
+    usages = [
+        run(engine, GenerateRequest("r", (1, 2, 3), 1, salt=salt))[-1].usage
+        for salt in ("one", "two", "", "one")
+    ]
+    assert [usage.cached_tokens for usage in usages if usage is not None] == [0, 0, 0, 2]
+
+
 def kinds(engine: ScriptedEngine) -> list[tuple[str, int]]:
     return [(event.kind.value, event.entry) for event in engine.take_cache_events()]
 

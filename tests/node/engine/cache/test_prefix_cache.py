@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from node.engine.cache.index import salt_number
 from node.engine.cache.parts import Tokens
 from node.engine.cache.prefix_cache import Hit, PrefixCache
 from node.types import CacheEvent, CacheEventKind
@@ -10,6 +11,7 @@ from tests.node.engine.cache.fake_parts import (
     TOKEN_BYTES,
     FakeSnapshot,
     FakeSpan,
+    FakeTier,
     Prefix,
     capture_of,
     count,
@@ -276,3 +278,48 @@ def test_clear_forgets_pins_too() -> None:
     assert (cache.nbytes, cache.entries) == (0, 0)
     store(cache, count(1, 11))
     assert store(cache, count(50, 60)) == 10
+
+
+# --- salts -----------------------------------------------------------------------------------
+
+
+def _store_salted(cache: PrefixCache, tokens: Tokens, salt: int) -> None:
+    cache.store(tokens, capture_of(tokens), None, "r1", salt)
+
+
+def test_prompts_of_other_salts_share_nothing() -> None:
+    cache = _cache()
+    one, two = salt_number("one"), salt_number("two")
+    _store_salted(cache, count(1, 10), one)
+    tokens = count(1, 10)
+    assert [cache.match(tokens, 9, salt).tokens for salt in (one, two, 0)] == [9, 0, 0]
+    store(cache, count(1, 10))
+    _store_salted(cache, np.concatenate([count(1, 5), count(50, 60)]), one)
+    assert [cache.match(tokens, 9, salt).tokens for salt in (one, two, 0)] == [9, 0, 9]
+    assert cache.pin(count(1, 10), one) == 9 and cache.pin(count(1, 10), two) == 0
+    cache.evict(cache.nbytes)
+    # What is pinned stays, and only that.
+    assert [cache.match(tokens, 9, salt).tokens for salt in (one, two, 0)] == [9, 0, 0]
+
+
+def test_salts_stay_apart_through_a_restart_from_disk() -> None:
+    tier = FakeTier()
+    config = make_config(edge_tokens=4)
+    cache = PrefixCache(config, tier, FakeClock())
+    one, two, prompt = salt_number("one"), salt_number("two"), count(1, 10)
+    _store_salted(cache, prompt, one)
+    _store_salted(cache, np.concatenate([count(1, 7), count(50, 60)]), one)
+    while cache.flush():
+        tier.finish()
+        cache.poll()
+    again = PrefixCache(config, tier.restarted(), FakeClock())
+    assert [again.match(prompt, 9, salt).disk_tokens for salt in (one, two, 0)] == [9, 0, 0]
+
+
+def test_only_the_entry_of_the_request_names_it_where_a_snapshot_came_to_it() -> None:
+    cache = _cache(needs_snapshot=True)
+    store(cache, count(1, 11), snapshot=True, uid="long")
+    cache.events()
+    store(cache, count(1, 6), snapshot=True, uid="short")
+    named = [event.end_tokens for event in cache.events() if event.uid == "short"]
+    assert named == [5]

@@ -1,0 +1,120 @@
+"""What routers are told of the prefixes that this node's engines hold."""
+
+import asyncio
+import itertools
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from node.agent.events import EventHub
+from node.cache_watch import CacheWatch
+from node.positions import bind
+from node.prefix_digest import PrefixDigest
+from node.prompt import Prompt
+from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
+from node.protocol.prefix import Chain
+from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
+from node.types import CacheEvent, Loaded
+
+GATHER_S = 0.02
+"""How long changes are gathered."""
+THREAD_POSITIONS = 128
+"""A chain with more of them is bound to tokens in a thread, so that it stalls no stream."""
+
+
+@dataclass(slots=True, eq=False)
+class _Told:
+    """One loaded model."""
+
+    model: str
+    epoch: int
+    digest: PrefixDigest
+    seq: int = 0
+    timer: asyncio.TimerHandle | None = None
+    """Until its changes are told."""
+
+
+class PrefixFeed(CacheWatch):
+    """The digests of all loaded models, and their events."""
+
+    def __init__(self, hub: EventHub) -> None:
+        self._hub = hub
+        self._epochs = itertools.count(1)
+        self._models: dict[str, _Told] = {}
+
+    def digest(self, model: str) -> PrefixDigest | None:
+        """None for a model that is not loaded. Who changes it calls `changed` after."""
+        told = self._models.get(model)
+        return None if told is None else told.digest
+
+    def changed(self, digest: PrefixDigest) -> None:
+        """Has the changes told soon, unless its engine has ended."""
+        told = next((each for each in self._models.values() if each.digest is digest), None)
+        if told is None or told.timer is not None or not digest.has_changes:
+            return
+        if not self._hub.is_watched:
+            # Whoever comes later begins with a snapshot.
+            digest.drop_changes()
+            return
+        told.timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell, told)
+
+    def pieces(self) -> Iterator[PrefixSnapshot]:
+        """The snapshots of all models as they are now, for one who is told of all changes from now
+        on. Each piece is made when it is asked for: what changed meanwhile is told after all."""
+        now = [(told, told.seq, told.digest.hashes()) for told in self._models.values()]
+        return (piece for told, seq, hashes in now for piece in _snapshot(told, seq, hashes))
+
+    def close(self) -> None:
+        """Tells nothing more."""
+        for told in self._models.values():
+            _stop(told)
+        self._models.clear()
+
+    # --- engines -----------------------------------------------------------------------------
+
+    def on_loaded(self, model: str, info: Loaded) -> None:
+        digest = PrefixDigest(snapshot_only=info.snapshot_only)
+        self._models[model] = _Told(model, next(self._epochs), digest)
+
+    def on_cache_events(self, model: str, events: tuple[CacheEvent, ...]) -> None:
+        if (told := self._models.get(model)) is not None:
+            told.digest.on_events(events)
+            self.changed(told.digest)
+
+    def on_gone(self, model: str) -> None:
+        if (told := self._models.pop(model, None)) is not None:
+            _stop(told)
+            self._hub.publish(PrefixGone(model, told.epoch))
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _tell(self, told: _Told) -> None:
+        changed, removed = told.digest.take_changes(MAX_ENTRIES)
+        told.seq += 1
+        packed = pack_entries(changed), pack_hashes(removed)
+        self._hub.publish(PrefixDelta(told.model, told.epoch, told.seq, *packed))
+        told.timer = None
+        if told.digest.has_changes:
+            # One event in a turn of the loop, so that streams go on.
+            told.timer = asyncio.get_running_loop().call_later(0.0, self._tell, told)
+
+
+async def positions_of(chain: Chain, prompt: Prompt) -> "array[int]":
+    """As `bind`."""
+    if len(chain) <= THREAD_POSITIONS:
+        return bind(chain, prompt)
+    return await asyncio.to_thread(bind, chain, prompt)
+
+
+def _stop(told: _Told) -> None:
+    if told.timer is not None:
+        told.timer.cancel()
+
+
+def _snapshot(told: _Told, seq: int, hashes: "array[int]") -> Iterator[PrefixSnapshot]:
+    """All its pieces, also where the model is gone meanwhile: that is told after them."""
+    parts = max(1, -(-len(hashes) // MAX_ENTRIES))
+    for part in range(parts):
+        piece = hashes[part * MAX_ENTRIES : (part + 1) * MAX_ENTRIES]
+        found = [entry for each in piece if (entry := told.digest.entry(each)) is not None]
+        yield PrefixSnapshot(told.model, told.epoch, seq, part, parts, pack_entries(found))

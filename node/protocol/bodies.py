@@ -1,0 +1,344 @@
+"""The items of each dialect's bodies in canonical form, and what stands before them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from node.protocol.canonical import (
+    END,
+    GAP,
+    ROLES,
+    Called,
+    Fields,
+    Parts,
+    Said,
+    Unreadable,
+    chosen,
+    message_form,
+    model_name,
+    shows_tools,
+    system_form,
+    text_form,
+    tools_form,
+    utf8,
+)
+from node.protocol.volatile import without_volatile_lines
+
+PATH_COMPLETIONS = "/v1/completions"
+PATH_RESPONSES = "/v1/responses"
+
+
+Canonical = Callable[[msgspec.Raw], bytes]
+"""From the JSON of one item to its form; nothing for what no prompt shows. Raises `Unreadable`, or
+what msgspec raises."""
+
+
+class Unit(NamedTuple):
+    """Something that stands before the first item."""
+
+    raw: msgspec.Raw
+    canonical: Canonical
+
+
+class Dialect(NamedTuple):
+    preamble: Callable[[Fields], list[Unit]]
+    items: Callable[[Fields], msgspec.Raw | None]
+    """The list of items, or what is the only one."""
+    item: Canonical
+    has_list: bool = True
+    """False: a list is an item, too."""
+
+
+class Answer(NamedTuple):
+    """What an answer says, without its reasoning, in its order."""
+
+    path: str
+    """Of the endpoint that gave it."""
+    said: Sequence[Said | Called]
+
+
+def is_list(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"["
+
+
+def answer_items(answer: Answer) -> list[bytes]:
+    """The items as which the client gives the answer back."""
+    if answer.path == PATH_COMPLETIONS:
+        return []
+    if answer.path == PATH_RESPONSES:
+        return [
+            message_form(b"a", utf8(each.text))
+            if isinstance(each, Said)
+            else message_form(b"a", b"", calls=[each])
+            for each in answer.said
+            if not isinstance(each, Said) or each.text
+        ]
+    text = "".join(each.text for each in answer.said if isinstance(each, Said))
+    calls = [each for each in answer.said if isinstance(each, Called)]
+    return [message_form(b"a", utf8(text), calls=calls)]
+
+
+# --- chat ------------------------------------------------------------------------------------
+
+
+class _Function(msgspec.Struct):
+    name: str
+    arguments: Any = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+
+
+class _ChatMessage(msgspec.Struct):
+    role: str
+    content: Parts = None
+    name: str | None = None
+    tool_calls: list[_Call] | None = None
+    function_call: _Function | None = None
+    refusal: str | None = None
+
+
+class _ChatTool(msgspec.Struct):
+    function: dict[str, Any]
+
+
+_chat_message = msgspec.json.Decoder(_ChatMessage).decode
+_chat_tools = msgspec.json.Decoder(list[_ChatTool] | None).decode
+_objects = msgspec.json.Decoder(list[dict[str, Any]] | None).decode
+
+
+def _chat_item(raw: msgspec.Raw) -> bytes:
+    message = _chat_message(raw)
+    role = ROLES.get(message.role)
+    if role is None:
+        raise Unreadable
+    if role in b"sd":
+        return system_form(role, message.content, GAP)
+    # Parts of what the model said go together as it said them.
+    text = text_form(message.content, b"" if role == b"a" else GAP)
+    if role != b"a":
+        return message_form(role, text, name=message.name)
+    functions = [call.function for call in message.tool_calls or ()]
+    if message.function_call is not None:
+        functions.append(message.function_call)
+    calls = [Called(function.name, function.arguments) for function in functions]
+    return message_form(role, text + utf8(message.refusal or ""), name=message.name, calls=calls)
+
+
+def _chat_preamble(fields: Fields) -> list[Unit]:
+    units = []
+    if "tools" in fields and shows_tools(fields):
+        units.append(Unit(fields["tools"], _tools_of_chat))
+    if "functions" in fields and shows_tools(fields, "function_call"):
+        units.append(Unit(fields["functions"], _functions_of_chat))
+    return units
+
+
+def _tools_of_chat(raw: msgspec.Raw) -> bytes:
+    return tools_form(
+        chosen(tool.function, parameters="parameters") for tool in _chat_tools(raw) or ()
+    )
+
+
+def _functions_of_chat(raw: msgspec.Raw) -> bytes:
+    return tools_form(chosen(function, parameters="parameters") for function in _objects(raw) or ())
+
+
+def _messages(fields: Fields) -> msgspec.Raw:
+    messages = fields.get("messages")
+    if messages is None or not is_list(messages):
+        raise Unreadable
+    return messages
+
+
+# --- completions -----------------------------------------------------------------------------
+
+_prompt = msgspec.json.Decoder(str | list[int | str | list[int]]).decode
+
+
+def _prompts(fields: Fields) -> msgspec.Raw:
+    prompt = fields.get("prompt")
+    if prompt is None:
+        raise Unreadable
+    return prompt
+
+
+def _completion_item(raw: msgspec.Raw) -> bytes:
+    """A text, or token ids of four bytes each."""
+    prompt: Any = _prompt(raw)
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return b"p" + utf8(prompt) + END
+    try:
+        return b"i" + b"".join(number.to_bytes(4, "little") for number in prompt)
+    except (AttributeError, OverflowError):
+        raise Unreadable from None
+
+
+# --- Anthropic -------------------------------------------------------------------------------
+
+
+class _Turn(msgspec.Struct):
+    role: str
+    content: Parts = None
+    clear_at: str | None = None
+
+
+_turn = msgspec.json.Decoder(_Turn).decode
+_parts = msgspec.json.Decoder(Parts).decode
+
+
+def _anthropic_item(raw: msgspec.Raw) -> bytes:
+    turn = _turn(raw)
+    content = turn.content
+    if turn.role == "system":
+        return _system_prompt(content, b"K" + END if turn.clear_at else b"")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+    if turn.role == "user":
+        return _user(blocks)
+    if turn.role != "assistant":
+        raise Unreadable
+    calls = [
+        Called(block["name"], block.get("input"))
+        for block in blocks
+        if block.get("type") == "tool_use" and isinstance(block.get("name"), str)
+    ]
+    kept = [
+        block
+        for block in blocks
+        if block.get("type") not in ("tool_use", "thinking", "redacted_thinking")
+    ]
+    return message_form(b"a", text_form(kept, b""), calls=calls)
+
+
+def _user(blocks: Sequence[Mapping[str, Any]]) -> bytes:
+    """The results before the text, as the prompt shows them."""
+    pieces = [_result(block) for block in blocks if block.get("type") == "tool_result"]
+    rest = [dict(block) for block in blocks if block.get("type") != "tool_result"]
+    text = text_form(rest, b"\n")
+    return b"".join([*pieces, message_form(b"u", text)] if text or not pieces else pieces)
+
+
+def _result(block: Mapping[str, Any]) -> bytes:
+    content = block.get("content")
+    if not isinstance(content, str | list | None):
+        raise Unreadable
+    made = message_form(b"t", text_form(content, b"\n"))
+    return made + b"E" if block.get("is_error") else made
+
+
+def _anthropic_preamble(fields: Fields) -> list[Unit]:
+    units = []
+    if "tools" in fields and shows_tools(fields):
+        units.append(Unit(fields["tools"], _tools_of_anthropic))
+    if "system" in fields:
+        units.append(Unit(fields["system"], _system_of_anthropic))
+    return units
+
+
+def _system_prompt(content: Parts, more: bytes = b"") -> bytes:
+    text = text_form(content, b"\n", without_volatile_lines)
+    return message_form(b"s", text) + more if text else b""
+
+
+def _system_of_anthropic(raw: msgspec.Raw) -> bytes:
+    return _system_prompt(_parts(raw))
+
+
+def _tools_of_anthropic(raw: msgspec.Raw) -> bytes:
+    names = {"parameters": "input_schema", "input_examples": "input_examples"}
+    return tools_form(chosen(tool, **names) for tool in _objects(raw) or ())
+
+
+# --- responses -------------------------------------------------------------------------------
+
+
+class _Item(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    role: str | None = None
+    content: Parts = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    output: Parts = None
+
+
+_item = msgspec.json.Decoder(str | _Item).decode
+_instructions = msgspec.json.Decoder(str | None).decode
+
+
+def _inputs(fields: Fields) -> msgspec.Raw | None:
+    """A text is one item. What goes on from a response may have none."""
+    raw = fields.get("input")
+    if raw is not None and bytes(memoryview(raw)[:4]) != b"null":
+        return raw
+    if "previous_response_id" not in fields:
+        raise Unreadable
+    return None
+
+
+def _response_item(raw: msgspec.Raw) -> bytes:
+    item = _item(raw)
+    if isinstance(item, str):
+        return message_form(b"u", utf8(item))
+    kind = item.type or ("message" if item.role else "item_reference" if item.id else None)
+    if kind == "message":
+        return _response_message(item)
+    if kind == "function_call" and item.name:
+        call = Called(model_name(item.name, item.namespace), item.arguments)
+        return message_form(b"a", b"", calls=[call])
+    if kind == "function_call_output":
+        return message_form(b"t", text_form(item.output, GAP))
+    if kind == "item_reference" and item.id:
+        return b"R" + utf8(item.id) + END
+    if kind == "reasoning":
+        return b""
+    raise Unreadable
+
+
+def _response_message(item: _Item) -> bytes:
+    role = ROLES.get(item.role or "")
+    if role is None:
+        raise Unreadable
+    if role in b"sd":
+        return system_form(role, item.content, GAP)
+    text = text_form(item.content, b"" if role == b"a" else GAP)
+    return message_form(role, text) if text or role != b"a" else b""
+
+
+def _responses_preamble(fields: Fields) -> list[Unit]:
+    units = []
+    if "tools" in fields and shows_tools(fields):
+        units.append(Unit(fields["tools"], _tools_of_responses))
+    if "instructions" in fields:
+        units.append(Unit(fields["instructions"], _instructions_of_responses))
+    return units
+
+
+def _instructions_of_responses(raw: msgspec.Raw) -> bytes:
+    text = _instructions(raw)
+    return system_form(b"s", text, GAP) if text else b""
+
+
+def _tools_of_responses(raw: msgspec.Raw) -> bytes:
+    return tools_form(_response_tool(tool) for tool in _objects(raw) or ())
+
+
+def _response_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    inner = tool.get("tools")
+    if tool.get("type") == "namespace" and isinstance(inner, list):
+        return {**chosen(tool), "tools": [_response_tool(each) for each in inner]}
+    return chosen(tool, parameters="parameters", output_schema="output_schema")
+
+
+DIALECTS: Mapping[str, Dialect] = {
+    "/v1/chat/completions": Dialect(_chat_preamble, _messages, _chat_item),
+    PATH_COMPLETIONS: Dialect(lambda _fields: [], _prompts, _completion_item, has_list=False),
+    "/v1/messages": Dialect(_anthropic_preamble, _messages, _anthropic_item),
+    PATH_RESPONSES: Dialect(_responses_preamble, _inputs, _response_item),
+}
+"""By path; those that prefill nothing are not there."""

@@ -1,0 +1,169 @@
+"""Bodies of all dialects in one form of bytes: the same where a prompt shows the same.
+
+A message is its role, its text, and what else it says, each ended by a byte that no UTF-8 text
+holds, so that no two messages have one form. Ids, reasoning and marks of caching are left out, and
+so are volatile lines of system prompts.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from node.protocol.media import media_digest
+from node.protocol.volatile import without_volatile_lines
+
+Fields = dict[str, msgspec.Raw]
+"""A body's top-level fields, undecoded."""
+
+PLAIN_NAMESPACE = "functions"
+"""Its functions are known to the model by their own names, as those of no namespace are."""
+
+_FORMAT = 1
+"""Grows with every change of the form, so that chains of two versions have nothing in common."""
+END, GAP, _MEDIA = b"\xff", b"\xfe", b"\xfd"
+_JOINT = "__"
+ROLES: Mapping[str, bytes] = {
+    "system": b"s",
+    "developer": b"d",
+    "user": b"u",
+    "assistant": b"a",
+    "tool": b"t",
+    "function": b"t",
+}
+_TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal")
+"""Types of parts that are text."""
+
+Parts = str | list[dict[str, Any]] | None
+_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Unreadable(ValueError):
+    """What no endpoint takes."""
+
+
+class Said(NamedTuple):
+    """A run of an answer's text."""
+
+    text: str
+
+
+class Called(NamedTuple):
+    """A call that an answer makes."""
+
+    name: str
+    """As the model knows the function."""
+    arguments: object
+    """JSON text of an object; a client may give the object itself."""
+
+
+def model_name(name: str, namespace: object = None) -> str:
+    """The name by which the model knows a function."""
+    if not isinstance(namespace, str) or namespace in ("", PLAIN_NAMESPACE):
+        return name
+    return namespace + name if namespace.endswith(_JOINT) else namespace + _JOINT + name
+
+
+def seed(fields: Fields, model: str, salt: str) -> bytes:
+    """What parts prompts from their first token on."""
+    given = {name: _decode(fields[name]) for name in _OPTIONS if name in fields}
+    thinks, thinking = given.get("enable_thinking"), given.get("thinking")
+    if thinks is None and isinstance(thinking, dict):
+        thinks = thinking.get("type") != "disabled"
+    effort = given.get("reasoning_effort")
+    for name in ("reasoning", "output_config"):
+        owner = given.get(name)
+        if effort is None and isinstance(owner, dict):
+            effort = owner.get("effort")
+    if effort == "none":
+        thinks, effort = False, None
+    variables = given.get("chat_template_kwargs") or {}
+    return _encode_sorted([_FORMAT, model, salt, thinks, effort, variables])
+
+
+_OPTIONS = (
+    "enable_thinking",
+    "thinking",
+    "reasoning_effort",
+    "reasoning",
+    "output_config",
+    "chat_template_kwargs",
+)
+
+
+# --- the form --------------------------------------------------------------------------------
+
+
+def message_form(
+    role: bytes, text: bytes, *, name: str | None = None, calls: Iterable[Called] = ()
+) -> bytes:
+    """The text comes first, so that one of a longer text begins alike."""
+    pieces = [role, text, END]
+    if name:
+        pieces += (b"N", utf8(name), END)
+    for call in calls:
+        pieces += (b"C", utf8(call.name), END, _arguments(call.arguments), END)
+    return b"".join(pieces)
+
+
+def utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _arguments(given: object) -> bytes:
+    """As the template reads them: an object, or text as its only value."""
+    if isinstance(given, str):
+        try:
+            read = _decode(given.strip() or "{}")
+            return _encode_sorted(read if isinstance(read, dict) else {"arguments": given})
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return utf8(given)
+    return _encode_sorted({} if given is None else given)
+
+
+def text_form(content: Parts, gap: bytes, clean: Callable[[str], str] = str) -> bytes:
+    """The text of a content, its parts with `gap` between them."""
+    if content is None or isinstance(content, str):
+        return utf8(clean(content or ""))
+    return gap.join(filter(None, (_part(part, clean) for part in content)))
+
+
+def _part(part: Mapping[str, Any], clean: Callable[[str], str]) -> bytes:
+    kind = part.get("type")
+    if kind in _TEXTS:
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if not isinstance(text, str):
+            raise Unreadable
+        return utf8(clean(text))
+    source = part.get("source")
+    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
+        texts = (part.get("title"), part.get("context"), source.get("data"))
+        return utf8("\n".join(str(text) for text in texts if text))
+    digest = media_digest(part)
+    if not isinstance(kind, str) or digest is None:
+        raise Unreadable
+    return _MEDIA + utf8(kind) + b":" + digest
+
+
+def system_form(role: bytes, content: Parts, gap: bytes) -> bytes:
+    """Nothing where nothing is left of it."""
+    text = text_form(content, gap, without_volatile_lines)
+    return message_form(role, text) if text or not content else b""
+
+
+def tools_form(functions: Iterable[Mapping[str, Any]]) -> bytes:
+    return b"".join(b"T" + _encode_sorted(function) + END for function in functions)
+
+
+def chosen(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
+    """What the model is shown of a tool: its fields by our names, and under which it has them."""
+    names = {"name": "name", "description": "description", "strict": "strict", **names}
+    return {ours: given[its] for ours, its in names.items() if given.get(its) is not None}
+
+
+def shows_tools(fields: Fields, choice: str = "tool_choice") -> bool:
+    """Whether the model is shown tools."""
+    value = _decode(fields[choice]) if choice in fields else None
+    kind = value.get("type") if isinstance(value, dict) else value
+    return kind != "none"

@@ -1,0 +1,72 @@
+"""What a node tells of the prefixes that it holds: packed entries, in snapshots and deltas."""
+
+import sys
+from array import array
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+MAX_ENTRIES = 4096
+"""Of one event, so that none holds a loop for long."""
+
+
+class Tier(IntEnum):
+    MEMORY = 0
+    DISK = 1
+    """To be read back before use."""
+
+
+class Entry(NamedTuple):
+    """A position of a prefix chain that a node can go on from."""
+
+    hash: int
+    usable_tokens: int
+    """How many tokens of a prompt that goes through this position need not be computed."""
+    tier: Tier
+
+
+def pack_entries(entries: Iterable[Entry]) -> bytes:
+    """All hashes as 64-bit integers, then as many 32-bit ones: `usable_tokens * 2 + tier`, little
+    endian."""
+    hashes, values = array("Q"), array("I")
+    for entry in entries:
+        hashes.append(entry.hash)
+        values.append(entry.usable_tokens << 1 | entry.tier)
+    return _little(hashes) + _little(values)
+
+
+def unpack_entries(packed: bytes) -> "tuple[array[int], array[int]]":
+    """The hashes, and for each `usable_tokens * 2 + tier`. Raises `ValueError` for another
+    length."""
+    count, rest = divmod(len(packed), 12)
+    if rest:
+        raise ValueError("packed prefix entries have 12 bytes each")
+    hashes, values = array("Q"), array("I")
+    hashes.frombytes(packed[: 8 * count])
+    values.frombytes(packed[8 * count :])
+    if sys.byteorder == "big":
+        hashes.byteswap()
+        values.byteswap()
+    return hashes, values
+
+
+def pack_hashes(hashes: Iterable[int]) -> bytes:
+    return _little(array("Q", hashes))
+
+
+def unpack_hashes(packed: bytes) -> "array[int]":
+    """Raises `ValueError` for another length."""
+    if len(packed) % 8:
+        raise ValueError("packed hashes have 8 bytes each")
+    hashes = array("Q")
+    hashes.frombytes(packed)
+    if sys.byteorder == "big":
+        hashes.byteswap()
+    return hashes
+
+
+def _little(numbers: "array[int]") -> bytes:
+    if sys.byteorder == "big":
+        numbers = numbers[:]
+        numbers.byteswap()
+    return numbers.tobytes()

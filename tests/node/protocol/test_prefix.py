@@ -1,0 +1,402 @@
+"""Prefix chains: what keeps them, what parts them."""
+
+import base64
+import json
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from node.protocol.chain_memo import MOST_MADE
+from node.protocol.prefix import PIECE_BYTES, Answer, Called, Chain, Chainer, Said, answered
+from node.protocol.prefix import read_fields as fields_of
+from tests.node.protocol.bodies import (
+    ANSWER,
+    CHAT,
+    COMPLETIONS,
+    CONVERSATION,
+    DIALECTS,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    Spelling,
+    Turn,
+    answer_of,
+    body,
+    chain_of,
+    shuffled,
+)
+
+BILLING = "x-anthropic-billing-header: cc_version=1; cch=4ab;\n"
+HELLO = [Turn("hello")]
+
+each_dialect = pytest.mark.parametrize("path", DIALECTS)
+few = settings(max_examples=40, deadline=None)
+
+
+def begins(longer: Chain, shorter: Chain) -> bool:
+    return longer.hashes[: len(shorter)] == shorter.hashes
+
+
+def shared(first: Chain, second: Chain) -> int:
+    pairs = zip(first.hashes, second.hashes, strict=False)
+    return next((i for i, (one, other) in enumerate(pairs) if one != other), len(first))
+
+
+@each_dialect
+@given(turns=CONVERSATION, more=CONVERSATION, system=st.just("") | TEXT)
+@few
+def test_appending_messages_keeps_every_earlier_hash(
+    path: str, turns: list[Turn], more: list[Turn], system: str
+) -> None:
+    short = chain_of(body(path, turns, system), path)
+    long = chain_of(body(path, [*turns, *more], system), path)
+    assert begins(long, short)
+    assert long.items[: len(short.items)] == short.items
+    assert long.sizes[: len(short)] == short.sizes
+    assert len(long) > len(short)
+    assert len(set(long.hashes)) == len(long)
+    assert list(long.sizes) == sorted(set(long.sizes))
+
+
+@each_dialect
+@given(turns=CONVERSATION, seed=st.integers(0, 99), system=st.just("") | TEXT)
+@few
+def test_the_order_of_keys_and_white_space_do_not_matter(
+    path: str, turns: list[Turn], seed: int, system: str
+) -> None:
+    plain = body(path, turns, system, chat_template_kwargs={"a": 1, "b": {"c": 2, "d": 3}})
+    other = shuffled(plain, random.Random(seed))
+    spaced = json.dumps(other, indent=seed % 4, separators=(" ,", " :  "), ensure_ascii=False)
+    assert chain_of(spaced.encode(), path) == chain_of(plain, path)
+
+
+@each_dialect
+@given(turns=CONVERSATION, system=st.just("") | TEXT, parts=st.booleans())
+@few
+def test_ids_reasoning_marks_of_caching_and_volatile_lines_do_not_matter(
+    path: str, turns: list[Turn], system: str, *, parts: bool
+) -> None:
+    other = Spelling("toolu", parts, reasoning=False, cached=parts, volatile=BILLING)
+    first = chain_of(body(path, turns, system), path)
+    second = chain_of(body(path, turns, system, spelling=other), path)
+    assert (first.hashes, first.preamble) == (second.hashes, second.preamble)
+
+
+@each_dialect
+@given(turns=CONVERSATION, at=st.integers(0, 9), cut=st.integers(0, 5000), system=TEXT)
+@few
+def test_a_changed_byte_changes_everything_after_it_and_nothing_before(
+    path: str, turns: list[Turn], at: int, cut: int, system: str
+) -> None:
+    users = [i for i, turn in enumerate(turns) if turn.calls is None]
+    number = users[at % len(users)]
+    text = turns[number].text
+    place = cut % len(text)
+    changed = text[:place] + ("#" if text[place] != "#" else "+") + text[place + 1 :]
+    before = chain_of(body(path, turns[:number], system), path)
+    first = chain_of(body(path, turns, system), path)
+    second = chain_of(
+        body(path, [*turns[:number], Turn(changed), *turns[number + 1 :]], system), path
+    )
+    kept = shared(first, second)
+    assert kept >= len(before)
+    assert not set(first.hashes[kept:]) & set(second.hashes[kept:])
+    # Whole pieces before the changed one are kept, and the changed one is not.
+    ahead = len(text[:place].encode())
+    begin = before.sizes[-1] if before.sizes else 0
+    assert first.sizes[kept] > begin + ahead
+    assert kept == len(before) or first.sizes[kept - 1] <= begin + 400 + ahead
+
+
+@each_dialect
+@given(turns=CONVERSATION, answer=ANSWER, system=st.just("") | TEXT)
+@few
+def test_the_answered_chain_is_that_of_the_answer_given_back(
+    path: str, turns: list[Turn], answer: Turn, system: str
+) -> None:
+    asked = [*turns, Turn("go on")]
+    longer = answered(chain_of(body(path, asked, system), path), answer_of(path, answer))
+    back = Spelling("other", parts=True)
+    following = chain_of(body(path, [*asked, answer, Turn("and")], system, spelling=back), path)
+    assert begins(following, longer)
+    assert longer.sizes == following.sizes[: len(longer)]
+    assert longer.items[-1] == len(longer)
+    assert len(longer) > len(chain_of(body(path, asked, system), path))
+
+
+@each_dialect
+@given(turns=CONVERSATION, system=st.just("") | TEXT)
+@few
+def test_a_memo_gives_what_no_memo_gives(path: str, turns: list[Turn], system: str) -> None:
+    remembers, forgets = Chainer(), Chainer(memo_bytes=2000)
+    for count in range(1, len(turns) + 1):
+        asked = body(path, turns[:count], system)
+        fresh = chain_of(asked, path)
+        for chainer in (remembers, remembers, forgets):
+            assert chain_of(asked, path, chainer) == fresh
+
+
+@each_dialect
+def test_turns_forks_and_repeats_of_long_sessions_come_out_of_the_memo_as_they_are(
+    path: str,
+) -> None:
+    chance = random.Random(2)
+    turns = [
+        Turn(f"{number} " * 300, None if number % 2 == 0 else (("read", {"path": str(number)}),))
+        for number in range(12)
+    ]
+    remembers, forgets = Chainer(), Chainer(memo_bytes=30_000)
+    for _ in range(60):
+        kept = turns[: chance.randrange(1, 12)]
+        fork = [Turn(f"fork {chance.randrange(3)} " * 200)] * chance.randrange(2)
+        asked = body(path, [*kept, *fork], "sys " * chance.choice([1, 500]))
+        text = json.dumps(asked, indent=chance.choice([None, None, 1])).encode()
+        fresh = chain_of(text, path)
+        assert chain_of(text, path, remembers) == fresh
+        assert chain_of(text, path, forgets) == fresh
+
+
+def test_the_memo_is_bounded_however_many_sessions_begin_alike() -> None:
+    chainer = Chainer()
+    for number in range(MOST_MADE + 9):
+        chain_of(body(CHAT, [Turn("same " * 1000), Turn(str(number), ())]), CHAT, chainer)
+    (family,) = chainer._memo._families.values()
+    assert len(family.made) == MOST_MADE
+
+
+@each_dialect
+def test_salt_model_and_what_the_template_is_told_part_everything(path: str) -> None:
+    asked = body(path, HELLO, "sys")
+    fields = fields_of(json.dumps(asked).encode())
+    chains = [
+        Chainer().chain(fields, path, "m"),
+        Chainer().chain(fields, path, "other"),
+        Chainer().chain(fields, path, "m", salt="s"),
+        chain_of({**asked, "enable_thinking": True}, path),
+        chain_of({**asked, "enable_thinking": False}, path),
+        chain_of({**asked, "chat_template_kwargs": {"date": "today"}}, path),
+    ]
+    every = [number for chain in chains if chain is not None for number in chain.hashes]
+    assert len(chains[0] or ()) * len(chains) == len(every) == len(set(every))
+
+
+@pytest.mark.parametrize(
+    ("path", "first", "second"),
+    [
+        (CHAT, {"enable_thinking": False}, {"thinking": {"type": "disabled"}}),
+        (CHAT, {"enable_thinking": False}, {"reasoning_effort": "none"}),
+        (CHAT, {"reasoning_effort": "low"}, {"reasoning": {"effort": "low"}}),
+        (CHAT, {"tools": []}, {"tool_choice": "none"}),
+        (CHAT, {}, {"tool_choice": "required", "temperature": 0.1, "seed": 5, "stream": False}),
+        (MESSAGES, {"enable_thinking": True}, {"thinking": {"type": "adaptive"}}),
+        (MESSAGES, {"tools": None}, {"tool_choice": {"type": "none"}}),
+        (RESPONSES, {"tools": []}, {"tool_choice": "none"}),
+        (RESPONSES, {"input": "hi"}, {"input": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+def test_two_ways_to_ask_for_the_same_prompt_have_one_chain(
+    path: str, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    turns = [Turn("hi")]
+    assert chain_of(body(path, turns, **first), path) == chain_of(body(path, turns, **second), path)
+
+
+def test_all_dialects_have_one_chain_for_one_prompt() -> None:
+    turns = [Turn("hello"), Turn("so", (("read", {"path": "x"}),)), Turn("more")]
+    chains = [chain_of(body(path, turns[:1], "sys"), path) for path in DIALECTS]
+    assert all(chain.hashes == chains[0].hashes for chain in chains)
+    # A system prompt that is a field is no item.
+    assert [(len(chain.items), chain.preamble) for chain in chains] == [(2, 1), (1, 2), (1, 2)]
+
+
+@given(text=TEXT, more=TEXT)
+@few
+def test_a_longer_message_keeps_the_cuts_inside(text: str, more: str) -> None:
+    short = chain_of(body(CHAT, [Turn(text)]), CHAT)
+    long = chain_of(body(CHAT, [Turn(text + more)]), CHAT)
+    whole = (1 + len(text.encode())) // PIECE_BYTES
+    assert begins(long, short) == (more == "")
+    assert shared(short, long) >= short.preamble + whole
+
+
+def said(role: str, content: object, **fields: object) -> bytes:
+    return json.dumps({"messages": [{"role": role, "content": content, **fields}]}).encode()
+
+
+def call(arguments: object) -> bytes:
+    function = {"name": "f", "arguments": arguments}
+    return said("assistant", None, tool_calls=[{"function": function}])
+
+
+def image(url: str) -> bytes:
+    return said("user", [{"type": "image_url", "image_url": {"url": url}}])
+
+
+def data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (said("user", "a"), said("user", [{"type": "text", "text": "a"}])),
+        (said("assistant", "ab"), said("assistant", [{"type": "text", "text": x} for x in "ab"])),
+        (said("assistant", "no"), said("assistant", None, refusal="no")),
+        (said("system", "a\n"), said("system", "x-anthropic-billing-header: 1\na\n")),
+        (said("tool", "a", tool_call_id="1"), said("tool", "a", tool_call_id="2")),
+        (call('{"a": 1, "b": 2}'), call('{"b":2,"a":1}')),
+        (call('{"a": 1}'), call({"a": 1})),
+        (call(""), call("{}")),
+        (call("{}"), call(None)),
+        (image(data_url(b"pixels")), image(data_url(b"pixels", "image/webp"))),
+        (image(data_url(b"pixels")), image("data:image/png,pixels")),
+    ],
+)
+def test_these_are_the_same(first: bytes, second: bytes) -> None:
+    assert chain_of(first, CHAT) == chain_of(second, CHAT)
+
+
+PAIRS = [
+    (said("user", "a"), said("assistant", "a")),
+    (said("system", "a"), said("developer", "a")),
+    (said("user", "a"), said("user", "a", name="bob")),
+    (said("user", "aNbob"), said("user", "a", name="bob")),
+    (said("user", "ab"), said("user", [{"type": "text", "text": each} for each in "ab"])),
+    (said("user", "x-anthropic-billing-header: 1"), said("user", "x-anthropic-billing-header: 2")),
+    (call('{"a": 1'), call('{"a": 2')),
+    (call('{"a": 1'), call({"a": 1})),
+    (image(data_url(b"pixels")), image(data_url(b"pixelz"))),
+    (image("https://x/1"), image("https://x/2")),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_these_are_not_the_same(first: bytes, second: bytes) -> None:
+    assert shared(chain_of(first, CHAT), chain_of(second, CHAT)) == 0
+
+
+def test_one_message_of_two_texts_is_not_two_messages() -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
+    two = chain_of({"messages": turns}, CHAT)
+    one = chain_of(said("user", "a\nb"), CHAT)
+    assert (len(two.items), len(one.items), shared(two, one)) == (2, 1, 0)
+
+
+def test_a_system_message_of_volatile_lines_alone_has_no_position() -> None:
+    messages = [{"role": "system", "content": BILLING}, {"role": "user", "content": "a"}]
+    chain = chain_of({"messages": messages}, CHAT)
+    assert list(chain.items) == [0, 1]
+    assert chain.hashes == chain_of(said("user", "a"), CHAT).hashes
+
+
+def test_the_blocks_of_an_anthropic_message_count_as_the_prompt_shows_them() -> None:
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "r"}
+    text = {"type": "text", "text": "a"}
+
+    def chain(*blocks: dict[str, Any]) -> Chain:
+        return chain_of({"messages": [{"role": "user", "content": list(blocks)}]}, MESSAGES)
+
+    assert chain(result, text) == chain(text, result)
+    assert chain(result) != chain({**result, "is_error": True})
+    document = {"type": "document", "source": {"type": "text", "data": "a"}}
+    assert chain(document) == chain(text)
+    pictured = {"type": "base64", "media_type": "image/png", "data": "cGl4ZWxz"}
+    assert chain({"type": "image", "source": pictured}) != chain(text)
+
+
+def test_a_reference_to_an_item_counts_by_its_id() -> None:
+    first, second = (
+        chain_of({"input": [{"type": "item_reference", "id": each}]}, RESPONSES) for each in "ab"
+    )
+    assert first.hashes != second.hashes
+
+
+def test_a_function_of_a_namespace_counts_by_the_name_the_model_knows() -> None:
+    item = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
+    inside = chain_of({"input": [{**item, "namespace": "n"}]}, RESPONSES)
+    assert inside == chain_of({"input": [{**item, "name": "n__f"}]}, RESPONSES)
+    function = {"type": "function", "name": "f", "parameters": {}}
+    spaced = {"type": "namespace", "name": "n", "tools": [function]}
+    alone = chain_of({"input": "a", "tools": [function]}, RESPONSES)
+    assert alone != chain_of({"input": "a", "tools": [spaced]}, RESPONSES)
+
+
+def test_a_response_goes_on_from_the_chain_before_as_if_it_had_all_been_sent() -> None:
+    turns = [Turn("hello"), Turn("so", (("read", {"path": "x"}),), "thought"), Turn("more")]
+    whole = chain_of(body(RESPONSES, turns, "sys"), RESPONSES)
+    items = body(RESPONSES, turns)["input"]
+    first = chain_of(body(RESPONSES, turns[:1], "sys"), RESPONSES)
+    said_so = answered(first, answer_of(RESPONSES, turns[1]))
+    after = {"previous_response_id": "r", "input": items[-2:], "tools": []}
+    following = chain_of(after, RESPONSES, head=said_so.head)
+    assert following.preamble == 1
+    assert following.hashes == whole.hashes[len(said_so) - 1 :]
+    assert list(following.items) == [2, 3]
+    nothing = chain_of({"previous_response_id": "r"}, RESPONSES, head=7)
+    assert (list(nothing.hashes), nothing.preamble, len(nothing.items)) == ([7], 1, 0)
+
+
+def test_completions_are_texts_or_token_ids() -> None:
+    text = chain_of({"prompt": "abc"}, COMPLETIONS)
+    assert text == chain_of({"prompt": ["abc"]}, COMPLETIONS)
+    ids = chain_of({"prompt": list(range(1000))}, COMPLETIONS)
+    assert ids == chain_of({"prompt": [list(range(1000))]}, COMPLETIONS)
+    assert (len(text), len(ids), list(ids.items)) == (1, 4, [4])
+    longer = chain_of({"prompt": list(range(1001))}, COMPLETIONS)
+    assert shared(ids, longer) == 3
+    assert answered(text, Answer(COMPLETIONS, [Said("d")])) == text
+
+
+def test_an_answer_that_says_nothing_is_an_item_of_a_chat_and_none_of_a_response() -> None:
+    chat = chain_of(body(CHAT, HELLO), CHAT)
+    empty = [*body(CHAT, HELLO)["messages"], {"role": "assistant", "content": ""}]
+    assert answered(chat, Answer(CHAT, [])) == chain_of({**body(CHAT, []), "messages": empty}, CHAT)
+    response = chain_of(body(RESPONSES, HELLO), RESPONSES)
+    assert answered(response, Answer(RESPONSES, [Said("")])) == response
+    texts: list[Said | Called] = [Said("a"), Called("f", "{}"), Said("b")]
+    assert len(answered(response, Answer(RESPONSES, texts)).items) == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "given"),
+    [
+        ("/v1/messages/count_tokens", {"messages": []}),
+        ("/v1/embeddings", {"input": "a"}),
+        (CHAT, {}),
+        (CHAT, {"messages": "a"}),
+        (CHAT, {"messages": [1]}),
+        (CHAT, {"messages": [{"role": "wizard"}]}),
+        (CHAT, {"messages": [{"role": "user", "content": 5}]}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+        (CHAT, {"messages": [], "tools": 5}),
+        (COMPLETIONS, {}),
+        (COMPLETIONS, {"prompt": None}),
+        (COMPLETIONS, {"prompt": ["a", "b"]}),
+        (COMPLETIONS, {"prompt": [-1]}),
+        (MESSAGES, {"messages": [{"role": "tool", "content": "a"}]}),
+        (MESSAGES, {"messages": None}),
+        (MESSAGES, {"messages": [], "system": 5}),
+        (RESPONSES, {}),
+        (RESPONSES, {"input": [{"type": "computer_call"}]}),
+        (RESPONSES, {"input": [{"role": "wizard", "content": "a"}]}),
+    ],
+)
+def test_what_an_endpoint_does_not_take_has_no_chain(path: str, given: dict[str, Any]) -> None:
+    fields = fields_of(json.dumps(given).encode())
+    assert Chainer().chain(fields, path, "m") is None
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'"a"', b"{", b'{"a"}', b'{"\xff": 1}'])
+def test_fields_are_those_of_a_json_object(data: bytes) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        fields_of(data)
+
+
+def test_the_head_of_an_empty_chain_is_nothing() -> None:
+    chain = chain_of({"messages": []}, CHAT)
+    assert (len(chain), chain.head) == (0, 0)

@@ -1,0 +1,215 @@
+"""What a router that listens knows of a node's prefixes: what the node holds."""
+
+import asyncio
+import random
+from array import array
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from node.agent import prefixes as prefixes_module
+from node.agent.events import EventHub
+from node.agent.prefixes import PrefixFeed
+from node.engine.script import Script, ScriptedModel
+from node.engine.scripted_cache import ScriptedCache
+from node.protocol.messages import NodeStatus, StatusEvent
+from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
+from node.types import CacheEvent, CacheEventKind, Loaded
+from tests.node.listening import Listener, Mirror, follow, user
+from tests.node.serving import chat_body, closed, running
+
+STATUS = StatusEvent(NodeStatus(1, "n", "i", "0", "scripted", "chip", 0, 0, ()))
+INFO = Loaded(0, 1000, 4, 100)
+CACHE = Script(
+    models=(ScriptedModel(kv_bytes_per_token=10),), cache=ScriptedCache(capacity_tokens=10_000)
+)
+
+
+class World:
+    """A feed with a model whose cache changes at random; each prompt is an entry of its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.hub = EventHub()
+        self.feed = PrefixFeed(self.hub)
+        self.entry = 0
+        self.live: list[int] = []
+        self.feed.on_loaded("m", INFO)
+
+    def change(self) -> None:
+        if self.live and self.draw.random() < 0.4:
+            gone = self.live.pop(self.draw.randrange(len(self.live)))
+            event = CacheEvent(CacheEventKind.EVICTED, gone, 0, 0, 0, 0)
+        else:
+            self.entry += 1
+            self.live.append(self.entry)
+            hashes = array("Q", [self.draw.randrange(400) for _ in range(5)])
+            digest = self.feed.digest("m")
+            assert digest is not None
+            digest.on_request("r", Chain(hashes, hashes, hashes, 0), range(5), 10)
+            event = CacheEvent(CacheEventKind.STORED, self.entry, 0, 0, 9, 9, "r")
+        self.feed.on_cache_events("m", (event,))
+
+    def reload(self) -> None:
+        self.live.clear()
+        self.feed.on_gone("m")
+        self.feed.on_loaded("m", INFO)
+
+    def truth(self) -> dict[int, int]:
+        digest = self.feed.digest("m")
+        assert digest is not None
+        entries = [digest.entry(each) for each in digest.hashes()]
+        return {each.hash: each.usable_tokens << 1 | each.tier for each in entries if each}
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_mirror_that_begins_at_any_time_is_what_the_node_holds(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(prefixes_module, "MAX_ENTRIES", 16)
+    monkeypatch.setattr(prefixes_module, "GATHER_S", 0.0)
+    world = World(seed)
+    mirrors: list[Mirror] = []
+    tasks = []
+    for _ in range(300):
+        for _ in range(world.draw.randint(0, 3)):
+            world.change()
+        if world.draw.random() < 0.01:
+            world.reload()
+        if world.draw.random() < 0.05:
+            mirrors.append(Mirror())
+            events = world.hub.subscribe(STATUS, 0, world.feed.pieces)
+            tasks.append(asyncio.create_task(follow(events, mirrors[-1])))
+        await asyncio.sleep(0)
+    async with asyncio.timeout(10.0):
+        # The last changes are told turn by turn of the loop.
+        while any(mirror.values != world.truth() for mirror in mirrors):
+            await asyncio.sleep(0)
+    world.hub.close()
+    await asyncio.gather(*tasks)
+    assert mirrors and all(max(mirror.pieces, default=0) <= 16 for mirror in mirrors)
+
+
+async def test_without_a_listener_nothing_is_kept_for_one() -> None:
+    world = World(1)
+    for _ in range(50):
+        world.change()
+    digest = world.feed.digest("m")
+    assert digest is not None and not digest.has_changes and len(digest) > 0
+    mirror = Mirror()
+    for piece in world.feed.pieces():
+        mirror.take(piece)
+    assert mirror.values == world.truth()
+
+
+async def test_a_snapshot_comes_whole_though_its_model_is_gone_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prefixes_module, "MAX_ENTRIES", 4)
+    world = World(1)
+    for _ in range(50):
+        world.change()
+    pieces = world.feed.pieces()
+    first = next(pieces)
+    world.reload()
+    rest = list(pieces)
+    assert [piece.part for piece in (first, *rest)] == list(range(first.parts))
+    assert {piece.epoch for piece in rest} == {first.epoch}
+
+
+# --- a whole agent ---------------------------------------------------------------------------
+
+
+async def test_a_session_is_predicted_turn_by_turn(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        messages = [user("word " * 100)]
+        for turn in range(5):
+            predicted, cached, answer = await listener.ask(messages)
+            assert predicted <= cached <= predicted + 32
+            assert (predicted > 0) == (turn > 0)
+            messages += [{"role": "assistant", "content": answer}, user(f"{turn} more " * 50)]
+
+
+async def test_a_salt_shares_nothing_with_others(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        messages = [user("word " * 100)]
+        assert (await listener.ask(messages))[:2] == (0, 0)
+        assert (await listener.ask(messages, "team"))[:2] == (0, 0)
+        predicted, cached, _ = await listener.ask(messages, "team")
+        assert 0 < predicted <= cached
+        assert (await listener.ask(messages, "other"))[:2] == (0, 0)
+
+
+async def test_an_unload_ends_what_was_told(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        await listener.ask([user("word " * 100)])
+        assert listener.mirror.values
+        await agent.client.post("/fleet/unload", json={"model": "scripted"})
+        async with asyncio.timeout(10.0):
+            while listener.mirror.values:
+                await asyncio.sleep(0)
+        assert (await listener.ask([user("word " * 100)]))[0] == 0
+        assert listener.mirror.values and listener.mirror.epoch == 2
+
+
+async def test_a_later_listener_is_told_what_there_is(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE) as agent:
+        async with Listener(agent) as first:
+            await first.ask([user("word " * 100)])
+        async with Listener(agent) as second:
+            await second.until_told()
+            assert second.mirror.values == first.mirror.values
+
+
+async def test_the_status_tells_of_the_cache_of_a_loaded_model(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        assert (await agent.status()).models[0].cache is None
+        await listener.ask([user("word " * 100)])
+        cache = (await agent.status()).models[0].cache
+    assert cache is not None and cache.memory_bytes > 0
+    assert (cache.bytes_per_token, cache.disk_bytes, cache.snapshot_only) == (10, 0, False)
+
+
+async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_path: Path) -> None:
+    path = "/v1/responses"
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        body = msgspec.json.encode({"model": "scripted", "input": "word " * 100})
+        first = (await agent.client.post(path, content=body)).json()
+        chain = listener.chainer.chain(read_fields(body), path, "scripted")
+        assert chain is not None
+        said = Said(first["output"][0]["content"][0]["text"])
+        chain = answered(chain, Answer(path, [said]))
+        await listener.until_told()
+        assert set(chain.hashes) <= set(listener.mirror.values)
+        body = msgspec.json.encode(
+            {"model": "scripted", "input": "and then?", "previous_response_id": first["id"]}
+        )
+        second = (await agent.client.post(path, content=body)).json()
+        longer = listener.chainer.chain(read_fields(body), path, "scripted", head=chain.head)
+        assert longer is not None and longer.hashes[0] == chain.head and len(longer) > 1
+        predicted = listener.mirror.values[chain.head] >> 1
+        assert 0 < predicted <= second["usage"]["input_tokens_details"]["cached_tokens"]
+        await listener.until_told()
+        assert set(longer.hashes) <= set(listener.mirror.values)
+
+
+async def test_an_answer_of_several_choices_ends_no_chain(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        body = msgspec.json.encode({**chat_body("word " * 100), "n": 2})
+        await agent.client.post("/v1/chat/completions", content=body)
+        await listener.until_told()
+        chain = listener.chainer.chain(read_fields(body), "/v1/chat/completions", "scripted")
+        assert chain is not None and set(listener.mirror.values) == set(chain.hashes)
+
+
+async def test_a_client_that_leaves_leaves_no_request_to_wait_for(tmp_path: Path) -> None:
+    script = msgspec.structs.replace(CACHE, tokens=1000, stall_after_tokens=2)
+    async with running(tmp_path, script) as agent, Listener(agent) as listener:
+        _, writer = await agent.send_raw(msgspec.json.encode(chat_body("word " * 100)))
+        await agent.until_active()
+        await closed(writer)
+        await agent.until_active(0)
+        await listener.until_told()
+        digest = agent.app.agent._prefixes.digest("scripted")
+        assert digest is not None and not digest._pending
