@@ -50,7 +50,11 @@ class ResidencyRecord:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """An API key: its visible prefix and its hex SHA-256, never the key itself."""
+    """An API key: its visible prefix and its hex SHA-256, never the key itself.
+
+    `priority` is the name of the best class that its requests may have. `salt` is secret text that
+    parts its prefixes from those of all others; empty: it shares them.
+    """
 
     id: str
     name: str
@@ -60,6 +64,8 @@ class KeyRecord:
     created_at_s: float
     expires_at_s: float | None
     revoked_at_s: float | None
+    priority: str = "default"
+    salt: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ keys = Table(
     Column("created_at_s", Double, nullable=False),
     Column("expires_at_s", Double),
     Column("revoked_at_s", Double),
+    Column("priority", Text, nullable=False, server_default="default"),
+    Column("salt", Text, nullable=False, server_default=""),
 )
 
 # A revoked key gives its name free, so that a rotated key can keep it.

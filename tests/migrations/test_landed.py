@@ -11,6 +11,7 @@ VERSIONS = Path(migrations.__file__).parent / "versions"
 # A landed migration never changes, since databases in the field have run it as it was.
 LANDED = {
     "0001_initial.py": "2e007a9b2f2144474bb78bec7ca43bad568726293ab1e43b44a221d6e0dc76f3",
+    "0002_key_classes.py": "9e944905469c2a314c845e2fe55f2ef73191199054ceb1ed6c4401beccba1e01",
 }
 
 

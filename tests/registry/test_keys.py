@@ -19,6 +19,15 @@ async def test_a_key_comes_back_as_it_was_stored(registry: Registry) -> None:
         assert await keys.get(session, "ci") == KEY
 
 
+async def test_a_key_keeps_its_class_and_its_salt(registry: Registry) -> None:
+    salted = replace(KEY, priority="batch", salt="s4lt")
+    await registry.write(lambda s: keys.add(s, salted))
+    async with registry.read() as session:
+        assert await keys.list_all(session) == [salted]
+    revoked = await registry.write(lambda s: keys.revoke(s, "ci", 3.0))
+    assert revoked == replace(salted, revoked_at_s=3.0)
+
+
 async def test_a_name_is_taken_until_its_key_is_revoked(registry: Registry) -> None:
     await registry.write(lambda s: keys.add(s, KEY))
     with pytest.raises(Conflict) as conflict:

@@ -24,3 +24,10 @@ def test_the_repr_of_a_node_hides_its_credential() -> None:
     node = records.NodeRecord("n1", "mini", "http://mini", "agent", "hunter2", 1.0)
     assert "hunter2" not in repr(node)
     assert node.credential == "hunter2"
+
+
+def test_the_repr_of_a_key_hides_its_salt() -> None:
+    key = records.KeyRecord(
+        "k1", "ci", "mlxf-ab", "d", ("inference",), 1.0, None, None, salt="s4lt"
+    )
+    assert "s4lt" not in repr(key)
