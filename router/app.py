@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match
 
+from node.protocol.prefix import Chainer
 from registry import aliases, keys, nodes, residency
 from registry.db import Registry, WriteSession, router_id
 from registry.migrate import open_migrated
@@ -21,16 +22,23 @@ from registry.records import KeyRecord
 from router.api.admin import admin_routes
 from router.api.answers import send_error
 from router.api.bodies import Scope
+from router.api.metrics import metrics_routes
 from router.api.v1 import V1
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
 from router.core import Core
-from router.dispatcher import Dispatcher
+from router.decisions import Decisions
+from router.dispatcher import Dispatcher, Known
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
+from router.exchange import Receive, Send
 from router.fleet import Fleet
 from router.jobs import Jobs
-from router.leaving import Receive
 from router.ledger import Ledger
-from router.relay import Send
+from router.metrics import Metrics
+from router.placing import Placing
+from router.predictions import Predictions
+from router.prefix_index import PrefixIndex
+from router.scheduler.queue import AdmissionLimits
+from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.watcher import Watcher
 
@@ -68,7 +76,14 @@ async def _load_core(registry: Registry, settings: Settings) -> Core:
         ring = KeyRing(await keys.list_all(session))
         fleet = Fleet(await aliases.list_all(session), await residency.list_all(session))
     ledger = Ledger(own_id, log_requests=settings.log_requests)
-    watcher = Watcher(fleet, ledger)
+    prefixes = PrefixIndex()
+    metrics = Metrics(lambda node_id: view.name if (view := fleet.node(node_id)) else node_id)
+    watcher = Watcher(fleet, ledger, prefixes)
+    decisions = Decisions()
+    limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
+    placing = Placing(Scheduler(prefixes, limits), fleet, decisions, metrics)
+    known = Known(prefixes, Predictions(prefixes, metrics), decisions, metrics)
+    _add_gauges(metrics, fleet, prefixes, placing)
     return Core(
         settings=settings,
         router_id=own_id,
@@ -76,8 +91,27 @@ async def _load_core(registry: Registry, settings: Settings) -> Core:
         keys=ring,
         fleet=fleet,
         ledger=ledger,
+        metrics=metrics,
+        chainer=Chainer(),
         watcher=watcher,
-        dispatcher=Dispatcher(fleet, watcher, ledger),
+        dispatcher=Dispatcher(fleet, watcher, ledger, placing, known),
+    )
+
+
+def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, placing: Placing) -> None:
+    metrics.add_node_gauge(
+        "prefix_index_entries", "Prefixes that nodes are known to hold.", prefixes.entries_by_node
+    )
+    metrics.add_node_gauge(
+        "open_leases",
+        "Requests that hold a place on a node.",
+        lambda: {view.node_id: placing.in_flight(view.node_id) for view in fleet.snapshot},
+    )
+    metrics.add_gauge(
+        "queue_length",
+        "Requests that wait for a node.",
+        ("model", "class"),
+        placing.queue_lengths,
     )
 
 
@@ -130,12 +164,14 @@ def build_app(core: Core) -> AsgiApp:
     rest = FastAPI(title="mlx-fleet router", docs_url=None, redoc_url=None, openapi_url=None)
     admin = admin_routes(lambda: core)
     rest.include_router(admin)
+    counted = metrics_routes(lambda: core)
+    rest.include_router(counted)
 
     @rest.exception_handler(404)
     @rest.exception_handler(405)
     async def refused(request: Request, error: Exception) -> Response:
         path = request.url.path
-        methods = methods_of((*admin.routes, *rest.routes), request.scope)
+        methods = methods_of((*admin.routes, *counted.routes, *rest.routes), request.scope)
         answer: RouterError = UnknownPath(f"There is nothing at {path}.")
         headers = {}
         if getattr(error, "status_code", 404) == 405 and methods:

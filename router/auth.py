@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from node.protocol.ids import owner_mark
 from registry.records import KeyRecord
 from router.errors import Forbidden, Unauthorized
-from router.types import Caller
+from router.types import Caller, Priority
 
 SCOPE_ADMIN = "admin"
 SCOPE_INFERENCE = "inference"
@@ -28,6 +28,11 @@ def new_key() -> tuple[str, str, str]:
     return key, key[:_PREFIX_CHARS], digest(key)
 
 
+def new_salt() -> str:
+    """128 random bits: nobody can guess their way into the prefixes of the key that has it."""
+    return secrets.token_hex(16)
+
+
 def caller_of(record: KeyRecord) -> Caller:
     return Caller(
         record.id,
@@ -35,6 +40,8 @@ def caller_of(record: KeyRecord) -> Caller:
         frozenset(record.scopes),
         owner_mark(record.id),
         record.expires_at_s,
+        Priority[record.priority.upper()],
+        record.salt,
     )
 
 

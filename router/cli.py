@@ -2,74 +2,22 @@
 fast."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
-from router.errors import RouterError, StartError
+from router.cli_keys import alias_app, keys_app
+from router.cli_verbs import Verbs, admin, group
+from router.commands import options
+from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router
 
-if TYPE_CHECKING:
-    from router.commands.client import AdminClient
-
-EXIT_FAILED = 1
-EXIT_CANNOT_START = 2
-
-
-class Verbs(TyperGroup):
-    """Turns every error of ours into one sentence and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except RouterError as error:
-            typer.echo(f"{ctx.info_name or 'router'}: {error.message}", err=True)
-            code = EXIT_CANNOT_START if isinstance(error, StartError) else EXIT_FAILED
-            raise typer.Exit(code) from error
-
-
-def _group(text: str, **options: Any) -> typer.Typer:
-    return typer.Typer(
-        help=text,
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        **options,
-    )
-
-
-app = _group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
-alias_app = _group("Other names for models.")
-keys_app = _group("API keys: who may use the fleet.")
+app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
 app.add_typer(alias_app, name="alias")
 app.add_typer(keys_app, name="keys")
-
-Router = Annotated[
-    str | None,
-    typer.Option(
-        "--router",
-        metavar="URL",
-        envvar="MLX_FLEET_ROUTER_URL",
-        help="The router's address; http://127.0.0.1:8800 if none is given.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
-Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
-RegistryUrl = Annotated[
-    str | None, typer.Option(help="SQLite file of the registry, if not in the folder.")
-]
-Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes any free port.")]
 
 
 def main() -> None:
     app(prog_name="router")
-
-
-def _admin(url: str | None) -> "AdminClient":
-    from router.commands.client import AdminClient, find_place
-
-    return AdminClient(find_place(url))
 
 
 # --- processes ---
@@ -101,6 +49,8 @@ def serve(
             help="Longest silence of a stream, its head included, in seconds.",
         ),
     ] = None,
+    queue_limit: options.QueueLimit = None,
+    promote_after_s: options.PromoteAfter = None,
     exit_on_stdin_eof: Annotated[
         bool | None,
         typer.Option(
@@ -197,7 +147,7 @@ def add_node(
         "kind": kind,
         "allow_plain_http": allow_plain_http,
     }
-    with _admin(router) as client:
+    with admin(router) as client:
         nodes.add(client, asked)
 
 
@@ -206,7 +156,7 @@ def remove_node(name: str, router: Router = None) -> None:
     """Forget a node; requests that it serves go on."""
     from router.commands import nodes
 
-    with _admin(router) as client:
+    with admin(router) as client:
         nodes.remove(client, name)
 
 
@@ -215,7 +165,7 @@ def nodes(router: Router = None, as_json: AsJson = False) -> None:
     """List the nodes and how they are."""
     from router.commands import nodes as command
 
-    with _admin(router) as client:
+    with admin(router) as client:
         command.show(client, as_json=as_json)
 
 
@@ -224,7 +174,7 @@ def models(router: Router = None, as_json: AsJson = False) -> None:
     """List the models and where they are."""
     from router.commands import models as command
 
-    with _admin(router) as client:
+    with admin(router) as client:
         command.show(client, as_json=as_json)
 
 
@@ -233,7 +183,7 @@ def load(model: str, node: Node = None, router: Router = None) -> None:
     """Load a model, on the node with most free memory if none is named."""
     from router.commands import models as command
 
-    with _admin(router) as client:
+    with admin(router) as client:
         command.load(client, model, node)
 
 
@@ -242,84 +192,8 @@ def unload(model: str, node: Node = None, router: Router = None) -> None:
     """Unload a model, on every node if none is named."""
     from router.commands import models as command
 
-    with _admin(router) as client:
+    with admin(router) as client:
         command.unload(client, model, node)
-
-
-# --- aliases and keys ---
-
-
-@alias_app.command("set")
-def alias_set(
-    name: str,
-    target: Annotated[str, typer.Argument(help="The model that the name means.")],
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if no node has that model yet.")
-    ] = False,
-    router: Router = None,
-) -> None:
-    """Make an alias, or point it elsewhere."""
-    from router.commands import aliases
-
-    with _admin(router) as client:
-        aliases.set_target(client, name, target, force=force)
-
-
-@alias_app.command("rm")
-def alias_rm(name: str, router: Router = None) -> None:
-    """Remove an alias."""
-    from router.commands import aliases
-
-    with _admin(router) as client:
-        aliases.remove(client, name)
-
-
-@alias_app.command("list")
-def alias_list(router: Router = None, as_json: AsJson = False) -> None:
-    """List the aliases."""
-    from router.commands import aliases
-
-    with _admin(router) as client:
-        aliases.show(client, as_json=as_json)
-
-
-@keys_app.command("create")
-def keys_create(
-    name: str,
-    scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="inference (as if given) or admin.")
-    ] = None,
-    expires_days: Annotated[
-        float | None, typer.Option("--expires-days", metavar="N", help="Never, if not given.")
-    ] = None,
-    router: Router = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a key; it is printed this once."""
-    from router.commands import keys
-
-    scopes = [part for given in scope or ["inference"] for part in given.split(",")]
-    asked = {"name": name, "scopes": scopes, "expires_in_days": expires_days}
-    with _admin(router) as client:
-        keys.create(client, asked, as_json=as_json)
-
-
-@keys_app.command("list")
-def keys_list(router: Router = None, as_json: AsJson = False) -> None:
-    """List the keys, revoked ones too."""
-    from router.commands import keys
-
-    with _admin(router) as client:
-        keys.show(client, as_json=as_json)
-
-
-@keys_app.command("revoke")
-def keys_revoke(name: str, router: Router = None) -> None:
-    """Revoke a key, by name or id, at once."""
-    from router.commands import keys
-
-    with _admin(router) as client:
-        keys.revoke(client, name)
 
 
 # --- use and reports ---
@@ -354,7 +228,7 @@ def usage(
     """Show requests and tokens by key and model."""
     from router.commands import reports
 
-    with _admin(router) as client:
+    with admin(router) as client:
         reports.show_usage(client, since, as_json=as_json)
 
 
@@ -367,8 +241,44 @@ def audit(
     """Show who changed what, newest first."""
     from router.commands import reports
 
-    with _admin(router) as client:
+    with admin(router) as client:
         reports.show_audit(client, limit, as_json=as_json)
+
+
+@app.command()
+def explain(
+    request: options.RequestFile = None,
+    request_id: options.RequestId = None,
+    path: options.RequestPath = None,
+    session: options.Session = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a request would go, or went, and what it costs on each node."""
+    from router.commands import explain as command
+
+    with admin(router) as client:
+        wanted = command.Wanted(request, request_id, path, session)
+        command.run(client, wanted, as_json=as_json)
+
+
+@app.command()
+def simulate(
+    trace: options.Trace,
+    fleet: options.FleetFile = None,
+    nodes: options.Nodes = None,
+    policy: options.Policy = "all",
+    clones: options.Clones = 1,
+    gap_s: options.GapS = None,
+    seed: options.Seed = 1,
+    block_tokens: options.BlockTokens = None,
+    as_json: AsJson = False,
+) -> None:
+    """Play a trace against the scheduler and other policies, in virtual time."""
+    from router.commands import simulate as command
+
+    asked = command.Asked(trace, fleet, nodes, policy, clones, gap_s, seed, block_tokens)
+    command.run(asked, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -1,52 +1,251 @@
-"""A caller's connection: uvicorn's, but an answer's head and the bytes after it leave in one write.
+"""A caller's connection: HTTP/1.1 on httptools, one request at a time, run by uvicorn's server.
 
-A write is a system call, and two of them were a tenth of the router's time (docs/decisions/0008).
+Our own by measurement (docs/decisions/0020): an answer's head leaves with the first bytes of its
+body, one timer serves all requests of a connection, and a relay writes without a task of its own.
 """
 
+from __future__ import annotations
+
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any, cast
+from urllib.parse import unquote
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+import httptools
+from uvicorn.config import Config
+from uvicorn.server import ServerState
 
-_HEAD = b"HTTP/1.1 "
-_INFORMATIONAL = b"HTTP/1.1 1"
+from router.errors import BadRequest, RouterError
+from router.exchange import EXTENSION, Exchange, Message
 
+MAX_HEAD_BYTES = 64 * 1024
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
-class JoiningTransport:
-    """A transport that keeps an answer's head back for the write that follows in the same turn of
-    the event loop; at the end of the turn it goes out alone."""
-
-    def __init__(self, inner: asyncio.Transport) -> None:
-        self._inner = inner
-        self._head = b""
-        self._call_soon = asyncio.get_running_loop().call_soon
-
-    def write(self, data: bytes) -> None:
-        if self._head:
-            data = self._head + data
-            self._head = b""
-        elif data.startswith(_HEAD) and not data.startswith(_INFORMATIONAL):
-            self._head = data
-            self._call_soon(self._flush)
-            return
-        self._inner.write(data)
-
-    def close(self) -> None:
-        self._flush()
-        self._inner.close()
-
-    def _flush(self) -> None:
-        if self._head:
-            head, self._head = self._head, b""
-            self._inner.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+log = logging.getLogger("mlx_fleet.router")
 
 
-class JoiningProtocol(HttpToolsProtocol):
-    """uvicorn's protocol on a `JoiningTransport`."""
+class ClientConnection(asyncio.Protocol):
+    """What uvicorn's server makes of each connection (`uvicorn.Config(http=…)`)."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if not config.loaded:
+            config.load()
+        self.transport: asyncio.Transport
+        self.write: Callable[[bytes], None]
+        self.write_paused = False
+        self._app = config.loaded_app
+        self._app_state = app_state
+        self._keep_alive_s = float(config.timeout_keep_alive)
+        self._state = server_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        self._exchange: Exchange | None = None
+        """The one that is being answered."""
+        self._deaf = False
+        """Whether nothing that still comes is read."""
+        self._drained: asyncio.Future[None] | None = None
+        self._idle_since_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._fixed: dict[str, Any] = {}
+        """Of every scope."""
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._in_head = False
+        self._head_bytes = 0
+
+    # --- for the server ---
+
+    def shutdown(self) -> None:
+        """Closes the connection, once a running answer is whole."""
+        if self._exchange is None:
+            self.transport.close()
+        else:
+            self._exchange.keep_alive = False
+
+    # --- for the exchange ---
+
+    def pause_reading(self) -> None:
+        self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    async def drained(self) -> None:
+        """Waits until the caller has taken most of what it was sent, or has gone."""
+        while self.write_paused:
+            if self._drained is None:
+                self._drained = self._loop.create_future()
+            await asyncio.shield(self._drained)
+
+    def on_answered(self, exchange: Exchange) -> None:
+        self._state.total_requests += 1
+        self._exchange = None
+        self._idle_since_s = self._loop.time()
+        if not exchange.keep_alive or self._deaf:
+            self.transport.close()
+        elif not exchange.body_complete:
+            self.resume_reading()
+
+    # --- asyncio ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        joining = JoiningTransport(cast(asyncio.Transport, transport))
-        super().connection_made(cast(asyncio.Transport, joining))
+        self.transport = cast(asyncio.Transport, transport)
+        self.write = self.transport.write
+        self._state.connections.add(self)  # type: ignore[arg-type]
+        self._fixed = {
+            "type": "http",
+            "asgi": _ASGI,
+            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
+            "client": _address(transport.get_extra_info("peername")),
+            "server": _address(transport.get_extra_info("sockname")),
+            "root_path": "",
+        }
+        self._idle_since_s = self._loop.time()
+        self._timer = self._loop.call_later(self._keep_alive_s, self._on_timer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state.connections.discard(self)
+        self._deaf = True
+        del self._parser  # it refers back
+        if self._timer is not None:
+            self._timer.cancel()
+        self.resume_writing()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.on_lost()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._deaf = True
+            if self._exchange is not None:  # answered as if it had asked for no other protocol
+                self._exchange.keep_alive = False
+        except httptools.HttpParserError as error:
+            self._on_broken(f"This is not an HTTP request: {error}.")
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._on_broken("The head of the request is too long.")
+
+    def _on_broken(self, what: str) -> None:
+        """What came is no request, or one before the answer to another, which goes on: after that
+        the connection is closed."""
+        exchange = self._exchange
+        if exchange is not None and exchange.body_complete:
+            self._deaf = True
+            exchange.keep_alive = False
+            return
+        if exchange is not None:
+            exchange.on_lost()
+        if not self._deaf and (exchange is None or not exchange.began):
+            _say(Exchange(self, b"", "1.0"), BadRequest(what))
+        self._deaf = True
+        self.transport.close()
+
+    def _on_timer(self) -> None:
+        """Closes the connection where nothing has been asked for as long as it is kept."""
+        rest_s = self._keep_alive_s
+        if self._exchange is None:
+            rest_s += self._idle_since_s - self._loop.time()
+        if rest_s > 0:
+            self._timer = self._loop.call_later(rest_s, self._on_timer)
+        else:
+            self.transport.close()
+
+    # --- httptools ---
+
+    def on_message_begin(self) -> None:
+        if self._exchange is not None:
+            raise BadRequest("A request came before the answer to the one before it.")
+        self._url = b""
+        self._headers = []
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        parser = self._parser
+        method, version = parser.get_method(), parser.get_http_version()
+        exchange = self._exchange = Exchange(self, method, version)
+        if not parser.should_keep_alive():
+            exchange.keep_alive = False
+        for name, value in self._headers:
+            if name == b"expect" and value.lower() == b"100-continue":
+                exchange.expects_continue = True
+        raw_path, query = self._url, b""
+        if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:
+            url = httptools.parse_url(raw_path)
+            raw_path, query = url.path or b"", url.query or b""
+        path = raw_path.decode("ascii")
+        scope = {
+            **self._fixed,
+            "http_version": version,
+            "method": method.decode("ascii"),
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw_path,
+            "query_string": query,
+            "headers": self._headers,
+            "state": self._app_state.copy(),
+            "extensions": {EXTENSION: exchange},
+        }
+        task = self._loop.create_task(self._answer(scope, exchange))
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    def on_body(self, piece: bytes) -> None:
+        if self._exchange is not None:
+            self._exchange.on_body(piece)
+
+    def on_message_complete(self) -> None:
+        if self._exchange is not None:
+            self._exchange.on_body_complete()
+
+    async def _answer(self, scope: Message, exchange: Exchange) -> None:
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+        except Exception:
+            log.exception("The answer to %s failed.", scope["path"])
+        if exchange.complete or exchange.left:
+            return
+        if exchange.began:
+            self.transport.close()  # the caller sees that the answer is not whole
+        else:
+            exchange.keep_alive = False
+            _say(exchange, RouterError())
+
+
+def _say(exchange: Exchange, error: RouterError) -> None:
+    body = error.body()
+    headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
+    exchange.begin(error.status, headers)
+    exchange.end(body)
+
+
+def _address(found: Any) -> tuple[str, int] | None:
+    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else None

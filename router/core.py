@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from node.protocol.prefix import Chainer
 from registry.db import Registry
 from router.auth import KeyRing
 from router.dispatcher import Dispatcher
 from router.fleet import Fleet
 from router.ledger import Ledger
+from router.metrics import Metrics
 from router.settings import Settings
 from router.watcher import Watcher
 
@@ -21,5 +23,7 @@ class Core:
     keys: KeyRing
     fleet: Fleet
     ledger: Ledger
+    metrics: Metrics
+    chainer: Chainer
     watcher: Watcher
     dispatcher: Dispatcher

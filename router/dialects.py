@@ -46,7 +46,8 @@ def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -
     """What an error within a stream says. `sequence_number` is the event's own, where the dialect
     counts events."""
     if dialect is Dialect.RESPONSES:
-        return response_event(error.message, error.code, error.param, sequence_number)
+        said = _response_error(error.message, error.code, error.param, sequence_number)
+        return _encode({**said, **error.standing()})
     return error_body(error, dialect)
 
 
@@ -54,15 +55,19 @@ def response_event(
     message: str, code: str | None, param: str | None, sequence_number: int
 ) -> bytes:
     """What the error event of a response stream says."""
-    return _encode(
-        {
-            "type": "error",
-            "code": code,
-            "message": message,
-            "param": param,
-            "sequence_number": sequence_number,
-        }
-    )
+    return _encode(_response_error(message, code, param, sequence_number))
+
+
+def _response_error(
+    message: str, code: str | None, param: str | None, sequence_number: int
+) -> dict[str, object]:
+    return {
+        "type": "error",
+        "code": code,
+        "message": message,
+        "param": param,
+        "sequence_number": sequence_number,
+    }
 
 
 def _anthropic_body(error: RouterError) -> bytes:
@@ -70,7 +75,8 @@ def _anthropic_body(error: RouterError) -> bytes:
     if error.param and error.param not in message:
         message = f"{error.param}: {message}"
     kind = anthropic_kind(error.status)
-    body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": message}}
+    told = {"type": kind, "message": message, **error.standing()}
+    body: dict[str, object] = {"type": "error", "error": told}
     if error.request_id:
         body["request_id"] = error.request_id
     return _encode(body)

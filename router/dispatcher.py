@@ -1,71 +1,108 @@
 """Performs the scheduler's actions: opens requests on nodes, and tells scheduler and ledger how
 they ended. Nothing else sends an inference request to a node."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 
+from router.decisions import Decisions
 from router.errors import (
     NodeAway,
     NodeFailed,
     NodeRefused,
-    NoNodeReady,
     RouterError,
-    UnknownModel,
     WrongNodeToken,
 )
 from router.fleet import Fleet
 from router.ledger import (
+    OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
     Ledger,
 )
+from router.metrics import Metrics
 from router.node_client import KIND_AGENT, WholeAnswer
-from router.scheduler import RETRY_AFTER_S, Scheduler
-from router.types import PATH_COUNT_TOKENS, Action, Caller, Grant, Lease, NodeView, Ticket
-from router.upstream import Response
+from router.placing import Placing
+from router.predictions import Predictions
+from router.prefix_index import PrefixIndex
+from router.types import (
+    PATH_COUNT_TOKENS,
+    Caller,
+    Decision,
+    Lease,
+    NodeView,
+    Queued,
+    Ticket,
+    Verdict,
+)
+from router.upstream_response import Response
 from router.watcher import Watcher
 
+RETRY_AFTER_S = 5
+"""What a caller is told to wait for a node that is away."""
 REFUSAL_STATUSES = frozenset((401, 403, 421, 426))
 """A node's word on the router's token, address or version: the caller's own key was good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the router keeps of the requests that it places."""
+
+    prefixes: PrefixIndex
+    predictions: Predictions
+    decisions: Decisions
+    metrics: Metrics
 
 
 class Dispatcher:
     """One road from a ticket to a node and back."""
 
     def __init__(
-        self,
-        fleet: Fleet,
-        watcher: Watcher,
-        ledger: Ledger,
-        clock: Callable[[], float] = time.monotonic,
+        self, fleet: Fleet, watcher: Watcher, ledger: Ledger, placing: Placing, known: Known
     ) -> None:
         self._fleet = fleet
         self._watcher = watcher
         self._ledger = ledger
-        self._clock = clock
-        self._scheduler = Scheduler()
+        self._placing = placing
+        self._known = known
+        ledger.on_verdict = self._on_verdict
 
-    def place(self, ticket: Ticket) -> Lease:
-        """A lease for a new ticket. Raises `UnknownModel` or `NoNodeReady`."""
-        for verdict in self._ledger.take_verdicts():
-            self._scheduler.on_verdict(verdict)
-        actions = self._scheduler.on_request(ticket, self._fleet.snapshot, self._clock())
-        return _granted(actions)
+    async def place(self, ticket: Ticket) -> Lease:
+        """As `Placing.place`."""
+        try:
+            return await self._placing.place(ticket)
+        except (RouterError, asyncio.CancelledError) as end:
+            outcome = end.code if isinstance(end, RouterError) else OUTCOME_CANCELLED
+            self._known.metrics.request_ended(ticket.model, "", outcome)
+            raise
 
-    def place_again(self, lease: Lease, *, answered: bool) -> Lease | None:
-        """A lease in place of one whose node failed before content; None if no node is left.
+    async def place_again(self, ticket: Ticket, lease: Lease, *, answered: bool) -> Lease | None:
+        """A lease in place of one whose node failed before content; None if no node takes it.
 
         `answered`: the failure is the node's own word, and not its connection's end.
         """
         outcome = OUTCOME_REFUSED if answered else OUTCOME_NODE_FAILED
-        self._ledger.ended(lease, self._clock(), outcome)
-        actions = self._scheduler.on_failed(
-            lease, self._fleet.snapshot, self._clock(), answered=answered
-        )
-        self._release_client(lease.node_id)
-        action = actions[0]
-        return action.lease if isinstance(action, Grant) else None
+        self._ledger.ended(lease, time.monotonic(), outcome)
+        self._ended(lease, outcome)
+        try:
+            return await self._placing.place_again(ticket, lease, answered=answered)
+        except RouterError:
+            return None
+        finally:
+            self._release_client(lease.node_id)
+
+    def standing(self, ticket_id: str) -> Queued | None:
+        """As `Placing.standing`."""
+        return self._placing.standing(ticket_id)
+
+    def explain(self, ticket: Ticket) -> Decision:
+        """As `Placing.explain`."""
+        return self._placing.explain(ticket)
+
+    @property
+    def decisions(self) -> Decisions:
+        return self._known.decisions
 
     async def open(self, ticket: Ticket, lease: Lease) -> Response:
         """Sends the ticket to its node; returns at the response's head.
@@ -77,6 +114,8 @@ class Dispatcher:
         if client is None or view is None:
             raise NodeFailed("The node was removed from the fleet.")
         instance_id = view.status.instance_id if view.status else ""
+        if instance_id != lease.instance_id:
+            raise NodeFailed(f"The node {view.name} has started anew.")
         if ticket.path != PATH_COUNT_TOKENS:
             reported = view.kind == KIND_AGENT
             self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
@@ -118,37 +157,48 @@ class Dispatcher:
         view = self._fleet.node(lease.node_id)
         return view.name if view else lease.node_id
 
-    def done(self, lease: Lease, outcome: str) -> None:
+    def on_first_content(self, ticket: Ticket, lease: Lease) -> None:
+        """The answer's first content is on its way to the caller."""
+        self._placing.on_first_content(lease, time.monotonic() - ticket.arrived_s)
+
+    def done(self, ticket: Ticket, lease: Lease, outcome: str) -> None:
         """The request is over, as `outcome` says. Whether an agent served it, its accounts say."""
-        now_s = self._clock()
+        now_s = time.monotonic()
         view = self._fleet.node(lease.node_id)
         judged_later = view is None or view.kind == KIND_AGENT
-        self._scheduler.on_done(
-            lease,
-            now_s,
-            served=outcome == OUTCOME_SERVED and not judged_later,
-            failed=outcome == OUTCOME_NODE_FAILED,
-        )
+        served = outcome == OUTCOME_SERVED and not judged_later
+        self._placing.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
+        if served and ticket.chain is not None:
+            self._known.prefixes.on_served(lease.node_id, ticket.chain, lease.prompt_tokens)
         self._ledger.ended(lease, now_s, outcome)
+        self._ended(lease, outcome)
         self._release_client(lease.node_id)
+
+    def _ended(self, lease: Lease, outcome: str) -> None:
+        self._known.decisions.ended(lease.ticket_id, outcome)
+        self._known.metrics.request_ended(lease.model, lease.node_id, outcome)
+
+    def _on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
+        self._placing.on_verdict(verdict)
+        self._known.predictions.on_verdict(verdict, ticket.chain)
 
     def in_flight(self, node_id: str) -> int:
         """Requests that hold a lease on the node."""
-        return self._scheduler.in_flight(node_id)
+        return self._placing.in_flight(node_id)
 
     @property
     def open_leases(self) -> int:
-        return self._scheduler.open_leases
+        return self._placing.open_leases
 
     def forget(self, node_id: str) -> None:
         """A node has been removed: its learned times go, and its client once it is idle."""
-        self._scheduler.on_node_removed(node_id)
+        self._placing.on_node_removed(node_id)
         self._release_client(node_id)
 
     def _release_client(self, node_id: str) -> None:
-        if self._watcher.is_leaving(node_id) and not self._scheduler.in_flight(node_id):
+        if self._watcher.is_leaving(node_id) and not self._placing.in_flight(node_id):
             self._watcher.release(node_id)
-            self._scheduler.on_node_removed(node_id)
+            self._placing.on_node_removed(node_id)
 
 
 def node_away(view: NodeView, otherwise: str = "") -> NodeAway:
@@ -168,12 +218,3 @@ def _refusal(name: str, status: int) -> RouterError:
             "with the right one."
         )
     return NodeRefused(f"The node {name} refused the router's request with status {status}.")
-
-
-def _granted(actions: list[Action]) -> Lease:
-    action = actions[0]
-    if isinstance(action, Grant):
-        return action.lease
-    if not action.known:
-        raise UnknownModel(action.reason, param="model")
-    raise NoNodeReady(action.reason, retry_after_s=action.retry_after_s)

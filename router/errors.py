@@ -26,6 +26,11 @@ class RouterError(Exception):
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
         self.param = param
         self.retry_after_s = retry_after_s
+        self.position: int | None = None
+        """Where the request stood in the queue, or would have stood, from 1; None where it did
+        not come to that."""
+        self.estimated_wait_s: float | None = None
+        """From there until a node would have taken it."""
         self.request_id: str | None = None
         """Of the request that it ends, once that has an id."""
 
@@ -33,14 +38,25 @@ class RouterError(Exception):
     def message(self) -> str:
         return str(self.args[0])
 
+    def standing(self) -> dict[str, object]:
+        """What the error says of the queue, in every dialect; empty where it has to do with
+        none."""
+        said: dict[str, object] = {}
+        if self.position is not None:
+            said["position"] = self.position
+        if self.estimated_wait_s is not None:
+            said["estimated_wait_s"] = round(self.estimated_wait_s, 1)
+        return said
+
     def body(self) -> bytes:
         """The error in OpenAI's envelope, as JSON; `request_id` stands beside it, where there is
         one."""
-        error = {
+        error: dict[str, object] = {
             "message": self.message,
             "type": self.kind,
             "param": self.param,
             "code": self.code,
+            **self.standing(),
         }
         body: dict[str, object] = {"error": error}
         if self.request_id:
@@ -155,6 +171,22 @@ class BodyTooLarge(RouterError):
     status = 413
     code = "body_too_large"
     kind = "invalid_request_error"
+
+
+class QueueFull(RouterError):
+    """Too many requests wait for this model; try again later."""
+
+    status = 429
+    code = "queue_full"
+    kind = "rate_limit_error"
+
+
+class DeadlineExceeded(RouterError):
+    """The answer would begin after the deadline in `x-fleet-deadline-s`, or has not begun before
+    it."""
+
+    status = 504
+    code = "deadline_exceeded"
 
 
 class NoNodeReady(RouterError):

@@ -32,6 +32,11 @@ class Fleet:
             self._remembered.setdefault(row.node_id, set()).add(row.model)
         self._known: frozenset[str] = frozenset()
         self._snapshot: tuple[NodeView, ...] = ()
+        self._listeners: list[Callable[[], None]] = []
+
+    def listen(self, on_change: Callable[[], None]) -> None:
+        """`on_change` is called at each new word of a node, and when one comes or goes."""
+        self._listeners.append(on_change)
 
     # --- nodes ---
 
@@ -47,27 +52,28 @@ class Fleet:
             heard_s=0.0,
             remembered=frozenset(self._remembered.get(record.id, ())),
         )
-        self._set(view)
-        self._learn_names()
+        self._nodes[record.id] = view
+        self._changed(names=True)
 
     def remove(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)
         self._remembered.pop(node_id, None)
-        self._snapshot = tuple(self._nodes.values())
-        self._learn_names()
+        self._changed(names=True)
 
     def heard(self, node_id: str, status: NodeStatus) -> None:
         view = self._nodes.get(node_id)
         if view is None:
             return
-        self._set(replace(view, status=status, reachable=True, error=None, heard_s=self._clock()))
-        if view.status is None or view.status.models != status.models:
-            self._learn_names()
+        self._nodes[node_id] = replace(
+            view, status=status, reachable=True, error=None, heard_s=self._clock()
+        )
+        self._changed(names=view.status is None or view.status.models != status.models)
 
     def lost(self, node_id: str, reason: str) -> None:
         view = self._nodes.get(node_id)
         if view is not None and (view.reachable or view.error != reason):
-            self._set(replace(view, reachable=False, error=reason))
+            self._nodes[node_id] = replace(view, reachable=False, error=reason)
+            self._changed()
 
     def node(self, node_id: str) -> NodeView | None:
         return self._nodes.get(node_id)
@@ -80,9 +86,13 @@ class Fleet:
         """All nodes, immutable: what decisions are made from."""
         return self._snapshot
 
-    def _set(self, view: NodeView) -> None:
-        self._nodes[view.node_id] = view
+    def _changed(self, *, names: bool = False) -> None:
+        """`names`: models may have come or gone, too."""
         self._snapshot = tuple(self._nodes.values())
+        if names:
+            self._learn_names()
+        for on_change in self._listeners:
+            on_change()
 
     # --- names ---
 

@@ -33,8 +33,8 @@ class _Entry:
     """Whether the node will send a `Finished` record."""
     ended_s: float | None = None
     outcome: str = ""
-    reason: FinishReason | None = None
-    """As the node told it, before the relay had ended."""
+    accounts: Finished | None = None
+    """What the node told before the relay had ended."""
 
 
 class Ledger:
@@ -47,13 +47,14 @@ class Ledger:
         log_requests: bool = False,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        self.on_verdict: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
+        """Called with what a node has said of a lease that has ended."""
         self._origin_prefix = router_id + "/"
         self._log_requests = log_requests
         self._wall_clock = wall_clock
         self._open: dict[tuple[str, str], _Entry] = {}
         self._ended: dict[tuple[str, str], None] = {}
         self._rows: list[UsageRecord] = []
-        self._verdicts: list[Verdict] = []
 
     def origin(self, caller: Caller) -> str:
         """The opaque text that a node repeats in its accounts of the caller's requests."""
@@ -75,9 +76,9 @@ class Ledger:
             return
         entry.ended_s = now_s
         entry.outcome = outcome
-        if entry.reason is not None:
+        if entry.accounts is not None:
             del self._open[key]
-            self._judge(entry, now_s, entry.reason)
+            self._judge(entry, now_s, entry.accounts)
         elif entry.reported:
             self._ended[key] = None
         else:
@@ -96,25 +97,21 @@ class Ledger:
         if self._log_requests:
             log.info("%s", finished_line(entry.ticket, entry.node_name, finished))
         if entry.ended_s is None:
-            entry.reason = finished.reason
+            entry.accounts = finished
             return
         del self._open[key]
         self._ended.pop(key, None)
-        self._judge(entry, entry.ended_s, finished.reason)
+        self._judge(entry, entry.ended_s, finished)
 
-    def _judge(self, entry: _Entry, ended_s: float, reason: FinishReason) -> None:
-        """Keeps the node's word where the relay saw nothing wrong; a failure it saw is known."""
+    def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
+        """Passes the node's word on where the relay saw nothing wrong; a failure it saw is
+        known."""
         if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED):
             return
-        failed = reason is FinishReason.ERROR
-        whole = reason in (FinishReason.STOP, FinishReason.LENGTH)
+        failed = accounts.reason is FinishReason.ERROR
+        whole = accounts.reason in (FinishReason.STOP, FinishReason.LENGTH)
         if failed or (whole and entry.outcome == OUTCOME_SERVED):
-            self._verdicts.append(Verdict(entry.lease, ended_s, failed))
-
-    def take_verdicts(self) -> list[Verdict]:
-        """What nodes have said of leases that ended; the ledger keeps none of it."""
-        verdicts, self._verdicts = self._verdicts, []
-        return verdicts
+            self.on_verdict(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
 
     def expire(self, now_s: float) -> None:
         """Writes off what ended more than `UNREPORTED_AFTER_S` ago without accounts."""
@@ -141,7 +138,7 @@ class Ledger:
     def close_all(self) -> None:
         """At shutdown: every request that is still open is written without accounts."""
         for key, entry in list(self._open.items()):
-            if entry.reason is None:
+            if entry.accounts is None:
                 self._close_unreported(key, entry)
         self._open.clear()
         self._ended.clear()

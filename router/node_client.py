@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from node.protocol.messages import (
     HEADER_PROTOCOL,
     HEADER_REQUEST_ID,
     HEADER_REQUESTED_MODEL,
+    HEADER_SALT,
     HEARTBEAT_S,
     PATH_EVENTS,
     PATH_LOAD,
@@ -35,7 +36,8 @@ from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.types import Ticket
-from router.upstream import IDLE_S, Response, Upstream
+from router.upstream import IDLE_S, Upstream
+from router.upstream_response import Response
 
 KIND_AGENT = "agent"
 KIND_OPENAI = "openai"
@@ -133,6 +135,8 @@ class NodeClient:
             # A foreign node's model name may hold anything, line breaks too.
             asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
             own = f"{HEADER_ORIGIN}: {origin}\r\n{HEADER_REQUESTED_MODEL}: {asked}\r\n"
+            if ticket.caller.salt:
+                own += f"{HEADER_SALT}: {ticket.caller.salt}\r\n"
         rest = (
             f"{HEADER_REQUEST_ID}: {request_id}\r\n{own}{ticket.trace}"
             f"content-length: {len(ticket.body)}\r\n\r\n"
@@ -194,7 +198,7 @@ class NodeClient:
         except msgspec.MsgspecError as error:
             raise NodeRefused(f"{self.url}/v1/models does not list models.") from error
 
-    async def events(self, instance_id: str, after: int) -> AsyncIterator[Event]:
+    async def events(self, instance_id: str, after: int) -> AsyncGenerator[Event, None]:
         """The agent's event stream from `after` on; ends when the connection does.
 
         Raises what `status` raises, and `NodeUnreachable` after three silent heartbeats.

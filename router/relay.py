@@ -6,14 +6,13 @@ stream itself and fills it with comments.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 
 from node.protocol.ids import client_id
 from router import sse
 from router.dialects import dialect_of, id_headers
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.exchange import Exchange
 from router.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
@@ -21,11 +20,10 @@ from router.ledger import (
     OUTCOME_SERVED,
 )
 from router.types import Lease, Ticket
-from router.upstream import Response
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from router.upstream_response import Response
 
 RETRY_STATUSES = frozenset((409, 429, 503))
+HEADER_CACHED = b"x-fleet-cached-tokens"
 HEADER_SHOULD_RETRY = b"x-should-retry"
 """`false`: whoever could try again by the status alone is told not to."""
 PASSED_HEADERS = (b"content-type", b"cache-control", b"retry-after", HEADER_SHOULD_RETRY)
@@ -55,23 +53,24 @@ class Relay:
     """One request on its way to a node and back."""
 
     def __init__(
-        self, ticket: Ticket, send: Send, dispatcher: Dispatcher, hold_head_s: float
+        self, ticket: Ticket, exchange: Exchange, dispatcher: Dispatcher, hold_head_s: float
     ) -> None:
         self.ticket = ticket
         self.lease: Lease | None = None
         """The newest one; None before the first."""
         self.content_sent = False
         self._dialect = dialect_of(ticket.path)
-        self._send = send
+        self._exchange = exchange
         self._dispatcher = dispatcher
         self._hold_head_s = hold_head_s
         self._head_sent = False
         self._head_node = ""
         """The node that the head names; empty where the router sent it before it knew."""
+        self._held = b""
+        """Of a stream, the beginning of an event whose rest has not come."""
         self._last_events = b""
-        """What was sent last of a stream that has ended or broken."""
+        """What was sent last of a stream."""
         self._timer: asyncio.TimerHandle | None = None
-        self._filler: asyncio.Task[None] | None = None
 
     @property
     def request_id(self) -> str:
@@ -82,17 +81,17 @@ class Relay:
 
     async def run(self) -> None:
         """Serves the ticket. Whatever it raises, `fail` tells the caller."""
-        lease = self._dispatcher.place(self.ticket)
+        self._fill_later()
         try:
-            await self._serve(lease)
+            await self._serve(await self._dispatcher.place(self.ticket))
         finally:
-            await self._end_filler()
+            self._end_filler()
 
     async def fail(self, error: RouterError) -> None:
         """Ends the answer with an error. Raises it where nothing has been sent."""
         if not self._head_sent:
             raise error
-        await self._end_stream(sse.error_event(error, self._dialect, self._last_events))
+        self._exchange.end(sse.error_event(error, self._dialect, self._last_events))
 
     async def _serve(self, lease: Lease) -> None:
         """Attempts until one is served, or no node is left to try."""
@@ -109,16 +108,18 @@ class Relay:
                     outcome = OUTCOME_NODE_FAILED
                     if self.content_sent:
                         raise
-                    answered = isinstance(failure, _WORDS)
-                    held = self._dispatcher.place_again(lease, answered=answered)
+                    held = None  # given back, whatever comes of the wait for another one
+                    held = await self._dispatcher.place_again(
+                        self.ticket, lease, answered=isinstance(failure, _WORDS)
+                    )
                     if held is None:
                         if not isinstance(failure, _Answered):
                             raise
-                        await self._pass_answer(lease, failure)
+                        self._pass_answer(lease, failure)
                     outcome = OUTCOME_CANCELLED
         finally:
             if held is not None:
-                self._dispatcher.done(held, outcome)
+                self._dispatcher.done(self.ticket, held, outcome)
 
     async def _attempt(self, lease: Lease) -> str:
         """One node's whole answer passed on; how it ended.
@@ -140,7 +141,7 @@ class Relay:
                 await self._pass_stream(lease, response)
             else:
                 body = await response.read_all()
-                await self._pass_whole(lease, response.status, response.headers, body)
+                self._pass_whole(lease, response.status, response.headers, body)
             finished = True
             return _outcome_of(response.status)
         except OSError as error:
@@ -150,59 +151,64 @@ class Relay:
                 response.close()
 
     async def _pass_stream(self, lease: Lease, response: Response) -> None:
-        read, send = response.read_any, self._send
-        held = last = b""
-        try:
-            while chunk := await read():
-                events, held = sse.split(held + chunk)
-                if not events:
-                    continue
-                last = events
-                if self.content_sent:
-                    await send({"type": "http.response.body", "body": events, "more_body": True})
-                else:
-                    await self._pass_first(lease, response, events)
-        finally:
-            self._last_events = last
-        if held:
-            await self._pass_first(lease, response, held)
+        self._held = b""
+        while not self.content_sent and (chunk := await response.read_any()):
+            events, self._held = sse.split(self._held + chunk)
+            if events:
+                self._pass_first(lease, response, events)
+        while self.content_sent and not await response.pump(self._pass_on):
+            await self._exchange.drain()
+        if self._held:
+            self._pass_first(lease, response, self._held)
         if not self.content_sent:
             name = self._dispatcher.node_name(lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
-        await self._end_stream(b"")
+        self._exchange.end()
 
-    async def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
+    def _pass_on(self, chunk: bytes) -> bool:
+        """Passes on the whole events; False where the caller shall take them before more come."""
+        events, self._held = sse.split(self._held + chunk)
+        if events:
+            self._last_events = events
+            self._exchange.write(events)
+        return not self._exchange.paused
+
+    def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
         """Passes events on while no content is known to have been sent."""
         if not self.content_sent:
             error = sse.leading_error(events)
             if error is not None:
                 raise _Answered(NodeFailed.status, _JSON_HEADERS, error)
-            await self._end_filler()
+            self._end_filler()
             if not self._head_sent:
-                await self._send_head(lease, response.status, response.headers)
+                self._send_head(lease, response.status, response.headers)
             self.content_sent = sse.has_event(events)
-            if self.content_sent and self._head_node != lease.node_id:
-                name = self._dispatcher.node_name(lease)
-                events = sse.fleet_comment(name, lease.model) + events
-        await self._send({"type": "http.response.body", "body": events, "more_body": True})
+            if self.content_sent:
+                self._dispatcher.on_first_content(self.ticket, lease)
+                if self._head_node != lease.node_id:
+                    name = self._dispatcher.node_name(lease)
+                    cached = _cached(lease, response.headers)
+                    events = sse.fleet_comment(name, lease.model, cached) + events
+        self._last_events = events
+        self._exchange.write(events)
 
-    async def _pass_whole(
+    def _pass_whole(
         self, lease: Lease, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
-        await self._end_filler()
+        self._end_filler()
         self.content_sent = True
         if self._head_sent:
             name = self._dispatcher.node_name(lease)
             otherwise = NodeFailed(f"The node {name} answered with status {status}.")
-            await self._end_stream(sse.late_error(body, otherwise, self._dialect))
+            self._exchange.end(sse.late_error(body, otherwise, self._dialect))
             return
-        await self._send_head(lease, status, headers, length=len(body))
-        await self._send({"type": "http.response.body", "body": body})
+        self._send_head(lease, status, headers, length=len(body))
+        self._exchange.end(body)
 
-    async def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
-        await self._pass_whole(lease, failure.status, failure.headers, failure.answer)
+    def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
+        self._pass_whole(lease, failure.status, failure.headers, failure.answer)
 
-    async def _send_head(
+    def _send_head(
         self,
         lease: Lease,
         status: int,
@@ -218,7 +224,12 @@ class Relay:
         headers.append((b"x-fleet-node", self._dispatcher.node_name(lease).encode()))
         queue_ms = max(0.0, lease.granted_s - self.ticket.arrived_s) * 1e3
         headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        if cached := _cached(lease, upstream):
+            headers.append((HEADER_CACHED, cached))
+        if self.ticket.shows_decision:
+            shown = self._dispatcher.decisions.short(lease.ticket_id)
+            headers.append((b"x-fleet-decision", shown))
+        self._exchange.begin(status, headers)
 
     def _fleet_headers(self, request_id: str) -> list[tuple[bytes, bytes]]:
         return [
@@ -226,47 +237,38 @@ class Relay:
             (b"x-fleet-model", self.ticket.model.encode("utf-8", "replace")),
         ]
 
-    async def _end_stream(self, last: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": last})
-
     # --- silence ---
 
     def _fill_later(self) -> None:
-        if self.ticket.stream and self._timer is None and self._filler is None:
+        if self.ticket.stream and self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._hold_head_s, self._start_filler)
+            self._timer = loop.call_later(self._hold_head_s, self._fill_silence)
 
-    def _start_filler(self) -> None:
+    def _fill_silence(self) -> None:
         self._timer = None
-        self._filler = asyncio.get_running_loop().create_task(self._fill_silence())
-
-    async def _fill_silence(self) -> None:
+        self._fill_later()
         if not self._head_sent:
             self._head_sent = True
-            await self._send(
-                {
-                    "type": "http.response.start",
-                    "status": 200,
-                    "headers": _STREAM_HEADERS + self._fleet_headers(self.ticket.request_id),
-                }
-            )
-        ping = sse.ping(self._dialect)
-        while True:
-            await self._send({"type": "http.response.body", "body": ping, "more_body": True})
-            await asyncio.sleep(self._hold_head_s)
+            fleet = self._fleet_headers(self.ticket.request_id)
+            self._exchange.begin(200, _STREAM_HEADERS + fleet)
+        if not self._exchange.paused:
+            standing = self._dispatcher.standing(self.ticket.request_id)
+            self._exchange.write(sse.ping(self._dialect, standing))
 
-    async def _end_filler(self) -> None:
+    def _end_filler(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        filler, self._filler = self._filler, None
-        if filler is not None:
-            filler.cancel()
-            await asyncio.wait((filler,))
 
 
 def _id_on_node(lease: Lease) -> str:
     return client_id("req_", lease.node_id, lease.ticket_id)
+
+
+def _cached(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
+    """Cached tokens as predicted here and as its node told; empty where that tells nothing."""
+    told = upstream.get(HEADER_CACHED, b"")
+    return b"%d/%b" % (lease.predicted_tokens, told) if told.isdigit() else b""
 
 
 def _outcome_of(status: int) -> str:

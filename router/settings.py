@@ -40,6 +40,10 @@ class Settings:
     """Whether each request is logged as one line when it ends."""
     hold_head_s: float = 10.0
     """How long a stream's head waits for its node; also the longest silence after."""
+    queue_limit: int = 256
+    """Requests of one model that may wait in the router; the next one is refused."""
+    promote_after_s: float = 30.0
+    """How long a request waits in its class before it goes on in the next better one."""
     exit_on_stdin_eof: bool = False
     """Whether the router ends when its standard input closes: it never outlives its parent."""
 
@@ -88,6 +92,12 @@ def _seconds(key: str, text: str) -> object:
     return value
 
 
+def _count(key: str, text: str) -> object:
+    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
+        raise StartError(f"{key} must be a whole number from 1 to 100000, not {text!r}.")
+    return int(text)
+
+
 def _flag(key: str, text: str) -> object:
     if text.lower() in ("1", "true", "yes", "on"):
         return True
@@ -104,6 +114,8 @@ READERS = {
     "allow_plain_http": _flag,
     "log_requests": _flag,
     "hold_head_s": _seconds,
+    "queue_limit": _count,
+    "promote_after_s": _seconds,
     "exit_on_stdin_eof": _flag,
 }
 

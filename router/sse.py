@@ -8,6 +8,7 @@ import msgspec
 
 from router.dialects import Dialect, event_body, response_event
 from router.errors import RouterError
+from router.types import Queued
 
 PING = b": keep-alive\n\n"
 _ANTHROPIC_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -60,9 +61,14 @@ _decode_spoken = msgspec.json.Decoder(_Spoken).decode
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def ping(dialect: Dialect) -> bytes:
-    """What fills silence."""
-    return _ANTHROPIC_PING if dialect is Dialect.ANTHROPIC else PING
+def ping(dialect: Dialect, standing: Queued | None = None) -> bytes:
+    """What fills silence: where the request stands in the queue, if it does and a comment may say
+    so."""
+    if dialect is Dialect.ANTHROPIC:
+        return _ANTHROPIC_PING
+    if standing is None:
+        return PING
+    return b": queued, position %d, about %.0f s\n\n" % (standing.position, standing.wait_s)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -140,9 +146,11 @@ def _event_of_answer(body: bytes, dialect: Dialect) -> bytes | None:
     return b"".join(body.splitlines())
 
 
-def fleet_comment(node: str, model: str) -> bytes:
-    """Who served a stream whose head had to go out before that was known."""
-    return f": fleet node={node} model={model}\n\n".encode()
+def fleet_comment(node: str, model: str, cached: bytes = b"") -> bytes:
+    """Who served a stream whose head had to go out before that was known; `cached` as in the
+    header `x-fleet-cached-tokens`."""
+    text = f": fleet node={node} model={model}".encode()
+    return text + (b" cached=" + cached if cached else b"") + b"\n\n"
 
 
 def _event(body: bytes, dialect: Dialect) -> bytes:

@@ -1,11 +1,33 @@
-"""The router's own nouns, frozen: who asks, for what, where it goes."""
+"""The router's own nouns, frozen: who asks, for what, where it goes and why."""
 
+import math
 from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Protocol
 
-from node.protocol.messages import NodeStatus
+from node.protocol.messages import Finished, NodeStatus
+from node.protocol.prefix import Chain
 
 PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
 """Nothing is generated there, so that a node keeps no accounts of it."""
+
+
+class Priority(IntEnum):
+    """The classes of requests; a lower one is served first, but none starves."""
+
+    INTERACTIVE = 0
+    DEFAULT = 1
+    BATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a client's headers and body say of the session that a request belongs to. Texts of the
+    client's own; never more than a hint."""
+
+    session: str = ""
+    parent: str = ""
+    """The session that this one came from, whose prefix it is likely to share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +40,10 @@ class Caller:
     owner: str
     """What the ids of its requests begin with."""
     expires_at_s: float | None = None
+    priority: Priority = Priority.DEFAULT
+    """The best class that its requests may have."""
+    salt: str = ""
+    """Parts its prefixes from those of others; empty: it shares them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +64,14 @@ class Ticket:
     """Header lines of the caller's trace, each with its line break."""
     pinned_node_id: str = ""
     """The only node that can serve it; empty where any may."""
+    chain: Chain | None = None
+    """What its prompt begins with; None where nothing is prefilled."""
+    hints: Hints = Hints()
+    priority: Priority = Priority.DEFAULT
+    deadline_s: float = math.inf
+    """Monotonic time after which nobody wants an answer that has not begun."""
+    shows_decision: bool = False
+    """Whether the caller wants to see where it went and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +83,12 @@ class Lease:
     model: str
     granted_s: float
     attempt: int
+    instance_id: str = ""
+    """Of the agent that it was granted for; another one knows nothing of it."""
+    predicted_tokens: int = 0
+    """How much of the prompt its node is taken to have cached."""
+    prompt_tokens: int = 0
+    """Estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +98,151 @@ class Verdict:
     lease: Lease
     ended_s: float
     failed: bool
+    accounts: Finished | None = None
+    """None where the node keeps none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a request's prompt a node holds."""
+
+    positions: int = 0
+    """Of the request's chain."""
+    usable_tokens: int = 0
+    """Need not be computed."""
+    memory_tokens: int = 0
+    """Share of `usable_tokens` that need not be read from disk."""
+
+
+NOT_COVERED = Coverage()
+
+
+class Prefixes(Protocol):
+    """What nodes have told of the prefixes that they hold."""
+
+    def coverage(self, node_id: str, chain: Chain) -> Coverage:
+        """The deepest position of the chain that the node holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerms:
+    """What a request would cost on one node, in seconds until its first token and in those that
+    it takes from others."""
+
+    node_id: str
+    name: str
+    excluded: str = ""
+    """Why the node is out of the question, as a sentence; then all costs are 0."""
+    queue_s: float = 0.0
+    """Prefill work that is ahead of it."""
+    prefill_s: float = 0.0
+    """Its own uncached tokens at the node's rate for their depth."""
+    restore_s: float = 0.0
+    """Reading cached tokens from the node's disk."""
+    load_s: float = 0.0
+    """Of the model, where it is not resident."""
+    eviction_s: float = 0.0
+    """Prefill that others will need again for what it pushes out."""
+    slowdown_s: float = 0.0
+    """What it takes from streams that run, and they from it."""
+    crowd_s: float = 0.0
+    """What the next turn of its session is likely to wait for those of other sessions there."""
+    delay_s: float = 0.0
+    """What the sessions there are likely to wait for its prefill, where their next turns come
+    meanwhile."""
+    blame_s: float = 0.0
+    """The node failed lately."""
+    switch_s: float = 0.0
+    """Leaving the node where the session is: the margin by which another must be better."""
+    prompt_tokens: int = 0
+    """Estimated."""
+    cached_tokens: int = 0
+    memory_tokens: int = 0
+    promised_tokens: int = 0
+    """Share of `cached_tokens` that the node is sure to reuse, as far as can be known."""
+    held_positions: int = 0
+    """Of the request's chain, that the node has told of."""
+
+    @property
+    def total_s(self) -> float:
+        return (
+            self.queue_s
+            + self.prefill_s
+            + self.restore_s
+            + self.load_s
+            + self.eviction_s
+            + self.slowdown_s
+            + self.crowd_s
+            + self.delay_s
+            + self.blame_s
+            + self.switch_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a request goes, and what it would have cost elsewhere."""
+
+    ticket_id: str
+    model: str
+    at_s: float
+    node_id: str
+    """Empty where no node can take it."""
+    nodes: tuple[NodeTerms, ...]
+    """All nodes of the fleet, in its order."""
+    waited_s: float = 0.0
+    """In the router's queue."""
+    reason: str = ""
+    """A sentence: what decided."""
+
+    @property
+    def chosen(self) -> NodeTerms | None:
+        return next((terms for terms in self.nodes if terms.node_id == self.node_id), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
     lease: Lease
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """The ticket waits in the router; a `Grant` or a `Reject` will follow."""
+
+    ticket_id: str
+    position: int
+    """Tickets of its model that are ahead of it, and itself: from 1."""
+    wait_s: float
+    """Estimated."""
+
+
+class RejectKind(StrEnum):
+    UNKNOWN_MODEL = "unknown_model"
+    """No node of the fleet has the model."""
+    NO_NODE = "no_node"
+    """None that has it can take it now."""
+    QUEUE_FULL = "queue_full"
+    DEADLINE = "deadline"
+    """It would not begin before its deadline, or has not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """No node can take the ticket. `known` tells whether any node has the model at all."""
+    """No node takes the ticket."""
 
     ticket_id: str
-    known: bool
+    kind: RejectKind
     reason: str
+    """A sentence for the caller."""
     retry_after_s: int
+    position: int = 0
+    """Where it would stand, or stood, in the queue; 0 where there is none."""
+    wait_s: float = 0.0
+    """Estimated wait there."""
 
 
-Action = Grant | Reject
+Action = Grant | Queued | Reject
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +267,12 @@ class NodeView:
         if self.status is None:
             return self.remembered
         return frozenset(model.name for model in self.status.models)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What the scheduler decides from: the time, and the last word of every node."""
+
+    now_s: float
+    """Monotonic."""
+    fleet: tuple[NodeView, ...]

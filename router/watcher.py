@@ -6,21 +6,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from node.protocol.messages import (
     PROTOCOL_VERSION,
+    Event,
     Finished,
     ModelState,
     ModelStatus,
     NodeStatus,
+    PrefixDelta,
+    PrefixGone,
+    PrefixSnapshot,
     StatusEvent,
 )
 from registry.records import NodeRecord
-from router.errors import RouterError, WrongNodeProtocol
+from router.errors import NodeRefused, RouterError, WrongNodeProtocol
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.node_client import KIND_OPENAI, NodeClient
+from router.prefix_index import PrefixIndex
 from router.settings import LOST_GRACE_S
 
 log = logging.getLogger("mlx_fleet.nodes")
@@ -30,6 +36,10 @@ MAX_BACKOFF_S = 5.0
 FOREIGN_POLL_S = 5.0
 FOREIGN_ROWS = 8
 """Requests that a foreign server is taken to serve at once; it does not say."""
+
+
+class _PrefixGap(Exception):
+    """A node's word on its prefixes did not arrive whole: a new stream begins with all of it."""
 
 
 @dataclass(slots=True)
@@ -55,15 +65,20 @@ class _Watched:
 
 
 class Watcher:
-    """Owner of the node clients. Feeds `Fleet` with statuses and `Ledger` with accounts."""
+    """Owner of the node clients. Feeds `Fleet` with statuses, `Ledger` with accounts and
+    `PrefixIndex` with prefixes."""
 
-    def __init__(self, fleet: Fleet, ledger: Ledger) -> None:
+    def __init__(self, fleet: Fleet, ledger: Ledger, prefixes: PrefixIndex) -> None:
         self._fleet = fleet
         self._ledger = ledger
+        self._prefixes = prefixes
         self._nodes: dict[str, _Watched] = {}
         self._leaving: dict[str, list[NodeClient]] = {}
         """Clients of removed nodes; requests that they still carry go on."""
         self._closing: set[asyncio.Task[None]] = set()
+        self._piece = asyncio.Lock()
+        """Held for a whole turn of the loop: each takes in one piece of a snapshot, though many
+        may have come from many nodes."""
 
     def start(self, record: NodeRecord) -> None:
         """Begins to watch a node, now or as soon as it answers."""
@@ -85,6 +100,7 @@ class Watcher:
         if watched is not None:
             self._leaving.setdefault(node_id, []).append(watched.client)
             await _end(watched)
+            self._prefixes.forget_node(node_id)
 
     def is_leaving(self, node_id: str) -> bool:
         """Whether the node was removed and its client not yet released."""
@@ -121,28 +137,55 @@ class Watcher:
             started_s = time.monotonic()
             try:
                 await loop(watched)
-                reason = "The node closed its event stream."
+                self._lost(watched, "The node closed its event stream.")
             except RouterError as error:
-                reason = error.message
+                self._lost(watched, error.message)
+            except _PrefixGap:
+                log.info("node %s: a change of its prefixes is missing", watched.record.name)
             finally:
                 watched.first_word.set()
-            if self._reachable(watched):
-                log.warning("node %s is lost: %s", watched.record.name, reason)
-                if watched.record.kind != KIND_OPENAI:
-                    watched.break_later()
-            self._fleet.lost(watched.record.id, reason)
+            self._prefixes.forget_node(watched.record.id)
             if time.monotonic() - started_s > MAX_BACKOFF_S:
                 backoff_s = FIRST_BACKOFF_S
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
 
+    def _lost(self, watched: _Watched, reason: str) -> None:
+        if self._reachable(watched):
+            log.warning("node %s is lost: %s", watched.record.name, reason)
+            if watched.record.kind != KIND_OPENAI:
+                watched.break_later()
+        self._fleet.lost(watched.record.id, reason)
+
     async def _follow(self, watched: _Watched) -> None:
-        async for event in watched.client.events(watched.instance_id, watched.last_seq):
-            if isinstance(event, StatusEvent):
-                self._on_status(watched, event.status)
-            elif isinstance(event, Finished):
-                watched.last_seq = event.seq
-                self._ledger.on_finished(watched.record.id, watched.instance_id, event)
+        stream = watched.client.events(watched.instance_id, watched.last_seq)
+        async with aclosing(stream) as events:
+            async for event in events:
+                if isinstance(event, StatusEvent):
+                    self._on_status(watched, event.status)
+                elif isinstance(event, Finished):
+                    watched.last_seq = event.seq
+                    self._ledger.on_finished(watched.record.id, watched.instance_id, event)
+                elif isinstance(event, PrefixSnapshot):
+                    async with self._piece:
+                        self._on_prefixes(watched, event)
+                        await asyncio.sleep(0)
+                else:
+                    self._on_prefixes(watched, event)
+
+    def _on_prefixes(self, watched: _Watched, event: Event) -> None:
+        node_id, whole = watched.record.id, True
+        try:
+            if isinstance(event, PrefixDelta):
+                whole = self._prefixes.on_delta(node_id, event)
+            elif isinstance(event, PrefixSnapshot):
+                whole = self._prefixes.on_snapshot(node_id, event)
+            elif isinstance(event, PrefixGone):
+                self._prefixes.on_gone(node_id, event)
+        except ValueError as error:
+            raise NodeRefused(f"{watched.record.url} sent prefixes that are none.") from error
+        if not whole:
+            raise _PrefixGap
 
     def _on_status(self, watched: _Watched, status: NodeStatus) -> None:
         if status.protocol != PROTOCOL_VERSION:
@@ -155,6 +198,7 @@ class Watcher:
                 watched.client.break_all()
             watched.instance_id = status.instance_id
             watched.last_seq = 0
+            self._prefixes.forget_node(watched.record.id)
         watched.keep_requests()
         if not self._reachable(watched):
             log.info("node %s is there: %s", watched.record.name, watched.record.url)

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from fastapi import APIRouter
 
-from router.api import admin_aliases, admin_keys, admin_models, admin_nodes, admin_reports
+from router.api import (
+    admin_aliases,
+    admin_explain,
+    admin_keys,
+    admin_models,
+    admin_nodes,
+    admin_reports,
+)
 from router.api.admin_gate import gated_route
 from router.core import Core
 
@@ -29,4 +36,6 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     add("/keys/{id_or_name}", admin_keys.revoke_key, methods=["DELETE"])
     add("/usage", admin_reports.show_usage, methods=["GET"])
     add("/audit", admin_reports.show_audit, methods=["GET"])
+    add("/explain", admin_explain.explain, methods=["POST"])
+    add("/explain/{request_id}", admin_explain.explain_request, methods=["GET"])
     return router

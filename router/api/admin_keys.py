@@ -9,14 +9,16 @@ from registry.db import WriteSession
 from registry.records import KeyRecord
 from router.api.admin_gate import AdminGiven
 from router.api.admin_views import CreateKey, KeyRow, NewKey
-from router.auth import SCOPE_ADMIN, SCOPES, new_key
+from router.auth import SCOPE_ADMIN, SCOPES, new_key, new_salt
 from router.errors import BadRequest, Conflict
+from router.types import Priority
 
 DAY_S = 86_400
+CLASSES = tuple(each.name.lower() for each in Priority)
 
 
 async def list_keys(admin: AdminGiven) -> list[KeyRow]:
-    """All keys, revoked ones too; never a digest."""
+    """All keys, revoked ones too; never a digest or a salt."""
     async with admin.core.registry.read() as session:
         records = await keys.list_all(session)
     return [_row(record) for record in records]
@@ -24,6 +26,7 @@ async def list_keys(admin: AdminGiven) -> list[KeyRow]:
 
 async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
     _check_scopes(asked.scopes)
+    _check_class(asked.priority)
     key, prefix, digest = new_key()
     now_s = time.time()
     record = KeyRecord(
@@ -37,11 +40,14 @@ async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
         if asked.expires_in_days is None
         else now_s + asked.expires_in_days * DAY_S,
         revoked_at_s=None,
+        priority=asked.priority,
+        salt=new_salt() if asked.isolate else "",
     )
     await admin.change(
         "key.create",
         record.name,
-        f"{prefix}… for {', '.join(record.scopes)}",
+        f"{prefix}… for {', '.join(record.scopes)}; {record.priority}"
+        + (", isolated" if record.salt else ""),
         lambda session: keys.add(session, record),
     )
     admin.core.keys.add(record)
@@ -73,6 +79,12 @@ def _check_scopes(scopes: tuple[str, ...]) -> None:
         raise BadRequest(f"The scopes are {' and '.join(SCOPES)}{wrong}.", param="scopes")
 
 
+def _check_class(name: str) -> None:
+    if name not in CLASSES:
+        known = f"{', '.join(CLASSES[:-1])} and {CLASSES[-1]}"
+        raise BadRequest(f"The classes are {known}; {name!r} is none.", param="priority")
+
+
 def _opens_admin(record: KeyRecord, now_s: float) -> bool:
     return (
         SCOPE_ADMIN in record.scopes
@@ -84,4 +96,5 @@ def _opens_admin(record: KeyRecord, now_s: float) -> bool:
 def _row(record: KeyRecord) -> KeyRow:
     values = asdict(record)
     del values["digest"]
-    return KeyRow(**values)
+    salt = values.pop("salt")
+    return KeyRow(**values, isolated=bool(salt))

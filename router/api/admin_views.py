@@ -44,6 +44,10 @@ class CreateKey(Asked):
     ]
     scopes: tuple[str, ...] = ("inference",)
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
+    priority: str = "default"
+    """The best class that its requests may have."""
+    isolate: bool = False
+    """Whether its prompts share no cached prefix with those of other keys."""
 
 
 class Shown(BaseModel):
@@ -120,6 +124,8 @@ class KeyRow(Shown):
     name: str
     prefix: str
     scopes: tuple[str, ...]
+    priority: str
+    isolated: bool
     created_at_s: float
     expires_at_s: float | None
     revoked_at_s: float | None

@@ -4,7 +4,8 @@ import msgspec
 
 from router.dialects import Dialect, error_body, id_headers
 from router.errors import MethodNotAllowed, RouterError
-from router.relay import HEADER_SHOULD_RETRY, Send
+from router.exchange import Send
+from router.relay import HEADER_SHOULD_RETRY
 
 JSON_HEADERS = [(b"content-type", b"application/json")]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from node.protocol.prefix import Fields, read_fields
 from router.errors import BadRequest, BodyTooLarge
-from router.leaving import Receive
+from router.exchange import Receive
 from router.settings import MAX_BODY_BYTES
 
 Scope = MutableMapping[str, Any]
@@ -36,19 +38,15 @@ class ClientLeft(Exception):
     """The caller closed the connection before it had sent its whole body."""
 
 
-class _Routing(msgspec.Struct):
-    """The fields of a body that routing needs; the node parses the rest."""
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What routing needs of a body; the node parses the rest."""
 
+    fields: Fields
     model: str
-    stream: bool | None = False
-
-
-class ResponseRouting(_Routing):
-    """The same of `/v1/responses`, where a request may go on from what a node holds."""
-
+    stream: bool
     previous_response_id: str | None = None
-    """The response that the request goes on from."""
-    input: msgspec.Raw = msgspec.Raw(b"")
+    """Of `/v1/responses`: the response that the request goes on from, which a node holds."""
 
 
 class _ItemHead(msgspec.Struct, gc=False):
@@ -70,11 +68,10 @@ class _ItemHead(msgspec.Struct, gc=False):
 
 
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_decode_routing = msgspec.json.Decoder(_Routing).decode
-_decode_response_routing = msgspec.json.Decoder(ResponseRouting).decode
+_decode_flag = msgspec.json.Decoder(bool | None).decode
+_decode_id = msgspec.json.Decoder(str | None).decode
 _decode_items = msgspec.json.Decoder(list[_ItemHead]).decode
 _decode_text = msgspec.json.Decoder(str).decode
-_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 async def read_body(scope: Scope, receive: Receive) -> bytes:
@@ -114,20 +111,42 @@ def trace_lines(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return lines.decode("ascii")
 
 
-def parse_routing(body: bytes) -> _Routing:
-    """Model and stream flag of a body. Raises `BadRequest` naming the field at fault."""
-    return _parsed(_decode_routing, body)
+def parse_routing(body: bytes, *, goes_on: bool = False) -> Routing:
+    """What a body says for routing; `goes_on`: it may go on from a response. Raises `BadRequest`
+    naming the field at fault."""
+    try:
+        fields = read_fields(body)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"The body must be a JSON object ({error}).") from None
+    except _BROKEN as error:
+        raise _not_json(error) from None
+    if "model" not in fields:
+        raise BadRequest("The field `model` is missing.", param="model")
+    previous = _field(fields, "previous_response_id", _decode_id) if goes_on else None
+    return Routing(
+        fields,
+        model=_field(fields, "model", _decode_text) or "",
+        stream=bool(_field(fields, "stream", _decode_flag)),
+        previous_response_id=previous,
+    )
 
 
-def parse_response_routing(body: bytes) -> ResponseRouting:
-    """As `parse_routing`, for a body of `/v1/responses`."""
-    return _parsed(_decode_response_routing, body)
+def _field(fields: Fields, name: str, decode: Callable[[msgspec.Raw], R]) -> R | None:
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"{name}: {error}.", param=name) from None
+    except _BROKEN as error:
+        raise _not_json(error) from None
 
 
-async def referred_items(routing: ResponseRouting) -> dict[str, str]:
+async def referred_items(fields: Fields) -> dict[str, str]:
     """The ids of the items that the input refers to in place of repeating them, by the path of each
     id in the body. None of an input that is not as it should be: the node will refuse it."""
-    items = bytes(routing.input)
+    items = bytes(fields.get("input", _ABSENT))
     if _ID_FIELD not in items:
         return {}
     if len(items) <= _THREAD_BYTES:
@@ -143,36 +162,10 @@ def _references(items: bytes) -> dict[str, str]:
     return {f"input[{at}].id": item_id for at, item_id in found if item_id is not None}
 
 
-def _parsed(decode: Callable[[bytes], R], body: bytes) -> R:
-    try:
-        return decode(body)
-    except msgspec.ValidationError as error:
-        raise _bad_field(str(error)) from None
-    except _BROKEN as error:
-        raise _not_json(error) from None
-
-
 def _not_json(error: Exception) -> BadRequest:
     return BadRequest(f"The body is not valid JSON: {error}.")
 
 
-def _bad_field(text: str) -> BadRequest:
-    if "missing required field `model`" in text:
-        return BadRequest("The field `model` is missing.", param="model")
-    what, found, where = text.partition(" - at `$.")
-    if found:
-        return BadRequest(f"{where.rstrip('`')}: {what}.", param=where.rstrip("`"))
-    return BadRequest(f"The body must be a JSON object ({what}).")
-
-
-def splice_model(body: bytes, model: str) -> bytes:
-    """The body with another top-level `model`; every other value keeps its bytes.
-
-    Raises `BadRequest` for a broken field that routing had skipped.
-    """
-    try:
-        fields = _decode_fields(body)
-    except _BROKEN as error:
-        raise _not_json(error) from None
-    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
-    return msgspec.json.encode(fields)
+def with_model(fields: Fields, model: str) -> bytes:
+    """The body with another top-level `model`; every other value keeps its bytes."""
+    return msgspec.json.encode({**fields, "model": msgspec.Raw(msgspec.json.encode(model))})

@@ -12,7 +12,6 @@ from router.api.ownership import holder, own_id
 from router.auth import SCOPE_ADMIN
 from router.core import Core
 from router.errors import RouterError, UnknownRequest
-from router.fleet import Fleet
 from router.node_client import KIND_AGENT
 from router.relay import Relay
 from router.types import Caller, NodeView
@@ -69,7 +68,7 @@ class RunningRequests:
     def shown_to(self, caller: Caller) -> dict[str, object]:
         """The running requests that the caller may see, the oldest first."""
         visible = [each for each in self._running.values() if each.is_for(caller)]
-        return {"object": "list", "data": [_shown(each, self._core.fleet) for each in visible]}
+        return {"object": "list", "data": [_shown(each, self._core) for each in visible]}
 
     async def cancel(self, request_id: str, caller: Caller) -> bool:
         """Ends a request that runs here; False where there is none of the caller's with that id,
@@ -118,10 +117,12 @@ class RunningRequests:
         return view
 
 
-def _shown(running: Running, fleet: Fleet) -> dict[str, object]:
+def _shown(running: Running, core: Core) -> dict[str, object]:
     relay = running.relay
     ticket, lease = relay.ticket, relay.lease
-    view = fleet.node(lease.node_id) if lease else None
+    view = core.fleet.node(lease.node_id) if lease else None
+    standing = core.dispatcher.standing(ticket.request_id)
+    queue = {"position": standing.position, "wait_s": standing.wait_s} if standing else {}
     return {
         "id": relay.request_id,
         "object": "request",
@@ -131,7 +132,9 @@ def _shown(running: Running, fleet: Fleet) -> dict[str, object]:
         "state": STATE_RUNNING if _runs(relay, view) else STATE_QUEUED,
         "stream": ticket.stream,
         "key": ticket.caller.name,
+        "priority": ticket.priority.name.lower(),
         "arrived_unix_s": time.time() - (time.monotonic() - ticket.arrived_s),
+        **queue,
     }
 
 

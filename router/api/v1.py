@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import secrets
 import time
 
 from router.api import requests, responses
 from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
-from router.api.bodies import (
-    ClientLeft,
-    ResponseRouting,
-    Scope,
-    parse_response_routing,
-    parse_routing,
-    read_body,
-    referred_items,
-    splice_model,
-    trace_lines,
-)
+from router.api.bodies import ClientLeft, Scope, read_body
 from router.api.methods import need
 from router.api.models import Models
-from router.api.ownership import node_of_items, node_of_response
 from router.api.requests import RunningRequests
 from router.api.responses import StoredResponses, pass_answer
+from router.api.tickets import Tickets
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.dialects import dialect_of
@@ -35,9 +23,10 @@ from router.errors import (
     ShuttingDown,
     UnknownPath,
 )
-from router.leaving import Leavers, Receive
-from router.relay import Relay, Send
-from router.types import PATH_COUNT_TOKENS, Caller, Ticket
+from router.exchange import EXTENSION, Exchange, Receive, Send
+from router.leaving import cancel_when_left
+from router.relay import Relay
+from router.types import PATH_COUNT_TOKENS, Caller
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -61,10 +50,7 @@ class V1:
         self._models = Models(core.fleet, int(time.time()))
         self._responses = StoredResponses(core)
         self._running = RunningRequests(core)
-        self._leavers = Leavers()
-        # Unique over restarts and routers; a random id for each request costs a system call.
-        self._start = f"-{secrets.token_hex(4)}-"
-        self._numbers = itertools.count(1)
+        self._tickets = Tickets(core)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -84,7 +70,7 @@ class V1:
         if path in RELAYED_PATHS:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
             need(scope, "POST")
-            await self._infer(caller, scope, receive, send)
+            await self._infer(caller, scope, receive)
         elif _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
             await self._serve_requests(caller, scope, send)
@@ -102,57 +88,29 @@ class V1:
 
     # --- inference ---
 
-    async def _infer(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _infer(self, caller: Caller, scope: Scope, receive: Receive) -> None:
         arrived_s = time.monotonic()
         try:
             body = await read_body(scope, receive)
-            ticket = await self._ticket(caller, scope, body, arrived_s)
+            path, headers = scope["path"], scope["headers"]
+            ticket = await self._tickets.make(caller, path, headers, body, arrived_s)
         except asyncio.CancelledError:
             raise ShuttingDown from None
         core = self._core
-        relay = Relay(ticket, send, core.dispatcher, core.settings.hold_head_s)
+        exchange: Exchange = scope["extensions"][EXTENSION]
+        relay = Relay(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
         try:
-            await self._run(relay, receive)
+            await self._run(relay, exchange)
         except RouterError as error:
             await _tell(relay, error)
         except Exception:
             log.exception("a fault of the router, in request %s", relay.request_id)
             await _tell(relay, RouterError())
 
-    async def _ticket(self, caller: Caller, scope: Scope, body: bytes, arrived_s: float) -> Ticket:
-        path = scope["path"]
-        goes_on = path == responses.PATH
-        routing = parse_response_routing(body) if goes_on else parse_routing(body)
-        model = self._core.fleet.resolve(routing.model)
-        pinned = ""
-        if isinstance(routing, ResponseRouting):
-            pinned = await self._pinned(caller, routing, model)
-        return Ticket(
-            request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
-            caller=caller,
-            path=path,
-            asked_model=routing.model,
-            model=model,
-            stream=bool(routing.stream),
-            arrived_s=arrived_s,
-            body=body if model == routing.model else splice_model(body, model),
-            trace=trace_lines(scope["headers"]),
-            pinned_node_id=pinned,
-        )
-
-    async def _pinned(self, caller: Caller, routing: ResponseRouting, model: str) -> str:
-        """The node that holds what the request goes on from; empty where it is complete."""
-        fleet = self._core.fleet
-        if routing.previous_response_id:
-            # What the input refers to may have come with that response, wherever it was made.
-            return node_of_response(fleet, caller, routing.previous_response_id, model)
-        items = await referred_items(routing)
-        return node_of_items(fleet, caller, items, model) if items else ""
-
-    async def _run(self, relay: Relay, receive: Receive) -> None:
+    async def _run(self, relay: Relay, exchange: Exchange) -> None:
         running = self._running.begin(relay)
         try:
-            await self._leavers.cancel_when_left(relay.run(), receive)
+            await cancel_when_left(relay.run(), exchange)
         except ShuttingDown:
             if running.cancelled:
                 raise RequestCancelled from None

@@ -19,9 +19,10 @@ def create(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -> None
         return
     row = read_row(NewKey, answer)
     print(row.key)
+    isolated = ", isolated" if row.isolated else ""
     expiry = "" if row.expires_at_s is None else f", expires {_expiry(row, time.time())}"
     console.err().print(
-        f"This is the key {row.name} ({', '.join(row.scopes)}{expiry}). "
+        f"This is the key {row.name} ({', '.join(row.scopes)}; {row.priority}{isolated}{expiry}). "
         "It is shown this once; keep it safe.",
         soft_wrap=True,
     )
@@ -43,13 +44,15 @@ def show(client: AdminClient, *, as_json: bool) -> None:
         return
     now_s = time.time()
     console.print_table(
-        ("Name", "Key", "Id", "Scopes", "State", "Made", "Expires"),
+        ("Name", "Key", "Id", "Scopes", "Class", "Isolated", "State", "Made", "Expires"),
         [
             (
                 row.name,
                 f"{row.prefix}…",
                 row.id,
                 ", ".join(row.scopes),
+                row.priority,
+                "yes" if row.isolated else "no",
                 key_state(row, now_s),
                 wording.ago(row.created_at_s, now_s),
                 _expiry(row, now_s),

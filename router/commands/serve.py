@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -17,7 +18,7 @@ import uvloop
 
 from registry.errors import RegistryError
 from router.app import build_app, open_core
-from router.client_connection import JoiningProtocol
+from router.client_connection import ClientConnection
 from router.core import Core
 from router.credentials import is_loopback
 from router.errors import StartError
@@ -31,6 +32,8 @@ _ORPHAN_S = 20.0
 """How long after its parent's end the router may still be there, whatever hangs."""
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+_OPEN_FILES = 10_240
+"""The most that macOS takes where its limit for all is infinite."""
 
 
 def read_settings(options: Mapping[str, Any]) -> Settings:
@@ -43,6 +46,7 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
 def run(settings: Settings) -> None:
     """Serves until a signal or the end of standard input. Raises `StartError`."""
     refuse_open_bind(settings)
+    allow_many_connections()
     stop = threading.Event()
     log_to_streams()
     with bind(settings) as listener, stopped_by_signals(stop):
@@ -65,6 +69,14 @@ async def serve(settings: Settings, listener: socket.socket, stop: threading.Eve
             )
         spare_the_collector()
         await Server(core, stop).serve([listener])
+
+
+def allow_many_connections() -> None:
+    """Each stream holds two sockets, and a shell on macOS allows 256 files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def spare_the_collector() -> None:
@@ -112,7 +124,7 @@ def server_config(core: Core) -> uvicorn.Config:
     app: Any = build_app(core)
     return uvicorn.Config(
         app,
-        http=JoiningProtocol,
+        http=ClientConnection,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -1,231 +1,161 @@
-"""Which node serves a request. Pure: events and the fleet's last words in, actions out.
+"""Which node serves a request, and when. Pure: events and the fleet's last words in, actions out.
 
-The estimate is the least expected wait: how long the requests that a node already holds, of all
-its models, keep a new one from its one GPU, plus the load of a model that is not resident. Service
-times are learned per (node, model) from finished requests.
+A ticket is granted when the node that costs it least can begin with it, and waits here until then,
+so that order and place are decided as late as they can be.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import replace
 
-from node.protocol.messages import ModelState, ModelStatus
-from router.types import Action, Grant, Lease, NodeView, Reject, Ticket, Verdict
+from router.scheduler.admission import Admission, able, decision, no_node
+from router.scheduler.book import Books
+from router.scheduler.ended import Ended
+from router.scheduler.placement import Placement
+from router.scheduler.queue import AdmissionLimits
+from router.scheduler.rates import Rates
+from router.scheduler.sessions import Sessions
+from router.types import (
+    Action,
+    Decision,
+    Lease,
+    Moment,
+    NodeView,
+    Prefixes,
+    Ticket,
+    Verdict,
+)
 
-PRIOR_SERVICE_S = 2.0
-"""Seconds that a request is taken to last before any has been seen."""
-LEARNING_RATE = 0.2
-"""Weight of the newest request in the running mean of service times."""
-LOAD_BYTES_PER_S = 1e9
-"""Speed of reading weights from an SSD into memory, a cautious figure for Apple laptops."""
-LOAD_FIXED_S = 3.0
-"""Start of an engine process."""
-FAILED_LOAD_S = 600.0
-"""Added where the last load failed: such a node is the last resort, not ruled out."""
-FIRST_BLAME_S = 1.0
-MAX_BLAME_S = 30.0
-"""A node that failed is the last resort for this long, twice as long after each failure in a row;
-without it a node that fails at once would look idle and draw all requests."""
-BLAME_WAIT_S = 600.0
 MAX_ATTEMPTS = 2
-RETRY_AFTER_S = 5
-
-
-@dataclass(slots=True)
-class _Load:
-    """What one (node, model) carries."""
-
-    in_flight: int = 0
-    max_rows: int = 1
-    """As the node said at the latest grant."""
-    mean_service_s: float = PRIOR_SERVICE_S
-    last_grant: int = 0
-    """Number of its latest grant, counted over all nodes; 0 before the first."""
-    failures: int = 0
-    """In a row."""
-    blamed_until_s: float = 0.0
-
-    def blame(self, now_s: float) -> None:
-        doubled_s = FIRST_BLAME_S * 2.0 ** min(self.failures, 16)
-        self.blamed_until_s = now_s + min(MAX_BLAME_S, doubled_s)
-        self.failures += 1
-
-    def learn(self, seconds: float) -> None:
-        """A request was served in that time."""
-        self.failures = 0
-        self.blamed_until_s = 0.0
-        self.mean_service_s += LEARNING_RATE * (max(0.0, seconds) - self.mean_service_s)
-
-
-@dataclass(slots=True)
-class _Open:
-    """A ticket that holds a lease, and the nodes that have failed it."""
-
-    ticket: Ticket
-    lease: Lease
-    tried: set[str] = field(default_factory=set)
-
-
-_NO_LOADS: dict[str, _Load] = {}
+NO_LIMITS_GIVEN = AdmissionLimits()
 
 
 class Scheduler:
-    """Owner of the leases. Methods are plain functions: state changes without an await between."""
+    """Owner of the leases and of the queue. Methods are plain functions: state changes without an
+    await between. Whatever returns actions may return some for other tickets, too."""
 
-    def __init__(self) -> None:
-        self._loads: dict[str, dict[str, _Load]] = {}
-        """By node and model."""
-        self._open: dict[str, _Open] = {}
-        self._grants = 0
+    def __init__(self, prefixes: Prefixes, limits: AdmissionLimits = NO_LIMITS_GIVEN) -> None:
+        self._rates = Rates()
+        self._books = Books()
+        self._sessions = Sessions()
+        self._placement = Placement(prefixes, self._rates, self._books, self._sessions)
+        self._admission = Admission(self._books, self._placement, limits)
+        self._ended = Ended(self._rates, self._books, self._sessions)
+        self._fleet: tuple[NodeView, ...] = ()
 
     # --- events ---
 
-    def on_request(self, ticket: Ticket, fleet: Iterable[NodeView], now_s: float) -> list[Action]:
-        """A new request: granted to the node with the least expected wait, or to the one that it
-        is pinned to, or rejected."""
-        return [self._place(ticket, fleet, now_s, tried=set())]
+    def on_request(self, ticket: Ticket, moment: Moment) -> list[Action]:
+        """A new request: granted, queued or rejected."""
+        self._see(moment)
+        return self._admission.admit(self._placement.ask(ticket, moment.now_s), moment)
 
-    def on_failed(
-        self, lease: Lease, fleet: Iterable[NodeView], now_s: float, *, answered: bool
-    ) -> list[Action]:
+    def on_left(self, ticket_id: str, moment: Moment) -> list[Action]:
+        """The caller of a queued ticket has left: nothing more is said of it."""
+        self._admission.leave(ticket_id)
+        return []
+
+    def on_first_content(self, lease: Lease, moment: Moment) -> list[Action]:
+        """The lease's answer has begun: its prefill is over."""
+        opened = self._books.opened(lease)
+        if opened is None or opened.first_content_s is not None:
+            return []
+        opened.first_content_s = moment.now_s
+        self._books.of(lease.node_id).end_prefill(lease.ticket_id, moment.now_s)
+        return self._look(moment)
+
+    def on_failed(self, lease: Lease, moment: Moment, *, answered: bool) -> list[Action]:
         """A lease's node failed before any content was sent.
 
-        Granted once more, elsewhere; on the same node only where it had not `answered` (its
-        connection broke: a kept-alive one may have been stale) and no other is left.
+        Granted or queued once more, elsewhere; on the same node only where it had not `answered`
+        (its connection broke: a kept-alive one may have been stale) and no other is left.
         """
-        opened = self._open[lease.ticket_id]
-        self._release(lease).blame(now_s)
+        self._see(moment)
+        opened = self._books.close(lease, moment.now_s)
+        self._books.blame(lease, moment.now_s)
+        self._books.forget_session(opened)
         if lease.attempt >= MAX_ATTEMPTS:
-            return [self._reject(opened.ticket, known=True)]
-        tried = opened.tried | {lease.node_id}
-        views = tuple(fleet)
-        action = self._place(opened.ticket, views, now_s, tried, attempt=lease.attempt + 1)
-        if isinstance(action, Reject) and not answered:
-            action = self._place(
-                opened.ticket, views, now_s, opened.tried, attempt=lease.attempt + 1
-            )
-        return [action]
+            return [no_node(opened.ticket, moment), *self._look(moment)]
+        ask = replace(
+            self._placement.ask(opened.ticket, moment.now_s),
+            tried=opened.tried | {lease.node_id},
+            attempt=lease.attempt + 1,
+        )
+        if not answered and not able(ask, moment):
+            ask = replace(ask, tried=opened.tried)
+        return [*self._admission.admit(ask, moment), *self._look(moment)]
 
     def on_done(
-        self, lease: Lease, now_s: float, *, served: bool, failed: bool = False
+        self, lease: Lease, moment: Moment, *, served: bool, failed: bool = False
     ) -> list[Action]:
         """A lease has ended; one that was served to its end teaches the node's service time, one
         that the node failed counts against it. Neither: its node's verdict is still to come."""
-        load = self._release(lease)
+        opened = self._books.close(lease, moment.now_s)
         if failed:
-            load.blame(now_s)
-        if served:
-            load.learn(now_s - lease.granted_s)
-        return []
+            self._books.blame(lease, moment.now_s)
+        elif served:
+            self._ended.on_served(opened, moment.now_s)
+        else:
+            self._ended.await_verdict(opened)
+        return self._look(moment)
 
-    def on_verdict(self, verdict: Verdict) -> list[Action]:
+    def on_verdict(self, verdict: Verdict) -> None:
         """The node's own word on a lease that has ended: what was sent whole may have failed."""
-        load = self._loads.get(verdict.lease.node_id, {}).get(verdict.lease.model)
-        if load is not None and verdict.failed:
-            load.blame(verdict.ended_s)
-        elif load is not None:
-            load.learn(verdict.ended_s - verdict.lease.granted_s)
-        return []
+        self._ended.on_verdict(verdict)
+
+    def on_fleet(self, moment: Moment) -> list[Action]:
+        """A node came, went, or told something new."""
+        self._see(moment)
+        if not self._admission:
+            return []
+        return [*self._admission.drop_unable(moment), *self._look(moment)]
 
     def on_node_removed(self, node_id: str) -> None:
         """Forgets what was learned of a node; its open leases end by themselves."""
-        loads = self._loads.pop(node_id, {})
-        busy = {model: load for model, load in loads.items() if load.in_flight}
-        if busy:
-            self._loads[node_id] = busy
+        self._rates.forget_node(node_id)
+        self._books.forget_node(node_id)
+
+    def on_time(self, moment: Moment) -> list[Action]:
+        """The time that `wake_s` named has come."""
+        return [*self._admission.late(moment), *self._look(moment)]
 
     # --- reading ---
 
+    def wake_s(self) -> float | None:
+        """When `on_time` is to be called next, on the moments' clock; None while nothing waits."""
+        return self._admission.wake_s()
+
+    def explain(self, ticket: Ticket, moment: Moment) -> Decision:
+        """What would be decided now. Changes nothing."""
+        ask = self._placement.ask(ticket, moment.now_s)
+        choice = self._placement.decide(ask, moment, {})
+        return decision(ticket, choice, moment.now_s, waited_s=0.0)
+
     def in_flight(self, node_id: str) -> int:
-        return sum(load.in_flight for load in self._loads.get(node_id, {}).values())
+        book = self._books.known(node_id)
+        return len(book.leases) if book is not None else 0
 
     @property
     def open_leases(self) -> int:
-        return len(self._open)
+        return sum(len(book.leases) for book in self._books)
 
-    def expected_wait_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
-        """Seconds until a new request would get a row on that node."""
-        return _expected_wait_s(self._loads.get(view.node_id, _NO_LOADS), model, now_s)
+    @property
+    def queued(self) -> int:
+        return len(self._admission)
 
-    # --- deciding ---
+    # --- state ---
 
-    def _place(
-        self,
-        ticket: Ticket,
-        fleet: Iterable[NodeView],
-        now_s: float,
-        tried: set[str],
-        attempt: int = 1,
-    ) -> Action:
-        best: tuple[float, int] | None = None
-        chosen: tuple[NodeView, ModelStatus] | None = None
-        known = False
-        for view in fleet:
-            model = _model_of(view, ticket.model)
-            if model is None:
-                known = known or (view.status is None and ticket.model in view.remembered)
-                continue
-            known = True
-            if not view.reachable or view.node_id in tried:
-                continue
-            if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
-                continue
-            loads = self._loads.get(view.node_id, _NO_LOADS)
-            load = loads.get(ticket.model)
-            rank = (_expected_wait_s(loads, model, now_s), load.last_grant if load else 0)
-            if best is None or rank < best:
-                best, chosen = rank, (view, model)
-        if best is None or chosen is None:
-            return self._reject(ticket, known=known)
-        view, model = chosen
-        lease = Lease(ticket.request_id, view.node_id, ticket.model, now_s, attempt)
-        self._hold(ticket, lease, tried).max_rows = model.max_rows or 1
-        return Grant(lease)
+    def _look(self, moment: Moment) -> list[Action]:
+        if not self._admission:
+            return []
+        self._see(moment)
+        return self._admission.look(moment)
 
-    def _reject(self, ticket: Ticket, *, known: bool) -> Reject:
-        reason = (
-            f"No node that has the model {ticket.model!r} can be reached now; "
-            "`router nodes` shows why."
-            if known
-            else f"No node of the fleet has the model {ticket.model!r} now; "
-            "`router models` lists those there are."
-        )
-        return Reject(ticket.request_id, known, reason, RETRY_AFTER_S)
-
-    def _hold(self, ticket: Ticket, lease: Lease, tried: set[str]) -> _Load:
-        loads = self._loads.setdefault(lease.node_id, {})
-        load = loads.get(lease.model)
-        if load is None:
-            load = loads[lease.model] = _Load()
-        load.in_flight += 1
-        self._grants += 1
-        load.last_grant = self._grants
-        self._open[ticket.request_id] = _Open(ticket, lease, tried)
-        return load
-
-    def _release(self, lease: Lease) -> _Load:
-        """Raises `KeyError` for a lease that is not held: it would be released twice."""
-        del self._open[lease.ticket_id]
-        load = self._loads[lease.node_id][lease.model]
-        load.in_flight -= 1
-        return load
-
-
-def _expected_wait_s(loads: dict[str, _Load], model: ModelStatus, now_s: float) -> float:
-    wait_s = 0.0
-    for load in loads.values():
-        if load.in_flight:
-            wait_s += load.in_flight * load.mean_service_s / load.max_rows
-    if model.state in (ModelState.ON_DISK, ModelState.LOADING, ModelState.DRAINING):
-        wait_s += LOAD_FIXED_S + model.weight_bytes / LOAD_BYTES_PER_S
-    elif model.state is ModelState.FAILED:
-        wait_s += FAILED_LOAD_S
-    own = loads.get(model.name)
-    if own is not None and now_s < own.blamed_until_s:
-        wait_s += BLAME_WAIT_S
-    return wait_s
-
-
-def _model_of(view: NodeView, name: str) -> ModelStatus | None:
-    if view.status is None:
-        return None
-    return next((model for model in view.status.models if model.name == name), None)
+    def _see(self, moment: Moment) -> None:
+        """Notes which nodes have started anew."""
+        if moment.fleet is self._fleet:
+            return
+        self._fleet = moment.fleet
+        for view in moment.fleet:
+            if view.status is not None:
+                book = self._books.of(view.node_id)
+                if book.instance_id != view.status.instance_id:
+                    book.restart(view.status.instance_id)

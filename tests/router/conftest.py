@@ -16,7 +16,6 @@ import msgspec
 import pytest
 import pytest_asyncio
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from node.protocol.ids import owner_mark
@@ -34,6 +33,7 @@ from registry import nodes
 from registry.records import KeyRecord, NodeRecord
 from router.app import build_app, open_core
 from router.auth import new_key
+from router.client_connection import ClientConnection
 from router.core import Core
 from router.credentials import NodeCredential
 from router.settings import Settings
@@ -388,14 +388,14 @@ class _Errors(logging.Handler):
 async def serving(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
     """The app in uvicorn's own protocol on a free port; fails the test where the app raises."""
     config = uvicorn.Config(
-        app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
+        app, http=ClientConnection, ws="none", lifespan="off", log_config=None, access_log=False
     )
     config.load()
     state = ServerState()
     errors = _Errors()
     logging.getLogger("uvicorn.error").addHandler(errors)
     server = await asyncio.get_running_loop().create_server(
-        lambda: HttpToolsProtocol(config, state, {}), "127.0.0.1", 0
+        lambda: ClientConnection(config, state, {}), "127.0.0.1", 0
     )
     try:
         yield server.sockets[0].getsockname()[1], state
@@ -410,8 +410,8 @@ async def serving(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
 
 
 @asynccontextmanager
-async def running_router(folder: Path, hold_head_s: float = 10.0) -> AsyncIterator[RunningRouter]:
-    settings = Settings(home=folder / "router", hold_head_s=hold_head_s)
+async def running_router(folder: Path, **fields: Any) -> AsyncIterator[RunningRouter]:
+    settings = Settings(home=folder / "router", **fields)
     async with open_core(settings) as core:
         key = settings.first_key_file.read_text().strip()
         async with serving(build_app(core)) as (port, state):

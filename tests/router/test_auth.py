@@ -15,8 +15,10 @@ from router.auth import (
     digest,
     key_from_headers,
     new_key,
+    new_salt,
 )
 from router.errors import Forbidden, Unauthorized
+from router.types import Priority
 from tests.fakes import FakeClock
 
 KEY = "mlxf-00"
@@ -38,6 +40,19 @@ def test_a_new_key_has_128_random_bits_a_visible_prefix_and_its_sha256() -> None
     assert key.startswith(prefix) and len(prefix) == 11
     assert stored == hashlib.sha256(key.encode()).hexdigest()
     assert new_key()[0] != key
+
+
+def test_a_new_salt_has_128_random_bits() -> None:
+    assert len(bytes.fromhex(new_salt())) == 16
+    assert new_salt() != new_salt()
+
+
+def test_a_caller_has_the_class_and_the_salt_of_its_key() -> None:
+    assert (caller_of(RECORD).priority, caller_of(RECORD).salt) == (Priority.DEFAULT, "")
+    salted = caller_of(replace(RECORD, salt="s"))
+    assert (salted.priority, salted.salt) == (Priority.DEFAULT, "s")
+    for each in Priority:
+        assert caller_of(replace(RECORD, priority=each.name.lower())).priority is each
 
 
 def test_a_valid_key_gives_its_caller() -> None:

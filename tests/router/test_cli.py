@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 from router.cli import app
 from router.commands import serve
 from router.commands.client import Place
+from router.settings import Settings
 from tests.router.commands.running import running_router
 
 
@@ -77,6 +78,17 @@ def test_a_key_is_made_used_and_revoked(cli: Cli) -> None:
     assert "MLX_FLEET_KEY" in cli.fails("nodes")
 
 
+def test_a_key_is_listed_with_its_class_and_as_isolated(cli: Cli) -> None:
+    made = cli.run("keys", "create", "ci", "--priority", "batch", "--isolate")
+    assert "(inference; batch, isolated)" in made.stderr
+    rows = {row["name"]: row for row in json.loads(cli.must("keys", "list", "--json"))}
+    assert (rows["ci"]["priority"], rows["ci"]["isolated"]) == ("batch", True)
+    assert (rows["first"]["priority"], rows["first"]["isolated"]) == ("default", False)
+    listed = cli.must("keys", "list")
+    assert "Isolated" in listed and "batch" in listed and "yes" in listed
+    assert "The classes are" in cli.fails("keys", "create", "x", "--priority", "best")
+
+
 def test_changes_are_in_the_audit_log(cli: Cli) -> None:
     cli.must("alias", "set", "gpt", "tiny", "--force")
     assert "gpt now means" not in cli.must("alias", "rm", "gpt")
@@ -93,6 +105,17 @@ def test_what_the_router_refuses_is_one_line(cli: Cli) -> None:
     assert "24h" in cli.fails("usage", "--since", "yesterday")
     assert "scopes" in cli.fails("keys", "create", "x", "--scope", "root")
     assert "No node" in cli.fails("chat", "tiny", "hi")
+
+
+def test_a_request_that_cannot_be_explained_is_one_line(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    assert "cannot be read" in cli.fails("explain", str(file))
+    file.write_text('{"model": "tiny", "prompt": "hi"}')
+    asked = ("explain", str(file), "--path", "/v1/completions", "--session", "s")
+    assert "`router models` lists" in cli.fails(*asked)
+    text = cli.fails("explain", "-", stdin='{"prompt": "hi"}')
+    assert "model" in text
+    assert "remembers the last 2,000" in cli.fails("explain", "--request-id", "req_nosuch")
 
 
 def test_a_token_may_come_by_standard_input(cli: Cli) -> None:
@@ -124,8 +147,18 @@ def test_a_router_that_cannot_start_is_one_line_and_code_2(
     assert word in cli.fails("serve", "--port", "0", *arguments, code=2)
 
 
+def test_the_queue_s_options_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run: list[Settings] = []
+    monkeypatch.setattr(serve, "run", run.append)
+    cli = Cli(Place("", tmp_path))
+    del cli.environ["MLX_FLEET_ROUTER_URL"]
+    cli.must("serve", "--queue-limit", "7", "--promote-after", "2.5")
+    assert run == [Settings(tmp_path, queue_limit=7, promote_after_s=2.5)]
+
+
 def test_wrong_use_is_code_2(tmp_path: Path) -> None:
     cli = Cli(Place("http://127.0.0.1:9", tmp_path))
     assert cli.run("serve", "--port", "70000").exit_code == 2
+    assert cli.run("serve", "--queue-limit", "0").exit_code == 2
     assert cli.run("nosuch").exit_code == 2
     assert cli.run("load").exit_code == 2

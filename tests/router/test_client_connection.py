@@ -1,60 +1,305 @@
-"""A head and what follows it in the same turn of the loop leave in one write."""
+"""The server's side of HTTP/1.1, by bytes on a real socket."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
-from router.client_connection import JoiningTransport
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+from router.client_connection import MAX_HEAD_BYTES, ClientConnection
+from router.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
 
-
-class Recorder(asyncio.Transport):
-    """A transport that keeps what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[bytes] = []
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written.append(bytes(data))
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
+App = Callable[[Message, Receive, Send], Awaitable[None]]
+GET = b"GET /x HTTP/1.1\r\nhost: here\r\n\r\n"
+WAIT_S = 5.0
 
 
-async def test_a_head_leaves_with_the_first_bytes_of_its_body() -> None:
-    inner = Recorder()
-    joining = JoiningTransport(inner)
-    joining.write(HEAD)
-    assert inner.written == []
-    joining.write(b"body")
-    joining.write(b"more")
-    await asyncio.sleep(0)
-    assert inner.written == [HEAD + b"body", b"more"]
+@dataclass
+class Caller:
+    """A client that sends bytes and reads bytes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def until(self, end: bytes) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self.reader.readuntil(end)
+
+    async def rest(self) -> bytes:
+        async with asyncio.timeout(WAIT_S):
+            return await self.reader.read()
 
 
-async def test_a_head_that_nothing_follows_leaves_at_the_end_of_the_turn() -> None:
-    inner = Recorder()
-    JoiningTransport(inner).write(HEAD)
-    await asyncio.sleep(0)
-    assert inner.written == [HEAD]
+@dataclass
+class Server:
+    port: int
+    state: ServerState
+    callers: list[Caller] = field(default_factory=list)
+
+    async def call(self) -> Caller:
+        caller = Caller(*await asyncio.open_connection("127.0.0.1", self.port))
+        self.callers.append(caller)
+        return caller
 
 
-async def test_an_informational_head_leaves_at_once() -> None:
-    inner = Recorder()
-    JoiningTransport(inner).write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert inner.written == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+@asynccontextmanager
+async def serving(app: App, keep_alive_s: float = 75) -> AsyncIterator[Server]:
+    config = uvicorn.Config(app, http=ClientConnection, ws="none", lifespan="off", log_config=None)
+    config.timeout_keep_alive = keep_alive_s  # type: ignore[assignment]
+    state = ServerState()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: ClientConnection(config, state, {}), "127.0.0.1", 0
+    )
+    serving = Server(server.sockets[0].getsockname()[1], state)
+    try:
+        yield serving
+    finally:
+        for caller in serving.callers:
+            caller.writer.close()
+        server.close()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=WAIT_S)
 
 
-async def test_closing_sends_a_head_that_waits() -> None:
-    inner = Recorder()
-    joining = JoiningTransport(inner)
-    joining.write(HEAD)
-    joining.close()
-    assert inner.written == [HEAD]
-    assert joining.is_closing()
+async def echo(scope: Message, receive: Receive, send: Send) -> None:
+    """Answers what it was asked, by its path, its query and its body."""
+    body = b""
+    more = True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    told = scope["path"].encode() + b"?" + scope["query_string"] + b" " + body
+    length = (b"content-length", b"%d" % len(told))
+    await send({"type": "http.response.start", "status": 200, "headers": [length]})
+    await send({"type": "http.response.body", "body": told})
+
+
+async def in_pieces(scope: Message, receive: Receive, send: Send) -> None:
+    exchange: Exchange = scope["extensions"][EXTENSION]
+    exchange.begin(200, ())
+    exchange.write(b"one")
+    exchange.write(b"")
+    exchange.end(b"two")
+
+
+async def test_requests_on_one_connection_are_answered_in_turn() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        for number in range(3):
+            body = b"body %d" % number
+            caller.send(
+                b"POST /a%%20b?c=d HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+            )
+            answer = await caller.until(body)
+            assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+            assert answer.endswith(b"/a b?c=d " + body)
+        assert len(server.state.connections) == 1
+        assert server.state.total_requests == 3
+
+
+async def test_a_body_in_chunks_and_in_many_reads_arrives_whole() -> None:
+    body = bytes(range(256)) * 4096
+    assert len(body) > PAUSE_BYTES
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        for at in range(0, len(body), 100_000):
+            piece = body[at : at + 100_000]
+            caller.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        caller.send(b"0\r\n\r\n")
+        assert await caller.until(body)
+
+
+async def test_an_answer_without_a_length_comes_in_chunks() -> None:
+    async with serving(in_pieces) as server:
+        caller = await server.call()
+        for _ in range(2):
+            caller.send(GET)
+            head, _, body = (await caller.until(b"0\r\n\r\n")).partition(b"\r\n\r\n")
+            assert b"transfer-encoding: chunked" in head
+            assert body == b"3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n"
+
+
+async def test_an_old_client_gets_such_an_answer_until_the_connection_ends() -> None:
+    async with serving(in_pieces) as server:
+        caller = await server.call()
+        caller.send(b"GET / HTTP/1.0\r\n\r\n")
+        head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
+        assert b"connection: close" in head
+        assert b"chunked" not in head
+        assert body == b"onetwo"
+
+
+@pytest.mark.parametrize("app", [echo, in_pieces])
+async def test_head_asks_for_no_body(app: App) -> None:
+    async with serving(app) as server:
+        caller = await server.call()
+        caller.send(b"HEAD / HTTP/1.1\r\nconnection: close\r\n\r\n")
+        answer = await caller.rest()
+        assert answer.endswith(b"\r\n\r\n")
+        assert answer.count(b"\r\n\r\n") == 1
+
+
+async def test_a_connection_that_asks_for_close_is_closed() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")
+        assert b"connection: close\r\n" in await caller.rest()
+
+
+async def test_a_client_that_waits_for_continue_is_told_to() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n")
+        assert await caller.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        caller.send(b"body")
+        assert (await caller.until(b"body")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_request_before_the_answer_to_another_gets_none() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(GET + GET)
+        answer = await caller.rest()
+        assert answer.count(b"HTTP/1.1 200 OK") == 1
+        assert b"connection: close" in answer
+
+
+async def test_a_wish_for_another_protocol_is_passed_over() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(b"GET /y HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+        assert (await caller.rest()).endswith(b"/y? ")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET \xff HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"y" * MAX_HEAD_BYTES,
+    ],
+)
+async def test_what_is_no_request_is_refused_and_the_connection_closed(sent: bytes) -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(sent)
+        answer = await caller.rest()
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b'"invalid_request_error"' in answer
+    assert not server.state.tasks
+
+
+async def test_a_caller_that_goes_is_told_of_at_once() -> None:
+    began, gone = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["extensions"][EXTENSION]
+        exchange.on_left = gone.set
+        await receive()
+        began.set()
+        assert (await receive())["type"] == "http.disconnect"
+        exchange.begin(200, ())
+        exchange.end(b"to nobody")
+
+    async with serving(app) as server, asyncio.timeout(WAIT_S):
+        caller = await server.call()
+        caller.send(GET)
+        await began.wait()
+        caller.writer.close()
+        await gone.wait()
+        await asyncio.wait(server.state.tasks)
+
+
+async def test_a_caller_that_does_not_read_makes_the_app_wait() -> None:
+    waits = asyncio.Event()
+    piece = b"x" * 65_536
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["extensions"][EXTENSION]
+        exchange.begin(200, [(b"content-length", b"%d" % (400 * len(piece)))])
+        for number in range(400):
+            if exchange.paused:
+                waits.set()
+            await exchange.drain()
+            exchange.write(piece) if number < 399 else exchange.end(piece)
+
+    async with serving(app) as server, asyncio.timeout(WAIT_S):
+        caller = await server.call()
+        caller.send(GET)
+        await waits.wait()
+        await caller.until(b"\r\n\r\n")
+        assert await caller.reader.readexactly(400 * len(piece)) == 400 * piece
+
+
+async def test_a_connection_without_requests_is_closed_after_a_while() -> None:
+    async with serving(echo, keep_alive_s=0.05) as server:
+        silent, used = await server.call(), await server.call()
+        used.send(GET)
+        await used.until(b"/x? ")
+        assert await silent.rest() == await used.rest() == b""
+
+
+async def test_a_long_answer_is_no_idleness() -> None:
+    release = asyncio.Event()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await release.wait()
+        await echo(scope, receive, send)
+
+    async with serving(app, keep_alive_s=0.01) as server:
+        caller = await server.call()
+        caller.send(GET)
+        await asyncio.sleep(0.1)  # what is to be seen is that nothing happens
+        release.set()
+        assert (await caller.until(b"/x? ")).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_server_that_ends_closes_idle_connections_and_lets_answers_end() -> None:
+    release = asyncio.Event()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        await release.wait()
+        await echo(scope, receive, send)
+
+    async with serving(app) as server, asyncio.timeout(WAIT_S):
+        idle, busy = await server.call(), await server.call()
+        busy.send(GET)
+        while not server.state.tasks or len(server.state.connections) < 2:
+            await asyncio.sleep(0)
+        for connection in list(server.state.connections):
+            connection.shutdown()
+        assert await idle.rest() == b""
+        release.set()
+        assert (await busy.rest()).endswith(b"/x? ")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_app_that_fails_never_ends_its_answer_well(
+    begun: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200})
+            await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        raise ValueError("a fault")
+
+    async with serving(app) as server:
+        caller = await server.call()
+        caller.send(GET)
+        answer = await caller.rest()
+        expected = b"HTTP/1.1 200 OK" if begun else b"HTTP/1.1 500 Internal Server Error"
+        assert answer.startswith(expected)
+        assert not answer.endswith(b"0\r\n\r\n")
+    assert "a fault" in caplog.text

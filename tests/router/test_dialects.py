@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from router.dialects import Dialect, dialect_of, error_body, event_body
-from router.errors import BadRequest, NodeFailed, RouterError
+from router.errors import BadRequest, DeadlineExceeded, NodeFailed, QueueFull, RouterError
 from tests.router.test_errors import ALL
 
 
@@ -111,3 +111,31 @@ def test_an_event_says_the_error_in_its_dialect(dialect: Dialect, said: dict[str
     error = NodeFailed("Gone.")
     error.code = "c"
     assert json.loads(event_body(error, dialect, 7)) == said
+
+
+@pytest.mark.parametrize("kind", [QueueFull, DeadlineExceeded])
+@pytest.mark.parametrize("dialect", Dialect)
+def test_where_a_request_stood_is_said_within_the_error(
+    kind: type[RouterError], dialect: Dialect
+) -> None:
+    error = kind()
+    error.position, error.estimated_wait_s = 3, 12.0
+    standing = {"position": 3, "estimated_wait_s": 12.0}
+    assert json.loads(error_body(error, dialect))["error"].items() >= standing.items()
+    event = json.loads(event_body(error, dialect))
+    told = event if dialect is Dialect.RESPONSES else event["error"]
+    assert told.items() >= standing.items()
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (QueueFull, ("rate_limit_error", "rate_limit_error")),
+        (DeadlineExceeded, ("server_error", "timeout_error")),
+    ],
+)
+def test_what_the_queue_refuses_has_a_type_in_each_dialect(
+    kind: type[RouterError], told: tuple[str, str]
+) -> None:
+    bodies = [error_body(kind(), each) for each in (Dialect.OPENAI, Dialect.ANTHROPIC)]
+    assert tuple(json.loads(body)["error"]["type"] for body in bodies) == told

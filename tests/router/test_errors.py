@@ -52,3 +52,12 @@ def test_an_error_may_say_when_to_come_back() -> None:
     assert errors.NoNodeReady(retry_after_s=5).retry_after_s == 5
     assert errors.NoNodeReady().retry_after_s is None
     assert json.loads(errors.NoNodeReady().body())["error"]["param"] is None
+
+
+def test_an_error_may_say_where_in_the_queue_a_request_stood() -> None:
+    error = errors.QueueFull(retry_after_s=12)
+    assert error.standing() == {}
+    error.position, error.estimated_wait_s = 257, 12.345
+    told = json.loads(error.body())["error"]
+    assert (told["code"], told["type"]) == ("queue_full", "rate_limit_error")
+    assert (told["position"], told["estimated_wait_s"]) == (257, 12.3)

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
-from typing import Any
 
 import pytest
 
 from router.errors import ShuttingDown
-from router.leaving import SWEEP_S, Leavers
-
-
-class Client:
-    """What a server tells of one client."""
-
-    def __init__(self) -> None:
-        self.gone = asyncio.Event()
-        self.asked = asyncio.Event()
-
-    async def receive(self) -> MutableMapping[str, Any]:
-        self.asked.set()
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
+from router.exchange import Exchange
+from router.leaving import cancel_when_left
+from tests.router.test_exchange import Wire, exchange_on
 
 
 class Work:
@@ -30,9 +17,11 @@ class Work:
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
+        self.begun = asyncio.Event()
         self.cancelled = False
 
     async def run(self) -> None:
+        self.begun.set()
         try:
             await self.done.wait()
         except asyncio.CancelledError:
@@ -40,14 +29,19 @@ class Work:
             raise
 
 
-async def test_work_is_cancelled_when_its_client_leaves_and_nobody_elses_is() -> None:
-    leavers, works, clients = Leavers(), [Work(), Work()], [Client(), Client()]
-    tasks = [
-        asyncio.create_task(leavers.cancel_when_left(work.run(), client.receive))
-        for work, client in zip(works, clients, strict=True)
-    ]
+def begin(work: Work, exchange: Exchange) -> asyncio.Task[None]:
+    async def serve() -> None:
+        await cancel_when_left(work.run(), exchange)
+
+    return asyncio.create_task(serve())
+
+
+async def test_work_is_cancelled_when_its_caller_leaves_and_nobody_elses_is() -> None:
+    works, exchanges = [Work(), Work()], [exchange_on(Wire()), exchange_on(Wire())]
+    tasks = [begin(work, exchange) for work, exchange in zip(works, exchanges, strict=True)]
     async with asyncio.timeout(5):
-        clients[0].gone.set()
+        await works[0].begun.wait()
+        exchanges[0].on_lost()
         await tasks[0]
         assert (works[0].cancelled, works[1].cancelled) == (True, False)
         works[1].done.set()
@@ -55,35 +49,27 @@ async def test_work_is_cancelled_when_its_client_leaves_and_nobody_elses_is() ->
     assert not works[1].cancelled
 
 
-async def test_work_that_ends_at_once_is_never_watched() -> None:
-    leavers, work, client = Leavers(), Work(), Client()
-    work.done.set()
-    await leavers.cancel_when_left(work.run(), client.receive)
-    loop = asyncio.get_running_loop()
-    swept = asyncio.Event()
-    loop.call_later(3 * SWEEP_S, swept.set)
-    await swept.wait()
-    assert not client.asked.is_set()
-    assert leavers._timer is None, "with nothing to watch there is no timer"
-
-
-async def test_each_of_many_requests_is_watched_in_its_turn() -> None:
-    leavers = Leavers()
-    for _ in range(3):
-        work, client = Work(), Client()
-        task = asyncio.create_task(leavers.cancel_when_left(work.run(), client.receive))
-        async with asyncio.timeout(5):
-            await client.asked.wait()
-            client.gone.set()
-            await task
-        assert work.cancelled
-
-
-async def test_a_cancel_that_is_not_the_clients_is_the_routers_end() -> None:
-    leavers, work, client = Leavers(), Work(), Client()
-    task = asyncio.create_task(leavers.cancel_when_left(work.run(), client.receive))
+async def test_work_for_a_caller_that_has_left_already_ends_at_its_first_wait() -> None:
+    work, exchange = Work(), exchange_on(Wire())
+    exchange.on_lost()
     async with asyncio.timeout(5):
-        await client.asked.wait()
+        await begin(work, exchange)
+    assert work.cancelled
+
+
+async def test_a_caller_that_leaves_after_the_work_cancels_nothing() -> None:
+    work, exchange = Work(), exchange_on(Wire())
+    work.done.set()
+    await begin(work, exchange)
+    exchange.on_lost()
+    assert not work.cancelled
+
+
+async def test_whoever_else_cancels_it_shuts_down() -> None:
+    work, exchange = Work(), exchange_on(Wire())
+    task = begin(work, exchange)
+    async with asyncio.timeout(5):
+        await work.begun.wait()
         task.cancel()
         with pytest.raises(ShuttingDown):
             await task

@@ -9,7 +9,13 @@ import pytest
 import pytest_asyncio
 
 from node.protocol.ids import owner_mark
-from node.protocol.messages import Finished, StatusEvent, encode_event, encode_status
+from node.protocol.messages import (
+    PROTOCOL_VERSION,
+    Finished,
+    StatusEvent,
+    encode_event,
+    encode_status,
+)
 from router import node_client
 from router.credentials import NodeCredential
 from router.errors import (
@@ -66,7 +72,7 @@ async def test_status_carries_token_and_protocol(
     (request,) = node.requests
     assert (request.method, request.target) == ("GET", "/fleet/status")
     assert request.header("authorization") == "Bearer secret"
-    assert request.header("x-fleet-protocol") == "1"
+    assert request.header("x-fleet-protocol") == str(PROTOCOL_VERSION)
 
 
 async def test_load_and_unload_name_the_model(
@@ -169,7 +175,7 @@ async def test_events_are_asked_for_from_the_last_one_seen(
     seen = [await asyncio.wait_for(anext(stream), WAIT_S) for _ in range(2)]
     assert seen == [status, FINISHED]
     assert node.requests[0].target == "/fleet/events?instance=i0&after=41"
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
 
 
 async def test_a_silent_event_stream_is_given_up(

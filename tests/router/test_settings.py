@@ -20,6 +20,8 @@ def test_each_setting_can_come_from_the_environment() -> None:
         "allow_plain_http": "yes",
         "log_requests": "ON",
         "hold_head_s": "2.5",
+        "queue_limit": "64",
+        "promote_after_s": "7.5",
         "exit_on_stdin_eof": "1",
     }
     assert set(given) == {field.name for field in fields(Settings)}
@@ -32,6 +34,8 @@ def test_each_setting_can_come_from_the_environment() -> None:
         "allow_plain_http": True,
         "log_requests": True,
         "hold_head_s": 2.5,
+        "queue_limit": 64,
+        "promote_after_s": 7.5,
         "exit_on_stdin_eof": True,
     }
 
@@ -61,6 +65,10 @@ def test_without_a_mapping_the_process_s_environment_is_read(
         ("HOLD_HEAD_S", "nan"),
         ("HOLD_HEAD_S", "inf"),
         ("HOLD_HEAD_S", "3600"),
+        ("QUEUE_LIMIT", "0"),
+        ("QUEUE_LIMIT", "2.5"),
+        ("QUEUE_LIMIT", "100001"),
+        ("PROMOTE_AFTER_S", "0"),
         ("LOG_REQUESTS", "maybe"),
         ("ALLOW_PLAIN_HTTP", "2"),
         ("EXIT_ON_STDIN_EOF", "y e s"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
 
-from router.upstream import PAUSE_BYTES, Unanswered, Upstream, UpstreamBroken
+from router.upstream import Upstream
+from router.upstream_response import PAUSE_BYTES, Unanswered, UpstreamBroken
 from tests.router.conftest import Request, Script, ScriptedNode, StartNode, answer_bytes
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"
@@ -65,6 +68,21 @@ async def test_the_last_connection_used_is_taken_again(
         await (await upstream.send(HEAD, b"{}")).read_all()
     assert node.connections == 1
     assert upstream.open_connections == 1
+
+
+async def test_an_answer_leaves_no_garbage(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    upstream = to(await start_node(whole), upstreams)
+    response = await upstream.send(HEAD, b"{}")
+    await response.read_all()
+    gone = weakref.ref(response)
+    gc.disable()
+    try:
+        del response
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_requests_at_once_have_connections_of_their_own(
@@ -215,6 +233,51 @@ async def test_a_reader_that_does_not_read_stops_the_node(
     assert written < 400 * 65_536 / 2
     assert len(await response.read_all()) == 400 * 65_536
     assert PAUSE_BYTES < 400 * 65_536
+
+
+async def test_what_comes_is_given_to_a_sink_until_it_is_full_and_after_that_again(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(b"one")
+        await go_on.wait()
+        await request.chunk(b"two")
+        await request.chunk(b"three")
+        await request.end_stream()
+
+    given: list[bytes] = []
+
+    def sink(piece: bytes) -> bool:
+        given.append(piece)
+        return b"".join(given) != b"one"
+
+    response = await (to(await start_node(script), upstreams)).send(HEAD, b"{}")
+    async with asyncio.timeout(5):
+        assert not await response.pump(sink)
+        go_on.set()
+        assert await response.pump(sink)
+        assert await response.pump(sink)
+    assert b"".join(given) == b"onetwothree"
+
+
+async def test_a_sink_gets_all_that_came_before_a_failure(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    data = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf"
+    response = await to(await start_node(raw(data)), upstreams).send(HEAD, b"{}")
+    given: list[bytes] = []
+
+    def sink(piece: bytes) -> bool:
+        given.append(piece)
+        return True
+
+    async with asyncio.timeout(5):
+        with pytest.raises(UpstreamBroken):
+            await response.pump(sink)
+    assert given == [b"half"]
 
 
 async def test_closing_an_answer_that_is_not_whole_breaks_its_connection(

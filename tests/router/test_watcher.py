@@ -11,11 +11,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import StatusEvent
+from node.protocol.messages import PrefixGone, PrefixSnapshot, StatusEvent, encode_event
 from router import watcher as watcher_module
 from router.fleet import Fleet
 from router.ledger import Ledger
-from router.types import NodeView
+from router.prefix_index import PrefixIndex
+from router.types import NOT_COVERED, Coverage, NodeView
 from router.watcher import Watcher
 from tests.router.conftest import (
     WAIT_S,
@@ -29,6 +30,7 @@ from tests.router.conftest import (
 )
 from tests.router.test_ledger import FINISHED
 from tests.router.test_node_client import _Raw, answers
+from tests.router.test_prefix_index import CHAIN, delta, entries, snapshot
 
 
 class WatchedFleet(Fleet):
@@ -37,17 +39,23 @@ class WatchedFleet(Fleet):
     def __init__(self) -> None:
         super().__init__()
         self.changed = asyncio.Event()
-
-    def _set(self, view: NodeView) -> None:
-        super()._set(view)
-        self.changed.set()
+        self.listen(self.changed.set)
 
 
 @dataclass
 class World:
     fleet: WatchedFleet
     ledger: Ledger
+    prefixes: PrefixIndex
     watcher: Watcher
+
+    def coverage(self) -> Coverage:
+        return self.prefixes.coverage("id-a", CHAIN)
+
+    async def until_covered(self, positions: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while self.coverage().positions != positions:
+                await asyncio.sleep(0)
 
     async def until(self, ready: Callable[[NodeView], bool]) -> NodeView:
         async with asyncio.timeout(WAIT_S):
@@ -67,9 +75,9 @@ class World:
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(watcher_module, "FIRST_BACKOFF_S", 0.01)
     monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
-    fleet, ledger = WatchedFleet(), Ledger("router-1")
-    watcher = Watcher(fleet, ledger)
-    yield World(fleet, ledger, watcher)
+    fleet, ledger, prefixes = WatchedFleet(), Ledger("router-1"), PrefixIndex()
+    watcher = Watcher(fleet, ledger, prefixes)
+    yield World(fleet, ledger, prefixes, watcher)
     await asyncio.wait_for(watcher.close(), WAIT_S)
 
 
@@ -226,3 +234,123 @@ async def test_a_wait_for_the_first_word_ends_with_the_watch(
             await asyncio.sleep(0)
     await asyncio.wait_for(world.watcher.unwatch("id-a"), WAIT_S)
     await asyncio.wait_for(waiting, WAIT_S)
+
+
+# --- prefixes ---
+
+UP = StatusEvent(node_status())
+
+
+async def test_prefixes_reach_the_index(world: World, start_node: StartNode) -> None:
+    node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2)))))
+    await world.watch(node)
+    await world.until_covered(2)
+    await node.tell(delta(1, entries((1, 2, 3))))
+    await world.until_covered(3)
+    await node.tell(PrefixGone("m", 1))
+    await world.until_covered(0)
+
+
+async def test_after_a_missing_change_the_stream_begins_anew_and_the_node_stays(
+    world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mlx_fleet.nodes")
+    gap = delta(2, entries((1, 2, 3)))
+    node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2))), gap))
+    await world.watch(node)
+    node.first_events = (UP, snapshot(entries((1, 2, 3, 4)), seq=2))
+    await world.until_covered(4)
+    assert world.fleet.snapshot[0].reachable
+    assert [request.target for request in node.requests] == [
+        "/fleet/events?instance=&after=0",
+        "/fleet/events?instance=i1&after=0",
+    ]
+    await node.requests[0].wait_gone()
+    assert caplog.messages[1:] == ["node a: a change of its prefixes is missing"]
+
+
+async def test_a_lost_nodes_prefixes_are_forgotten_and_told_again(
+    world: World, start_node: StartNode
+) -> None:
+    node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2)))))
+    await world.watch(node)
+    await world.until_covered(2)
+    node.first_events = (UP,)
+    node.requests[0].drop()
+    await world.until(lambda view: not view.reachable)
+    await world.until_covered(0)
+    await world.until(lambda view: view.reachable)
+    await node.tell(snapshot(entries((1,))))
+    await world.until_covered(1)
+
+
+async def test_another_instance_of_the_agent_has_none_of_the_firsts_prefixes(
+    world: World, start_node: StartNode
+) -> None:
+    held = snapshot(entries((1, 2)), epoch=9)
+    restarted = StatusEvent(node_status(instance_id="i2"))
+    node = await start_node(silent, first_events=(UP, held))
+    await world.watch(node)
+    await world.until_covered(2)
+    await node.tell(restarted)
+    await world.until_covered(0)
+    await node.tell(snapshot(entries((1,)), epoch=1))
+    await world.until_covered(1)
+
+
+async def test_a_restarted_router_learns_all_prefixes_anew(
+    world: World, start_node: StartNode
+) -> None:
+    node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2)))))
+    prefixes = PrefixIndex()
+    for index in (world.prefixes, prefixes):
+        watcher = Watcher(WatchedFleet(), Ledger("router-1"), index)
+        watcher.start(node_record(node.url))
+        async with asyncio.timeout(WAIT_S):
+            while index.coverage("id-a", CHAIN).positions != 2:
+                await asyncio.sleep(0)
+        await watcher.close()
+
+
+async def test_prefixes_that_are_none_are_no_event(world: World, start_node: StartNode) -> None:
+    node = await start_node(silent, first_events=(UP, PrefixSnapshot("m", 1, 0, 0, 1, b"12345")))
+    await world.watch(node)
+    view = await world.until(lambda view: view.error is not None and not view.reachable)
+    assert "prefixes" in str(view.error)
+
+
+async def test_an_unwatched_nodes_prefixes_are_forgotten(
+    world: World, start_node: StartNode
+) -> None:
+    await world.watch(await start_node(silent, first_events=(UP, snapshot(entries((1, 2))))))
+    await world.until_covered(2)
+    await asyncio.wait_for(world.watcher.unwatch("id-a"), WAIT_S)
+    assert world.coverage() == NOT_COVERED
+
+
+async def test_guesses_at_a_foreign_server_end_with_its_loss(
+    world: World, start_node: StartNode
+) -> None:
+    body = [b'{"data":[{"id":"a"}]}']
+
+    async def script(request: Request) -> None:
+        await request.answer(body[0])
+
+    await world.watch(await start_node(script), kind="openai")
+    world.prefixes.on_served("id-a", CHAIN, 100)
+    body[0] = b"<html>"
+    await world.until_covered(0)
+
+
+async def test_others_get_the_loop_between_two_pieces(world: World, start_node: StartNode) -> None:
+    pieces = [snapshot(entries((part + 1,)), part=(part, 20)) for part in range(20)]
+    node = await start_node(silent, first_events=(UP,))
+    await world.watch(node)
+    lines = b"".join(encode_event(piece) + b"\n" for piece in pieces)
+    await node.requests[0].chunk(lines)
+    seen: set[int] = set()
+    async with asyncio.timeout(WAIT_S):
+        while 20 not in seen:
+            seen.add(world.prefixes.entries_by_node().get("id-a", 0))
+            await asyncio.sleep(0)
+    assert seen >= set(range(1, 21))

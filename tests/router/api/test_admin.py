@@ -11,6 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
+from node.protocol.prefix import Chainer
 from registry import audit, keys, nodes, residency, usage
 from registry.db import Registry, WriteSession
 from registry.migrate import open_migrated
@@ -24,7 +25,9 @@ from router.dispatcher import Dispatcher
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeToken
 from router.fleet import Fleet
 from router.ledger import Ledger
+from router.metrics import Metrics
 from router.settings import Settings
+from router.types import Priority
 from router.watcher import Watcher, foreign_status
 
 GIB = 1024**3
@@ -147,6 +150,8 @@ class World:
             keys=self.ring,
             fleet=self.fleet,
             ledger=Ledger("r"),
+            metrics=Metrics(str),
+            chainer=Chainer(),
             watcher=cast(Watcher, self),
             dispatcher=cast(Dispatcher, self),
         )
@@ -496,10 +501,31 @@ async def test_a_key_may_expire(api: httpx.AsyncClient) -> None:
         assert message(response, 400).startswith("expires_in_days")
 
 
+async def test_a_key_has_a_class_and_may_be_isolated(world: World, api: httpx.AsyncClient) -> None:
+    plain = (await api.post("/keys", json={"name": "plain"})).json()
+    assert (plain["priority"], plain["isolated"]) == ("default", False)
+    assert world.ring.check(plain["key"], "inference").salt == ""
+    asked = {"name": "own", "priority": "interactive", "isolate": True}
+    made = (await api.post("/keys", json=asked)).json()
+    assert (made["priority"], made["isolated"]) == ("interactive", True)
+    caller = world.ring.check(made["key"], "inference")
+    assert caller.priority is Priority.INTERACTIVE
+    assert len(caller.salt) == 32
+    listed = (await api.get("/keys")).text
+    assert '"isolated":true' in listed
+    audited = str(await world.audited())
+    assert "for inference; interactive, isolated" in audited
+    assert caller.salt not in str(made) + listed + audited
+
+
 async def test_a_key_that_cannot_be_is_refused(api: httpx.AsyncClient) -> None:
     assert "'root'" in message(await api.post("/keys", json={"name": "x", "scopes": ["root"]}), 400)
     assert message(await api.post("/keys", json={"name": "x", "scopes": []}), 400)
     assert message(await api.post("/keys", json={"name": "a b"}), 400)
+    refused = await api.post("/keys", json={"name": "x", "priority": "best"})
+    assert (
+        message(refused, 400) == "The classes are interactive, default and batch; 'best' is none."
+    )
     assert "taken" in message(await api.post("/keys", json={"name": "boss"}), 409)
     assert message(await api.delete("/keys/nobody"), 404)
 

@@ -97,6 +97,7 @@ async def test_a_running_request_is_listed_until_it_ends(
         "state": "running",
         "stream": True,
         "key": "first",
+        "priority": "default",
     }
     found = parse_id(shown["id"])
     assert found is not None

@@ -90,6 +90,8 @@ def test_keys_are_valid_expired_or_revoked() -> None:
             name="ci",
             prefix="mlxf-abc",
             scopes=("inference",),
+            priority="default",
+            isolated=False,
             created_at_s=0,
             expires_at_s=expires_at_s,
             revoked_at_s=revoked_at_s,

@@ -4,143 +4,212 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from node.protocol.messages import ModelState
-from router.scheduler import (
-    BLAME_WAIT_S,
-    FAILED_LOAD_S,
-    FIRST_BLAME_S,
-    LOAD_BYTES_PER_S,
-    LOAD_FIXED_S,
-    MAX_ATTEMPTS,
-    MAX_BLAME_S,
-    PRIOR_SERVICE_S,
-    RETRY_AFTER_S,
-    Scheduler,
+from router.scheduler.admission import RETRY_AFTER_S
+from router.scheduler.book import FIRST_BLAME_S, MAX_BLAME_S
+from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S
+from router.scheduler.rates import LOAD_BYTES_PER_S, LOAD_FIXED_S
+from router.scheduler.scheduler import MAX_ATTEMPTS
+from router.types import (
+    Hints,
+    NodeView,
+    RejectKind,
 )
-from router.types import Action, Grant, Lease, NodeView, Reject, Verdict
 from tests.router.conftest import model_status, node_view, ticket
-
-
-def granted(actions: list[Action]) -> Lease:
-    (action,) = actions
-    assert isinstance(action, Grant)
-    return action.lease
-
-
-def rejected(actions: list[Action]) -> Reject:
-    (action,) = actions
-    assert isinstance(action, Reject)
-    return action
-
-
-def busy(scheduler: Scheduler, view: NodeView, requests: int) -> None:
-    for number in range(requests):
-        granted(scheduler.on_request(ticket(f"busy-{view.node_id}-{number}"), [view], 0.0))
+from tests.router.scheduler.fleet import (
+    TOKEN_S,
+    Fleet,
+    accounts,
+    agents,
+    asking,
+    chain,
+    granted,
+    rejected,
+)
 
 
 def test_grants_the_only_node_that_has_the_model() -> None:
-    scheduler = Scheduler()
-    views = [node_view("a", model_status("other")), node_view("b")]
-    lease = granted(scheduler.on_request(ticket("r"), views, 7.0))
-    assert lease == Lease("r", "b", "m", granted_s=7.0, attempt=1)
-    assert scheduler.in_flight("b") == 1
-    assert scheduler.in_flight("a") == 0
+    fleet = Fleet(node_view("a", model_status("other")), node_view("b"))
+    fleet.now_s = 7.0
+    lease = fleet.lease(ticket("r"))
+    assert (lease.ticket_id, lease.node_id, lease.model) == ("r", "b", "m")
+    assert (lease.granted_s, lease.attempt, lease.instance_id) == (7.0, 1, "i1")
+    assert fleet.scheduler.in_flight("b") == 1
+    assert fleet.scheduler.in_flight("a") == 0
 
 
 def test_rejects_as_unknown_where_no_node_has_the_model() -> None:
-    action = rejected(Scheduler().on_request(ticket(), [node_view("a", model_status("x"))], 0.0))
-    assert not action.known
+    action = rejected(Fleet(node_view("a", model_status("x"))).ask(ticket()))
+    assert action.kind is RejectKind.UNKNOWN_MODEL
     assert "'m'" in action.reason
     assert action.retry_after_s == RETRY_AFTER_S
 
 
 def test_rejects_as_known_where_the_model_s_nodes_are_away() -> None:
-    action = rejected(Scheduler().on_request(ticket(), [node_view("a", reachable=False)], 0.0))
-    assert action.known
+    action = rejected(Fleet(node_view("a", reachable=False)).ask(ticket()))
+    assert action.kind is RejectKind.NO_NODE
     assert "router nodes" in action.reason
 
 
 def test_a_node_that_has_not_spoken_yet_has_no_models() -> None:
     silent = NodeView("a", "a", "agent", "http://a", None, reachable=True, error=None, heard_s=0.0)
-    assert not rejected(Scheduler().on_request(ticket(), [silent], 0.0)).known
+    assert rejected(Fleet(silent).ask(ticket())).kind is RejectKind.UNKNOWN_MODEL
 
 
 def test_what_a_node_had_before_the_start_is_known_until_its_first_word() -> None:
     silent = replace(node_view("a"), status=None, reachable=False, remembered=frozenset("m"))
-    assert rejected(Scheduler().on_request(ticket(), [silent], 0.0)).known
+    assert rejected(Fleet(silent).ask(ticket())).kind is RejectKind.NO_NODE
     heard = replace(node_view("a", model_status("x")), remembered=frozenset("m"))
-    assert not rejected(Scheduler().on_request(ticket(), [heard], 0.0)).known
+    assert rejected(Fleet(heard).ask(ticket())).kind is RejectKind.UNKNOWN_MODEL
 
 
-def test_a_request_goes_to_the_node_with_fewer_in_flight() -> None:
-    scheduler = Scheduler()
-    a, b = node_view("a"), node_view("b")
-    busy(scheduler, a, 2)
-    busy(scheduler, b, 1)
-    assert granted(scheduler.on_request(ticket(), [a, b], 0.0)).node_id == "b"
+def test_a_request_goes_to_the_node_with_less_prefill_ahead() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    first, second = fleet.lease(asking("1", 9000)), fleet.lease(asking("2", 900))
+    assert (first.node_id, second.node_id) == ("a", "b")
+    assert fleet.lease(asking("3", 100)).node_id == "b"
+
+
+def test_a_prefix_draws_a_request_until_the_wait_for_it_is_longer() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    fleet.prefixes.hold("a", chain(7, 1), 5_000)
+    assert fleet.chosen(asking("1", 6_000, of=7)) == "a"
+    assert fleet.term(asking("1", 6_000, of=7), "a", "prefill_s") == pytest.approx(
+        1_000 * TOKEN_S, rel=0.2
+    )
+    fleet.lease(asking("2", 10_000, pinned_node_id="a"))
+    assert fleet.chosen(asking("1", 6_000, of=7)) == "b"
+
+
+def test_the_lease_says_what_was_promised() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.prefixes.hold("a", chain(7, 1), 5_000)
+    assert fleet.lease(asking("1", 6_000, of=7)).predicted_tokens == 5_000
+
+
+def test_what_a_lease_will_have_prefilled_counts_for_the_next_from_the_grant_on() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    first = fleet.lease(asking("1", 6_000, of=7))
+    assert fleet.term(asking("2", 6_400, of=7), first.node_id, "cached_tokens") >= 5_000
+    fleet.done(first)
+    assert fleet.term(asking("2", 6_400, of=7), first.node_id, "cached_tokens") == 0
+
+
+def test_reading_from_disk_costs_less_than_prefill_and_more_than_memory() -> None:
+    fleet = Fleet(*agents("a", "b", disk_tokens=10**6))
+    fleet.prefixes.hold("a", chain(7, 1), 5_000, memory_tokens=0)
+    asked = asking("1", 6_000, of=7)
+    assert 0.0 < fleet.term(asked, "a", "restore_s") < fleet.term(asked, "b", "prefill_s")
+    assert fleet.chosen(asked) == "a"
+
+
+def test_what_would_be_pushed_out_counts_and_only_where_sessions_live() -> None:
+    full = agents("a", "b", memory_tokens=10_000, used_tokens=10_000)
+    fleet = Fleet(*full)
+    session = fleet.serve(asking("1", 9_000, hints=Hints("s")))
+    asked = asking("2", 5_000)
+    assert fleet.term(asked, session.node_id, "eviction_s") > 5.0
+    other = "b" if session.node_id == "a" else "a"
+    assert fleet.term(asked, other, "eviction_s") == 0.0
+    fleet.now_s += 300.0
+    assert fleet.term(asked, session.node_id, "eviction_s") < 0.01
+
+
+def test_a_full_cache_s_loss_is_a_read_where_it_has_a_disk() -> None:
+    memory = Fleet(*agents("a", memory_tokens=10_000, used_tokens=10_000))
+    disk = Fleet(*agents("a", memory_tokens=10_000, used_tokens=10_000, disk_tokens=10**6))
+    for fleet in (memory, disk):
+        fleet.serve(asking("1", 9_000, hints=Hints("s")))
+    asked = asking("2", 5_000)
+    lost_s = memory.term(asked, "a", "eviction_s")
+    assert 0.0 < disk.term(asked, "a", "eviction_s") < lost_s / 10
+
+
+def test_a_session_stays_where_it_is_warm_unless_another_node_is_clearly_better() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    home = fleet.serve(asking("1", 3_000, hints=Hints("s"))).node_id
+    other = "b" if home == "a" else "a"
+    fleet.prefixes.hold(home, chain(7, 1), 400)
+    fleet.lease(asking("2", 600, pinned_node_id=home))
+    asked = asking("3", 500, of=7, hints=Hints("s"))
+    assert fleet.term(asked, other, "switch_s") >= 2.0
+    assert fleet.chosen(asked) == home
+    assert fleet.chosen(asking("3", 500, of=7)) == other
+
+
+def test_a_session_without_a_hint_is_known_by_its_chain() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    home = fleet.serve(asking("1", 3_000, of=7)).node_id
+    fleet.prefixes.hold(home, chain(7, 1), 400)
+    other = "b" if home == "a" else "a"
+    assert fleet.term(asking("2", 3_500, of=7), other, "switch_s") >= 2.0
+
+
+def test_a_child_starts_where_its_parent_is() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    home = fleet.serve(asking("1", 3_000, of=7, hints=Hints("parent"))).node_id
+    fleet.prefixes.hold(home, chain(8, 1), 300)
+    other = "b" if home == "a" else "a"
+    child = asking("2", 400, of=8, hints=Hints("child", parent="parent"))
+    assert fleet.term(child, other, "switch_s") >= 2.0
+
+
+def test_a_session_is_bound_only_once_it_was_served() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    lease = fleet.lease(asking("1", 3_000, of=7, hints=Hints("s")))
+    fleet.prefixes.hold(lease.node_id, chain(7, 1), 400)
+    other = "b" if lease.node_id == "a" else "a"
+    fleet.done(lease)
+    fleet.judge(lease, failed=True)
+    assert fleet.term(asking("2", 500, of=7, hints=Hints("s")), other, "switch_s") == 0.0
+
+
+def test_sessions_spread_over_equal_nodes() -> None:
+    fleet = Fleet(*agents("a", "b", "c", "d"))
+    homes = [fleet.serve(asking(f"{n}", 3_000, hints=Hints(f"s{n}"))).node_id for n in range(8)]
+    assert sorted(homes) == sorted("abcdabcd")
 
 
 def test_a_pinned_request_goes_to_its_node_however_busy_that_is() -> None:
-    scheduler = Scheduler()
-    views = [node_view(name) for name in "abc"]
-    busy(scheduler, views[1], 9)
-    pinned = ticket("r", pinned_node_id="b")
-    lease = granted(scheduler.on_request(pinned, views, 0.0))
+    fleet = Fleet(*(node_view(name) for name in "abc"))
+    for number in range(7):
+        fleet.lease(ticket(f"{number}", pinned_node_id="b"))
+    lease = fleet.lease(ticket("r", pinned_node_id="b"))
     assert lease.node_id == "b"
-    rejected(scheduler.on_failed(lease, views, 0.0, answered=True))
+    assert rejected(fleet.scheduler.on_failed(lease, fleet.moment, answered=True))
 
 
 def test_a_pinned_request_is_tried_again_on_its_node_alone() -> None:
-    scheduler = Scheduler()
-    views = [node_view(name) for name in "ab"]
-    lease = granted(scheduler.on_request(ticket("r", pinned_node_id="b"), views, 0.0))
-    again = granted(scheduler.on_failed(lease, views, 0.0, answered=False))
+    fleet = Fleet(*(node_view(name) for name in "ab"))
+    lease = fleet.lease(ticket("r", pinned_node_id="b"))
+    again = granted(fleet.scheduler.on_failed(lease, fleet.moment, answered=False))
     assert (again.node_id, again.attempt) == ("b", 2)
-    rejected(scheduler.on_failed(again, views, 0.0, answered=False))
-
-
-def test_a_pinned_request_is_rejected_where_its_node_is_away() -> None:
-    views = [node_view("a"), node_view("b", reachable=False)]
-    assert rejected(Scheduler().on_request(ticket(pinned_node_id="b"), views, 0.0)).known
+    rejected(fleet.scheduler.on_failed(again, fleet.moment, answered=False))
 
 
 def test_load_counts_from_the_grant_on() -> None:
-    scheduler = Scheduler()
-    views = [node_view(name) for name in "abc"]
-    leases = [granted(scheduler.on_request(ticket(str(n)), views, 0.0)) for n in range(6)]
+    fleet = Fleet(*(node_view(name) for name in "abc"))
+    leases = [fleet.lease(ticket(str(n))) for n in range(6)]
     assert sorted(lease.node_id for lease in leases) == ["a", "a", "b", "b", "c", "c"]
 
 
 def test_a_request_of_another_model_keeps_the_node_s_one_gpu_busy() -> None:
-    scheduler = Scheduler()
-    a = node_view("a", model_status("x", max_rows=2), model_status("m"))
-    b = node_view("b", model_status("m"))
-    for number in range(2):
-        granted(scheduler.on_request(ticket(f"x{number}", "x"), [a], 0.0))
-    assert scheduler.expected_wait_s(a, model_status("m"), 0.0) == PRIOR_SERVICE_S
-    busy(scheduler, b, 1)
-    assert granted(scheduler.on_request(ticket(), [a, b], 0.0)).node_id == "b"
-
-
-def test_more_rows_shorten_the_wait() -> None:
-    scheduler = Scheduler()
-    small, large = node_view("s", model_status(max_rows=1)), node_view("l", model_status())
-    busy(scheduler, small, 1)
-    busy(scheduler, large, 4)
-    assert granted(scheduler.on_request(ticket(), [small, large], 0.0)).node_id == "l"
+    a = node_view("a", model_status("x"), model_status("m"))
+    fleet = Fleet(a, node_view("b", model_status("m")))
+    fleet.lease(asking("1", 9_000, model="x"))
+    assert fleet.term(asking("2"), "a", "queue_s") > 20.0
+    assert fleet.chosen(asking("2")) == "b"
 
 
 def test_ties_go_to_the_least_recently_used_even_at_the_same_instant() -> None:
-    scheduler = Scheduler()
-    views = [node_view(name) for name in "abc"]
+    fleet = Fleet(*(node_view(name) for name in "abc"))
     served = []
     for number in range(9):
-        lease = granted(scheduler.on_request(ticket(str(number)), views, 5.0))
-        scheduler.on_done(lease, 5.0, served=False)
+        lease = fleet.lease(ticket(str(number)))
+        fleet.done(lease)
         served.append(lease.node_id)
     assert served == list("abcabcabc")
 
@@ -148,240 +217,145 @@ def test_ties_go_to_the_least_recently_used_even_at_the_same_instant() -> None:
 @pytest.mark.parametrize("state", [ModelState.ON_DISK, ModelState.LOADING, ModelState.DRAINING])
 def test_a_model_that_is_not_resident_costs_its_load(state: ModelState) -> None:
     model = model_status(state=state, weight_bytes=int(5 * LOAD_BYTES_PER_S))
-    wait_s = Scheduler().expected_wait_s(node_view("a", model), model, 0.0)
-    assert wait_s == LOAD_FIXED_S + 5
+    assert Fleet(node_view("a", model)).term(asking("1"), "a", "load_s") == LOAD_FIXED_S + 5
+
+
+def test_a_load_that_a_lease_waits_for_already_is_not_counted_twice() -> None:
+    fleet = Fleet(node_view("a", model_status(state=ModelState.ON_DISK)))
+    fleet.lease(asking("1"))
+    fleet.views = (node_view("a", model_status(state=ModelState.LOADING)),)
+    assert fleet.term(asking("2"), "a", "load_s") == 0.0
+    assert fleet.term(asking("2"), "a", "queue_s") >= LOAD_FIXED_S
 
 
 def test_a_failed_load_is_the_last_resort_and_not_ruled_out() -> None:
-    scheduler = Scheduler()
     failed = node_view("a", model_status(state=ModelState.FAILED))
     good = node_view("b", model_status(state=ModelState.ON_DISK, weight_bytes=10**11))
-    assert granted(scheduler.on_request(ticket("1"), [failed, good], 0.0)).node_id == "b"
-    assert granted(scheduler.on_request(ticket("2"), [failed], 0.0)).node_id == "a"
+    assert Fleet(failed, good).lease(ticket("1")).node_id == "b"
+    assert Fleet(failed).lease(ticket("2")).node_id == "a"
     assert FAILED_LOAD_S > LOAD_FIXED_S
 
 
-def test_service_times_are_learned_from_served_requests_only() -> None:
-    scheduler = Scheduler()
-    view, model = node_view("a", model_status(max_rows=1)), model_status(max_rows=1)
-    scheduler.on_done(granted(scheduler.on_request(ticket("1"), [view], 0.0)), 900.0, served=False)
-    busy(scheduler, view, 1)
-    assert scheduler.expected_wait_s(view, model, 0.0) == PRIOR_SERVICE_S
-    scheduler.on_done(granted(scheduler.on_request(ticket("2"), [view], 0.0)), 12.0, served=True)
-    assert scheduler.expected_wait_s(view, model, 0.0) == pytest.approx(PRIOR_SERVICE_S + 2.0)
+def test_rates_are_learned_from_a_node_s_accounts() -> None:
+    fleet = Fleet(*agents("a"))
+    before_s = fleet.term(asking("x", 2_000), "a", "prefill_s")
+    for number in range(20):
+        fleet.serve(asking(f"{number}", 2_000), prefill_s=before_s / 4)
+    assert fleet.term(asking("x", 2_000), "a", "prefill_s") == pytest.approx(before_s / 4, rel=0.1)
+
+
+def test_a_node_without_accounts_teaches_by_its_first_content() -> None:
+    fleet = Fleet(node_view("a"))
+    before_s = fleet.term(asking("x", 2_000), "a", "prefill_s")
+    for number in range(20):
+        lease = fleet.lease(asking(f"{number}", 2_000))
+        fleet.now_s += before_s / 4
+        fleet.first(lease)
+        fleet.done(lease, served=True)
+    assert fleet.term(asking("x", 2_000), "a", "prefill_s") == pytest.approx(before_s / 4, rel=0.1)
 
 
 def test_a_failed_request_goes_to_another_node_once() -> None:
-    scheduler = Scheduler()
-    views = [node_view("a"), node_view("b"), node_view("c")]
-    first = granted(scheduler.on_request(ticket(), views, 0.0))
-    second = granted(scheduler.on_failed(first, views, 1.0, answered=True))
+    fleet = Fleet(*(node_view(name) for name in "abc"))
+    first = fleet.lease(ticket())
+    second = granted(fleet.scheduler.on_failed(first, fleet.moment, answered=True))
     assert second.node_id != first.node_id
     assert second.attempt == MAX_ATTEMPTS
-    rejected(scheduler.on_failed(second, views, 2.0, answered=True))
-    assert scheduler.open_leases == 0
+    rejected(fleet.scheduler.on_failed(second, fleet.moment, answered=True))
+    assert fleet.scheduler.open_leases == 0
 
 
 def test_a_broken_connection_is_tried_again_on_the_same_node_where_no_other_is_left() -> None:
-    scheduler = Scheduler()
-    views = [node_view("a"), node_view("b", reachable=False)]
-    first = granted(scheduler.on_request(ticket(), views, 0.0))
-    second = granted(scheduler.on_failed(first, views, 1.0, answered=False))
+    fleet = Fleet(node_view("a"), node_view("b", reachable=False))
+    first = fleet.lease(ticket())
+    second = granted(fleet.scheduler.on_failed(first, fleet.moment, answered=False))
     assert (second.node_id, second.attempt) == ("a", 2)
-    rejected(scheduler.on_failed(second, views, 2.0, answered=False))
+    rejected(fleet.scheduler.on_failed(second, fleet.moment, answered=False))
 
 
 def test_a_node_that_refused_is_not_asked_again() -> None:
-    scheduler = Scheduler()
-    views = [node_view("a")]
-    first = granted(scheduler.on_request(ticket(), views, 0.0))
-    rejected(scheduler.on_failed(first, views, 1.0, answered=True))
-
-
-def test_a_broken_connection_to_a_node_that_is_away_by_now_is_rejected() -> None:
-    scheduler = Scheduler()
-    first = granted(scheduler.on_request(ticket(), [node_view("a")], 0.0))
-    away = [node_view("a", reachable=False)]
-    assert rejected(scheduler.on_failed(first, away, 1.0, answered=False)).known
+    fleet = Fleet(node_view("a"))
+    rejected(fleet.scheduler.on_failed(fleet.lease(ticket()), fleet.moment, answered=True))
 
 
 def test_a_node_that_fails_at_once_does_not_draw_all_requests() -> None:
-    scheduler = Scheduler()
-    broken, busy_view = node_view("a"), node_view("b")
-    lease = granted(scheduler.on_request(ticket("1"), [broken], 0.0))
-    scheduler.on_done(lease, 0.0, served=False, failed=True)
-    busy(scheduler, busy_view, 50)
-    views = [broken, busy_view]
-    assert granted(scheduler.on_request(ticket("2"), views, 0.1)).node_id == "b"
-    assert granted(scheduler.on_request(ticket("3"), views, FIRST_BLAME_S)).node_id == "a"
+    fleet = Fleet(node_view("a"))
+    fleet.done(fleet.lease(ticket("1")), failed=True)
+    fleet.views = (*fleet.views, node_view("b"))
+    fleet.lease(asking("2", 5_000, pinned_node_id="b"))
+    fleet.now_s = 0.1
+    assert fleet.lease(ticket("3")).node_id == "b"
+    fleet.now_s = FIRST_BLAME_S
+    assert fleet.lease(ticket("4")).node_id == "a"
 
 
 def test_blame_doubles_to_a_limit_and_ends_with_a_served_request() -> None:
-    scheduler = Scheduler()
-    view, model = node_view("a"), model_status()
+    fleet = Fleet(node_view("a"))
 
-    def end(now_s: float, *, served: bool) -> None:
-        lease = granted(scheduler.on_request(ticket(), [view], now_s))
-        scheduler.on_done(lease, now_s, served=served, failed=not served)
+    def blamed_s(now_s: float) -> float:
+        fleet.now_s = now_s
+        found = fleet.term(ticket("x"), "a", "blame_s")
+        fleet.now_s = 0.0
+        return found
 
     for failures in range(1, 40):
-        end(0.0, served=False)
-        blamed_s = min(MAX_BLAME_S, FIRST_BLAME_S * 2.0 ** (failures - 1))
-        assert scheduler.expected_wait_s(view, model, blamed_s - 0.01) == BLAME_WAIT_S
-        assert scheduler.expected_wait_s(view, model, blamed_s) == 0.0
-    end(0.0, served=True)
-    assert scheduler.expected_wait_s(view, model, 0.0) == 0.0
+        fleet.done(fleet.lease(ticket()), failed=True)
+        until_s = min(MAX_BLAME_S, FIRST_BLAME_S * 2.0 ** (failures - 1))
+        assert blamed_s(until_s - 0.01) == BLAME_WAIT_S
+        assert blamed_s(until_s) == 0.0
+    fleet.done(fleet.lease(ticket()), served=True)
+    assert blamed_s(0.0) == 0.0
 
 
-def test_a_verdict_blames_or_teaches_as_the_end_itself_does() -> None:
-    scheduler = Scheduler()
-    view, model = node_view("a", model_status(max_rows=1)), model_status(max_rows=1)
-    lease = granted(scheduler.on_request(ticket(), [view], 0.0))
-    scheduler.on_done(lease, 12.0, served=False)
-    assert scheduler.on_verdict(Verdict(lease, 12.0, failed=True)) == []
-    assert scheduler.expected_wait_s(view, model, 12.5) == BLAME_WAIT_S
-    assert scheduler.expected_wait_s(view, model, 12.0 + FIRST_BLAME_S) == 0.0
-    scheduler.on_verdict(Verdict(lease, 12.0, failed=False))
-    assert scheduler.expected_wait_s(view, model, 12.5) == 0.0
-    busy(scheduler, view, 1)
-    assert scheduler.expected_wait_s(view, model, 0.0) == pytest.approx(PRIOR_SERVICE_S + 2.0)
+def test_a_verdict_blames_or_clears_as_the_end_itself_does() -> None:
+    fleet = Fleet(node_view("a"))
+    lease = fleet.lease(ticket())
+    fleet.done(lease)
+    fleet.judge(lease, failed=True)
+    assert fleet.term(ticket("x"), "a", "blame_s") == BLAME_WAIT_S
+    fleet.judge(lease)
+    assert fleet.term(ticket("x"), "a", "blame_s") == 0.0
 
 
 def test_a_verdict_on_a_node_that_is_forgotten_is_nothing() -> None:
-    scheduler = Scheduler()
-    lease = granted(scheduler.on_request(ticket(), [node_view("a")], 0.0))
-    scheduler.on_done(lease, 1.0, served=False)
-    scheduler.on_node_removed("a")
+    fleet = Fleet(node_view("a"))
+    lease = fleet.lease(asking("1"))
+    fleet.done(lease)
+    fleet.scheduler.on_node_removed("a")
     for failed in (True, False):
-        assert scheduler.on_verdict(Verdict(lease, 1.0, failed=failed)) == []
-    assert scheduler.expected_wait_s(node_view("a"), model_status(), 1.0) == 0.0
+        fleet.judge(lease, failed=failed, accounts=accounts(lease, 100))
+    assert fleet.term(ticket("x"), "a", "blame_s") == 0.0
 
 
 def test_a_lease_cannot_end_twice() -> None:
-    scheduler = Scheduler()
-    lease = granted(scheduler.on_request(ticket(), [node_view("a")], 0.0))
-    scheduler.on_done(lease, 1.0, served=True)
+    fleet = Fleet(node_view("a"))
+    lease = fleet.lease(ticket())
+    fleet.done(lease, served=True)
     with pytest.raises(KeyError):
-        scheduler.on_done(lease, 1.0, served=True)
-    assert scheduler.in_flight("a") == 0
+        fleet.done(lease, served=True)
+    assert fleet.scheduler.in_flight("a") == 0
 
 
-def test_a_removed_node_is_forgotten_once_it_is_idle() -> None:
-    scheduler = Scheduler()
-    a, b = node_view("a", model_status(max_rows=1)), node_view("b")
-    lease = granted(scheduler.on_request(ticket(), [a], 0.0))
-    busy(scheduler, b, 1)
-    scheduler.on_node_removed("a")
-    assert scheduler.in_flight("a") == 1
-    scheduler.on_done(lease, 100.0, served=True)
-    scheduler.on_node_removed("a")
-    busy(scheduler, a, 1)
-    assert scheduler.expected_wait_s(a, model_status(max_rows=1), 0.0) == PRIOR_SERVICE_S
-    assert scheduler.in_flight("b") == 1
+def test_a_removed_node_is_forgotten_but_for_its_leases() -> None:
+    fleet = Fleet(node_view("a"))
+    lease = fleet.lease(asking("1", 2_000))
+    fleet.scheduler.on_node_removed("a")
+    assert fleet.scheduler.in_flight("a") == 1
+    fleet.done(lease)
+    fleet.scheduler.on_node_removed("a")
+    assert fleet.scheduler.in_flight("a") == 0
 
 
-NODES = ("a", "b", "c")
-STATES = st.sampled_from(list(ModelState))
-VIEWS = st.tuples(*(st.tuples(st.booleans(), st.booleans(), STATES) for _ in NODES))
-STEPS = st.lists(
-    st.tuples(
-        st.integers(0, 5), st.sampled_from(("ask", "done", "served", "refused", "broken")), VIEWS
-    ),
-    max_size=60,
-)
-
-
-def fleet_of(views: tuple[tuple[bool, bool, ModelState], ...]) -> list[NodeView]:
-    return [
-        node_view(name, model_status("m" if has else "x", state=state), reachable=reachable)
-        for name, (has, reachable, state) in zip(NODES, views, strict=True)
-    ]
-
-
-class World:
-    """Tickets in whatever order hypothesis wishes, and what became of them."""
-
-    def __init__(self) -> None:
-        self.scheduler = Scheduler()
-        self.held: dict[str, Lease] = {}
-        self.tried: dict[str, list[str]] = {}
-        self.ended: list[str] = []
-        self.asked = 0
-
-    def ask(self, fleet: list[NodeView], now_s: float) -> None:
-        self.asked += 1
-        name = f"t{self.asked}"
-        self.tried[name] = []
-        self.take(name, self.scheduler.on_request(ticket(name), fleet, now_s), fleet, same=None)
-
-    def fail(self, lease: Lease, fleet: list[NodeView], now_s: float, *, at_fault: bool) -> None:
-        del self.held[lease.ticket_id]
-        actions = self.scheduler.on_failed(lease, fleet, now_s, answered=at_fault)
-        same = None if at_fault else lease.node_id
-        self.take(lease.ticket_id, actions, fleet, same=same)
-
-    def finish(self, lease: Lease, now_s: float, *, served: bool) -> None:
-        del self.held[lease.ticket_id]
-        assert self.scheduler.on_done(lease, now_s, served=served, failed=not served) == []
-        self.ended.append(lease.ticket_id)
-
-    def take(
-        self, name: str, actions: list[Action], fleet: list[NodeView], *, same: str | None
-    ) -> None:
-        (action,) = actions
-        able = {
-            view.node_id
-            for view in fleet
-            if view.reachable and view.status and view.status.models[0].name == "m"
-        }
-        untried = able - set(self.tried[name])
-        if isinstance(action, Reject):
-            assert not untried or len(self.tried[name]) == MAX_ATTEMPTS
-            self.ended.append(name)
-            return
-        node_id = action.lease.node_id
-        assert node_id in untried or (node_id == same and not untried)
-        assert len(self.tried[name]) < MAX_ATTEMPTS
-        self.tried[name].append(node_id)
-        self.held[name] = action.lease
-
-    def check(self) -> None:
-        assert self.scheduler.open_leases == len(self.held)
-        for node_id in NODES:
-            held = sum(lease.node_id == node_id for lease in self.held.values())
-            assert self.scheduler.in_flight(node_id) == held
-
-
-@given(STEPS)
-def test_every_ticket_ends_once_under_any_order_of_events(
-    steps: list[tuple[int, str, tuple[tuple[bool, bool, ModelState], ...]]],
-) -> None:
-    world = World()
-    for now_s, (which, what, views) in enumerate(steps):
-        fleet = fleet_of(views)
-        if what == "ask" or not world.held:
-            world.ask(fleet, float(now_s))
-            world.check()
-            continue
-        lease = list(world.held.values())[which % len(world.held)]
-        if what in ("done", "served"):
-            world.finish(lease, float(now_s), served=what == "served")
-        else:
-            world.fail(lease, fleet, float(now_s), at_fault=what == "refused")
-        world.check()
-    for lease in list(world.held.values()):
-        world.finish(lease, 1e3, served=True)
-    world.check()
-    assert sorted(world.ended) == sorted(world.tried)
-
-
-@given(st.lists(st.sampled_from(NODES), min_size=2, max_size=3, unique=True), st.integers(1, 30))
-def test_equal_nodes_get_equal_shares_whatever_their_order(names: list[str], asked: int) -> None:
-    scheduler = Scheduler()
-    counts = dict.fromkeys(names, 0)
-    for number in range(asked):
-        views = [node_view(name) for name in (names if number % 2 else reversed(names))]
-        lease = granted(scheduler.on_request(ticket(str(number)), views, 0.0))
-        counts[lease.node_id] += 1
-        scheduler.on_done(lease, 0.0, served=False)
-    assert max(counts.values()) - min(counts.values()) <= 1
+def test_a_node_that_has_started_anew_has_nothing_ahead_and_nothing_warm() -> None:
+    fleet = Fleet(*agents("a", memory_tokens=10_000, used_tokens=10_000))
+    fleet.serve(asking("1", 9_000, hints=Hints("s")))
+    fleet.lease(asking("2", 9_000))
+    assert fleet.term(asking("3", 5_000), "a", "queue_s") > 1.0
+    status = fleet.views[0].status
+    assert status is not None
+    anew = replace(fleet.views[0], status=msgspec.structs.replace(status, instance_id="i2"))
+    fleet.views = (anew,)
+    fleet.scheduler.on_fleet(fleet.moment)
+    assert fleet.term(asking("3", 5_000), "a", "queue_s") == 0.0
+    assert fleet.term(asking("3", 5_000), "a", "eviction_s") == 0.0
+    assert fleet.scheduler.in_flight("a") == 1

@@ -1,0 +1,81 @@
+"""From a request to a ticket: which model, where it may go, and what its prompt begins with."""
+
+import asyncio
+import itertools
+import secrets
+from collections.abc import Iterable
+
+from node.protocol.prefix import Chain
+from router import hints
+from router.api import responses
+from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
+from router.api.ownership import node_of_items, node_of_response
+from router.core import Core
+from router.types import PATH_COUNT_TOKENS, Caller, Ticket
+
+THREAD_BYTES = 1 << 20
+"""The chain of a longer body is made in a thread, so that it stalls no stream."""
+
+
+class Tickets:
+    """Maker of all tickets of one router."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        # Unique over restarts and routers; a random id for each request costs a system call.
+        self._start = f"-{secrets.token_hex(4)}-"
+        self._numbers = itertools.count(1)
+
+    async def make(
+        self,
+        caller: Caller,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]],
+        body: bytes,
+        arrived_s: float,
+    ) -> Ticket:
+        """Raises `BadRequest`, `Forbidden`, `UnknownModel`, and what `node_of_response` and
+        `node_of_items` raise."""
+        routing = parse_routing(body, goes_on=path == responses.PATH)
+        model = self._core.fleet.resolve(routing.model)
+        asked = hints.read_headers(headers, caller)
+        return Ticket(
+            request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
+            caller=caller,
+            path=path,
+            asked_model=routing.model,
+            model=model,
+            stream=routing.stream,
+            arrived_s=arrived_s,
+            body=body if model == routing.model else with_model(routing.fields, model),
+            trace=trace_lines(headers),
+            pinned_node_id=await self._pinned(caller, path, routing, model),
+            chain=await self._chain(caller, path, routing, model, len(body)),
+            hints=hints.hints(asked, routing.fields, path, caller),
+            priority=asked.priority,
+            deadline_s=arrived_s + asked.deadline_after_s,
+            shows_decision=asked.wants_decision,
+        )
+
+    async def _pinned(self, caller: Caller, path: str, routing: Routing, model: str) -> str:
+        """The node that holds what the request goes on from; empty where it is complete."""
+        if path != responses.PATH:
+            return ""
+        fleet = self._core.fleet
+        if routing.previous_response_id:
+            # What the input refers to may have come with that response, wherever it was made.
+            return node_of_response(fleet, caller, routing.previous_response_id, model)
+        items = await referred_items(routing.fields)
+        return node_of_items(fleet, caller, items, model) if items else ""
+
+    async def _chain(
+        self, caller: Caller, path: str, routing: Routing, model: str, size: int
+    ) -> Chain | None:
+        if path == PATH_COUNT_TOKENS:
+            return None
+
+        def make() -> Chain | None:
+            chainer = self._core.chainer
+            return chainer.chain(routing.fields, path, model, salt=caller.salt)
+
+        return await asyncio.to_thread(make) if size > THREAD_BYTES else make()

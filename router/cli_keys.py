@@ -1,0 +1,96 @@
+"""`router alias …` and `router keys …`: arguments only."""
+
+from typing import Annotated
+
+import typer
+
+from router.cli_verbs import admin, group
+from router.commands.options import AsJson, Router
+
+alias_app = group("Other names for models.")
+keys_app = group("API keys: who may use the fleet.")
+
+
+@alias_app.command("set")
+def alias_set(
+    name: str,
+    target: Annotated[str, typer.Argument(help="The model that the name means.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Even if no node has that model yet.")
+    ] = False,
+    router: Router = None,
+) -> None:
+    """Make an alias, or point it elsewhere."""
+    from router.commands import aliases
+
+    with admin(router) as client:
+        aliases.set_target(client, name, target, force=force)
+
+
+@alias_app.command("rm")
+def alias_rm(name: str, router: Router = None) -> None:
+    """Remove an alias."""
+    from router.commands import aliases
+
+    with admin(router) as client:
+        aliases.remove(client, name)
+
+
+@alias_app.command("list")
+def alias_list(router: Router = None, as_json: AsJson = False) -> None:
+    """List the aliases."""
+    from router.commands import aliases
+
+    with admin(router) as client:
+        aliases.show(client, as_json=as_json)
+
+
+@keys_app.command("create")
+def keys_create(
+    name: str,
+    scope: Annotated[
+        list[str] | None, typer.Option("--scope", help="inference (as if given) or admin.")
+    ] = None,
+    expires_days: Annotated[
+        float | None, typer.Option("--expires-days", metavar="N", help="Never, if not given.")
+    ] = None,
+    priority: Annotated[
+        str, typer.Option(help="Best class of its requests: interactive, default or batch.")
+    ] = "default",
+    isolate: Annotated[
+        bool, typer.Option("--isolate", help="Share no cached prefixes with other keys.")
+    ] = False,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key; it is printed this once."""
+    from router.commands import keys
+
+    scopes = [part for given in scope or ["inference"] for part in given.split(",")]
+    asked = {
+        "name": name,
+        "scopes": scopes,
+        "expires_in_days": expires_days,
+        "priority": priority,
+        "isolate": isolate,
+    }
+    with admin(router) as client:
+        keys.create(client, asked, as_json=as_json)
+
+
+@keys_app.command("list")
+def keys_list(router: Router = None, as_json: AsJson = False) -> None:
+    """List the keys, revoked ones too."""
+    from router.commands import keys
+
+    with admin(router) as client:
+        keys.show(client, as_json=as_json)
+
+
+@keys_app.command("revoke")
+def keys_revoke(name: str, router: Router = None) -> None:
+    """Revoke a key, by name or id, at once."""
+    from router.commands import keys
+
+    with admin(router) as client:
+        keys.revoke(client, name)

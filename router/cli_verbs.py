@@ -1,0 +1,42 @@
+"""What the verbs of `router` share: how they fail, how they are grouped, whom they ask."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+
+from router.errors import RouterError, StartError
+
+if TYPE_CHECKING:
+    from router.commands.client import AdminClient
+
+EXIT_FAILED = 1
+EXIT_CANNOT_START = 2
+
+
+class Verbs(TyperGroup):
+    """Turns every error of ours into one sentence and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RouterError as error:
+            typer.echo(f"{ctx.info_name or 'router'}: {error.message}", err=True)
+            code = EXIT_CANNOT_START if isinstance(error, StartError) else EXIT_FAILED
+            raise typer.Exit(code) from error
+
+
+def group(text: str, **options: Any) -> typer.Typer:
+    return typer.Typer(
+        help=text,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        **options,
+    )
+
+
+def admin(url: str | None) -> "AdminClient":
+    from router.commands.client import AdminClient, find_place
+
+    return AdminClient(find_place(url))

@@ -1,0 +1,185 @@
+"""`router explain`: where a request would go, or went, and why."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from router.api.explain_views import AccountsRow, AttemptRow, CostRow, DecidedRow, DecisionRow
+from router.commands import console, wording
+from router.commands.client import AdminClient, CommandFailed, in_path, read_row
+
+STANDARD_INPUT = Path("-")
+HOLDS = "REQUEST.json holds the body of a request, as a client sends it; - reads standard input."
+_LEAST_SHOWN_S = 0.005
+"""A term below is shown as 0.00."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line says."""
+
+    file: Path | None
+    request_id: str | None
+    path: str | None
+    session: str | None
+
+
+def run(client: AdminClient, wanted: Wanted, *, as_json: bool) -> None:
+    if (wanted.file is None) == (wanted.request_id is None):
+        raise CommandFailed(
+            "Give REQUEST.json, the body of a request, or --request-id, the id of an earlier one."
+        )
+    if wanted.file is not None:
+        _explain(client, wanted.file, wanted, as_json=as_json)
+        return
+    if wanted.path is not None or wanted.session is not None:
+        raise CommandFailed("--path and --session are for a REQUEST.json; leave them out.")
+    _explain_past(client, wanted.request_id or "", as_json=as_json)
+
+
+def _explain(client: AdminClient, file: Path, wanted: Wanted, *, as_json: bool) -> None:
+    """Where the request would go now; nothing is sent to a node."""
+    asked: dict[str, Any] = {"body": _read_body(file)}
+    if wanted.path is not None:
+        asked["path"] = wanted.path
+    if wanted.session is not None:
+        asked["headers"] = {"x-session-id": wanted.session}
+    answer = client.post("/explain", asked)
+    if as_json:
+        console.print_json(answer)
+        return
+    decision = read_row(DecisionRow, answer)
+    _print_costs(decision)
+    console.say(decision.reason)
+
+
+def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> None:
+    """Where a request went, and what came of it."""
+    answer = client.get(f"/explain/{in_path(request_id)}")
+    if as_json:
+        console.print_json(answer)
+        return
+    decided = read_row(DecidedRow, answer)
+    model = decided.asked_model
+    if decided.model != decided.asked_model:
+        model += f" (now {decided.model})"
+    console.say(
+        f"Request {decided.request_id}: {decided.path}, {model}, {decided.priority}, "
+        f"{wording.span(decided.arrived_ago_s)} ago"
+    )
+    for number, attempt in enumerate(decided.attempts, 1):
+        if len(decided.attempts) > 1:
+            console.say(f"Attempt {number}:", style="bold")
+        _print_attempt(attempt)
+    if rejected := decided.rejected:
+        place = f" It stood at position {rejected.position}." if rejected.position else ""
+        kind = wording.state_words(rejected.kind)
+        console.say(f"Rejected ({kind}): {rejected.reason}{place}", style="yellow")
+
+
+def _read_body(file: Path) -> dict[str, Any]:
+    name = "The standard input" if file == STANDARD_INPUT else str(file)
+    try:
+        data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except OSError as error:
+        raise CommandFailed(f"{name} cannot be read ({error.strerror}). {HOLDS}") from error
+    except msgspec.ValidationError as error:
+        raise CommandFailed(f"{name} is not a JSON object. {HOLDS}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandFailed(f"{name} is not JSON ({error}). {HOLDS}") from error
+
+
+# --- tables ---
+
+
+def _print_costs(decision: DecisionRow) -> None:
+    terms = _terms_of(decision.costs)
+    columns = ["Node", *(f">{term}" for term in terms), ">total", ">cached / prompt"]
+    if any(cost.excluded for cost in decision.costs):
+        columns.append("Excluded")
+    console.print_table(columns, [_cost_cells(cost, terms, columns) for cost in decision.costs])
+    console.say("Seconds until the first token, and those taken from others; * chosen.")
+
+
+def _terms_of(costs: Sequence[CostRow]) -> list[str]:
+    """The names of the terms that matter on any node, in the router's order."""
+    named = [term for cost in costs for term in cost.terms_s]
+    return [
+        term
+        for term in dict.fromkeys(named)
+        if any(cost.terms_s.get(term, 0.0) >= _LEAST_SHOWN_S for cost in costs)
+    ]
+
+
+def _cost_cells(cost: CostRow, terms: Sequence[str], columns: Sequence[str]) -> list[Text]:
+    style = "bold green" if cost.chosen else ""
+    cells = [f"{cost.node} *" if cost.chosen else cost.node]
+    if cost.excluded:
+        cells += [""] * (len(columns) - 2)
+        return [Text(text) for text in (*cells, cost.excluded)]
+    cells += [f"{cost.terms_s.get(term, 0.0):.2f}" for term in terms]
+    cells.append(f"{cost.total_s:.2f}")
+    cells.append(f"{wording.number(cost.cached_tokens)} / {wording.number(cost.prompt_tokens)}")
+    cells += [""] * (len(columns) - len(cells))
+    return [Text(text, style) for text in cells]
+
+
+def _print_attempt(attempt: AttemptRow) -> None:
+    decision, accounts = attempt.decision, attempt.accounts
+    _print_costs(decision)
+    console.say(decision.reason)
+    console.say(f"It waited {decision.waited_s:.2f} s in the router.")
+    if chosen := next((cost for cost in decision.costs if cost.chosen), None):
+        rows = _comparison(attempt, chosen)
+        console.print_table(("", ">Expected", ">Actual"), rows)
+    console.say(_outcome(attempt.outcome, accounts))
+
+
+def _comparison(attempt: AttemptRow, chosen: CostRow) -> list[tuple[str, str, str]]:
+    """What was expected on the chosen node, and what came."""
+    accounts = attempt.accounts
+    return [
+        (
+            "Prompt tokens",
+            wording.number(chosen.prompt_tokens),
+            wording.number(accounts.prompt_tokens if accounts else None),
+        ),
+        (
+            "of them cached",
+            wording.number(chosen.cached_tokens),
+            wording.number(accounts.cached_tokens if accounts else None),
+        ),
+        (
+            "Prefill",
+            _seconds(chosen.terms_s.get("prefill")),
+            _seconds(accounts.prefill_s if accounts else None),
+        ),
+        ("First token", _seconds(attempt.expected_ttft_s), _seconds(_ttft_s(attempt))),
+    ]
+
+
+def _ttft_s(attempt: AttemptRow) -> float | None:
+    """As the router has seen it, the wait in its queue included; else as the node tells."""
+    if attempt.ttft_s is not None or attempt.accounts is None:
+        return attempt.ttft_s
+    ttft_s = attempt.accounts.ttft_s
+    return None if ttft_s is None else attempt.decision.waited_s + ttft_s
+
+
+def _outcome(outcome: str | None, accounts: AccountsRow | None) -> str:
+    if outcome is None:
+        return "It is still running."
+    text = f"Outcome: {wording.state_words(outcome)}"
+    if accounts is None:
+        return f"{text}; its node has told no accounts of it."
+    return f"{text} ({accounts.reason}), {wording.number(accounts.completion_tokens)} tokens."
+
+
+def _seconds(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds:.2f} s"

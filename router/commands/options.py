@@ -1,0 +1,88 @@
+"""Options that several verbs of `router` have, and those of `serve`'s queue, `explain` and
+`simulate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Router = Annotated[
+    str | None,
+    typer.Option(
+        "--router",
+        metavar="URL",
+        envvar="MLX_FLEET_ROUTER_URL",
+        help="The router's address; http://127.0.0.1:8800 if none is given.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
+Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
+RegistryUrl = Annotated[
+    str | None, typer.Option(help="SQLite file of the registry, if not in the folder.")
+]
+Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes any free port.")]
+
+QueueLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--queue-limit",
+        min=1,
+        max=100_000,
+        help="Most requests of one model that wait in the router.",
+    ),
+]
+PromoteAfter = Annotated[
+    float | None,
+    typer.Option(
+        "--promote-after",
+        min=0.01,
+        max=3599,
+        help="Seconds after which a waiting request counts as of the next better class.",
+    ),
+]
+
+RequestFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[REQUEST.json]", help="A request's body; - reads it from standard input."
+    ),
+]
+RequestId = Annotated[
+    str | None,
+    typer.Option("--request-id", metavar="ID", help="Of an earlier request: any id of its answer."),
+]
+RequestPath = Annotated[
+    str | None,
+    typer.Option(
+        "--path", metavar="PATH", help="Where it would be sent; /v1/chat/completions if not given."
+    ),
+]
+Session = Annotated[
+    str | None, typer.Option("--session", metavar="ID", help="As its header x-session-id.")
+]
+
+Trace = Annotated[
+    Path,
+    typer.Argument(metavar="TRACE", help="Requests as lines of JSON: FILE.jsonl or FILE.jsonl.gz"),
+]
+FleetFile = Annotated[
+    Path | None, typer.Option("--fleet", metavar="FILE.toml", help="What the fleet is made of.")
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=1, max=256, metavar="N", help="A fleet of N equal Macs; 4 if not given."),
+]
+Policy = Annotated[
+    str, typer.Option(metavar="NAME", help="Only this one: ours, or another router's.")
+]
+Clones = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Copies of each session.")]
+GapS = Annotated[
+    float | None,
+    typer.Option(min=0, metavar="S", help="Seconds between the starts of two sessions; 20."),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and the moments of the starts.")]
+BlockTokens = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Of one of the trace's hash_ids, if not inferred."),
+]

@@ -1,0 +1,160 @@
+"""`router simulate`: how policies would have served a trace."""
+
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.text import Text
+
+from router.commands import console, wording
+from router.commands.client import CommandFailed
+from router.simulator.fleet import FleetError, NodeSpec, equal_fleet, read_fleet
+from router.simulator.report import PolicyFigures
+from router.simulator.table import LIMIT, POLICIES, compare
+from router.simulator.trace import Trace, TraceError, read_trace
+from router.simulator.workload import Load, Planned, Workload
+
+ALL = "all"
+NODES = 4
+"""Where neither option says."""
+GAP_S = 20.0
+_COLUMNS = {
+    "ttft_mean_s": ("TTFT mean", ".2f"),
+    "ttft_p50_s": ("p50", ".2f"),
+    "ttft_p99_s": ("p99", ".1f"),
+    "longest_wait_s": ("Longest wait", ".1f"),
+    "reprefilled_tokens": ("Tokens prefilled again", ",d"),
+    "cached_share": ("Cached", ".1%"),
+    "imbalance": ("Imbalance", ".2f"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says."""
+
+    trace: Path
+    fleet: Path | None
+    nodes: int | None
+    policy: str
+    clones: int
+    gap_s: float | None
+    seed: int
+    block_tokens: int | None
+
+
+def run(asked: Asked, *, as_json: bool) -> None:
+    names = _policies(asked.policy)
+    specs = _specs(asked)
+    trace = _trace(asked)
+    if asked.gap_s is not None and not trace.has_sessions and asked.clones == 1:
+        raise CommandFailed("--gap-s needs a trace with sessions, or --clones.")
+    gap_s = GAP_S if asked.gap_s is None else asked.gap_s
+    workload = Planned(trace).workload(Load(asked.clones, gap_s, asked.seed))
+    with console.progress(f"playing {wording.number(workload.calls)} requests"):
+        rows = compare(names, workload, specs, asked.seed)
+    if as_json:
+        console.print_json({"policies": msgspec.to_builtins(rows)})
+        return
+    console.say(_fleet_line(specs))
+    console.say(_load_line(workload, trace))
+    _print(rows)
+
+
+def _policies(asked: str) -> Sequence[str]:
+    if asked == ALL:
+        return list(POLICIES)
+    if asked not in POLICIES:
+        raise CommandFailed(f"--policy is {', '.join(POLICIES)} or {ALL}, not {asked!r}.")
+    return [asked]
+
+
+def _specs(asked: Asked) -> tuple[NodeSpec, ...]:
+    if asked.fleet is None:
+        return equal_fleet(asked.nodes or NODES)
+    if asked.nodes is not None:
+        raise CommandFailed("--fleet says how many nodes there are; leave --nodes out.")
+    try:
+        return read_fleet(asked.fleet.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{asked.fleet} cannot be read: {error.strerror}.") from error
+    except (FleetError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{asked.fleet} is no fleet: {error}") from error
+
+
+def _trace(asked: Asked) -> Trace:
+    try:
+        with _opened(asked.trace) as lines:
+            return read_trace(lines, asked.block_tokens)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise CommandFailed(f"{asked.trace} is not whole, or not gzip: {error}.") from error
+    except OSError as error:
+        raise CommandFailed(f"{asked.trace} cannot be read: {error.strerror}.") from error
+    except TraceError as error:
+        raise CommandFailed(f"{asked.trace}: {error}") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Iterable[bytes]]:
+    if path.suffix == ".gz":
+        with gzip.open(path, "rb") as packed:
+            yield packed
+    else:
+        with path.open("rb") as plain:
+            yield plain
+
+
+def _fleet_line(specs: Sequence[NodeSpec]) -> str:
+    kinds = Counter(
+        f"{spec.prefill_tokens_per_s:g} tokens/s prefill, {spec.decode_tokens_per_s:g} decode, "
+        f"cache of {wording.number(spec.cache_tokens)} tokens"
+        + (f" and {wording.number(spec.disk_tokens)} on disk" if spec.disk_tokens else "")
+        + (", snapshots only" if spec.snapshot_only else "")
+        for spec in specs
+    )
+    return "Fleet: " + "; ".join(f"{count} × {kind}" for kind, count in kinds.items())
+
+
+def _load_line(workload: Workload, trace: Trace) -> str:
+    sessions = f" in {wording.number(len(workload.scripts))} sessions"
+    return (
+        f"Load: {wording.number(workload.calls)} requests{sessions if trace.has_sessions else ''}, "
+        f"{wording.number(workload.distinct_tokens)} different prompt tokens"
+    )
+
+
+def _print(rows: Sequence[PolicyFigures]) -> None:
+    rivals = [row for row in rows if row.policy != LIMIT]
+    best = {field: _best(rivals, field) for field in _COLUMNS} if len(rivals) > 1 else {}
+    cells = [
+        [
+            Text(row.policy),
+            *(
+                _cell(
+                    format(getattr(row, field), form), best=getattr(row, field) == best.get(field)
+                )
+                for field, (_, form) in _COLUMNS.items()
+            ),
+        ]
+        for row in rows
+    ]
+    console.print_table(("Policy", *(f">{head}" for head, _ in _COLUMNS.values())), cells)
+    notes = [
+        "* best" if best else "",
+        f"{LIMIT} knows the future" if len(rows) > len(rivals) else "",
+    ]
+    console.say("; ".join(["Times in seconds", *filter(None, notes)]) + ".")
+
+
+def _best(rows: Sequence[PolicyFigures], field: str) -> float:
+    values: list[float] = [getattr(row, field) for row in rows]
+    return max(values) if field == "cached_share" else min(values)
+
+
+def _cell(text: str, *, best: bool) -> Text:
+    return Text(f"{text} *" if best else f"{text}  ", style="bold green" if best else "")

@@ -1,0 +1,81 @@
+"""What a foreign server is taken to have cached: the prompts that it served last."""
+
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from node.protocol.prefix import Chain
+from router.types import NOT_COVERED, Coverage
+
+MAX_TOKENS = 200_000
+"""Of one server. A guess: about what an inference server keeps beside a model that fits its Mac."""
+
+_NOTHING = (0, 0)
+
+
+@dataclass(slots=True)
+class _Prompts:
+    """Chain positions of one server, the least recently used first.
+
+    Each chain is touched from its end to its beginning, so that every position is more recent than
+    those that go on from it, and what is dropped first is a prefix of nothing that stays.
+    """
+
+    tokens: int = 0
+    positions: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
+    """Usable tokens of each, and how many of these its predecessor does not have."""
+
+    def touch(self, hashes: "array[int]", usable: list[int]) -> None:
+        """A chain was served, of which so many tokens are usable at each position."""
+        positions, tokens = self.positions, self.tokens
+        predecessors = [0, *usable]
+        for position in range(len(hashes) - 1, -1, -1):
+            each, here = hashes[position], usable[position]
+            _, before = positions.pop(each, _NOTHING)
+            own = here - predecessors[position]
+            positions[each] = (here, own)
+            tokens += own - before
+        self.tokens = tokens
+
+    def shrink(self, max_tokens: int) -> None:
+        while self.tokens > max_tokens:
+            _, (_, own) = self.positions.popitem(last=False)
+            self.tokens -= own
+
+
+class EstimatedPrefixes:
+    """Owner of the guesses, by node."""
+
+    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
+        self._max_tokens = max_tokens
+        self._nodes: dict[str, _Prompts] = {}
+
+    def on_served(self, node_id: str, chain: Chain, prompt_tokens: int) -> None:
+        """The node has served a prompt; its tokens are shared out by the chain's bytes."""
+        if not chain.hashes:
+            return
+        prompts = self._nodes.setdefault(node_id, _Prompts())
+        whole_bytes = chain.sizes[-1] or 1
+        prompts.touch(chain.hashes, [prompt_tokens * size // whole_bytes for size in chain.sizes])
+        prompts.shrink(self._max_tokens)
+
+    def coverage(self, node_id: str, chain: Chain) -> Coverage:
+        prompts = self._nodes.get(node_id)
+        if prompts is None:
+            return NOT_COVERED
+        positions = prompts.positions
+        deepest = bisect_left(chain.hashes, 1, key=lambda each: each not in positions)
+        if not deepest:
+            return NOT_COVERED
+        usable, _ = positions[chain.hashes[deepest - 1]]
+        return Coverage(deepest, usable, usable)
+
+    def knows(self, node_id: str) -> bool:
+        return node_id in self._nodes
+
+    def entries_by_node(self) -> dict[str, int]:
+        return {node_id: len(prompts.positions) for node_id, prompts in self._nodes.items()}
+
+    def forget_node(self, node_id: str) -> None:
+        self._nodes.pop(node_id, None)

@@ -1,0 +1,143 @@
+"""What the router counts of itself, as Prometheus reads it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from node.protocol.messages import Finished
+from router.types import Lease, Priority
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_PREFIX = "mlx_fleet_"
+_WAIT_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320)
+_OFF_BUCKETS_TOKENS = (-4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 16384, 65536)
+"""Up to -1 the node reused less than predicted."""
+_CLASSES = {priority: priority.name.lower() for priority in Priority}
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+"""Each with its labels."""
+
+
+class _Gauges(Collector):
+    """Figures that others own, read when Prometheus asks."""
+
+    def __init__(self) -> None:
+        self._read: list[tuple[str, str, Sequence[str], Callable[[], Values]]] = []
+
+    def add(
+        self, name: str, meaning: str, labels: Sequence[str], read: Callable[[], Values]
+    ) -> None:
+        self._read.append((name, meaning, labels, read))
+
+    def collect(self) -> Iterator[Metric]:
+        for name, meaning, labels, read in self._read:
+            family = GaugeMetricFamily(name, meaning, labels=labels)
+            for values, figure in read():
+                family.add_metric(values, figure)
+            yield family
+
+
+class Metrics:
+    """Owner of the counters. A model in a label is one of the fleet's, never a caller's text."""
+
+    def __init__(self, node_name: Callable[[str], str]) -> None:
+        """`node_name` tells the name of a node's id, by which labels name it."""
+        self._node_name = node_name
+        self._registry = CollectorRegistry()
+        self._gauges = _Gauges()
+        self._registry.register(self._gauges)
+        self._requests = self._counter(
+            "requests", "Requests that have ended.", "model", "node", "outcome"
+        )
+        self._ttft_s = self._histogram(
+            "ttft_seconds",
+            "From a request's arrival to its first content.",
+            _WAIT_BUCKETS_S,
+            "model",
+            "node",
+        )
+        self._wait_s = self._histogram(
+            "queue_wait_seconds",
+            "In the router's queue.",
+            _WAIT_BUCKETS_S,
+            "model",
+            "class",
+        )
+        self._off_tokens = self._histogram(
+            "prediction_error_tokens",
+            "Cached tokens of a prompt, less what the router had predicted.",
+            _OFF_BUCKETS_TOKENS,
+            "node",
+            "model",
+        )
+        self._over = self._counter(
+            "over_predictions", "Prompts of which less was cached than predicted.", "node", "model"
+        )
+        self._predicted = self._counter(
+            "predicted_tokens", "Cached tokens, as predicted.", "node", "model"
+        )
+        self._cached = self._counter("cached_tokens", "Cached tokens, actual.", "node", "model")
+        self._prompt = self._counter("prompt_tokens", "Tokens of prompts.", "node", "model")
+
+    # --- events ---
+
+    def request_ended(self, model: str, node_id: str, outcome: str) -> None:
+        """A request is over; `node_id` is empty where none had taken it."""
+        name = self._node_name(node_id) if node_id else ""
+        self._requests(model, name, outcome).inc()
+
+    def first_content(self, lease: Lease, ttft_s: float) -> None:
+        """The first content of an answer has been sent."""
+        self._ttft_s(lease.model, self._node_name(lease.node_id)).observe(ttft_s)
+
+    def queue_left(self, model: str, priority: Priority, wait_s: float) -> None:
+        """A request has been granted a node, refused or left by its caller."""
+        self._wait_s(model, _CLASSES[priority]).observe(wait_s)
+
+    def compared(self, lease: Lease, predicted_tokens: int, accounts: Finished) -> None:
+        """A node has told how much of a prompt it had cached."""
+        labels = (self._node_name(lease.node_id), lease.model)
+        self._off_tokens(*labels).observe(accounts.cached_tokens - predicted_tokens)
+        if accounts.cached_tokens < predicted_tokens:
+            self._over(*labels).inc()
+        self._predicted(*labels).inc(predicted_tokens)
+        self._cached(*labels).inc(accounts.cached_tokens)
+        self._prompt(*labels).inc(accounts.prompt_tokens)
+
+    # --- reading ---
+
+    def add_gauge(
+        self, name: str, meaning: str, labels: Sequence[str], read: Callable[[], Values]
+    ) -> None:
+        """A figure that another part owns; `read` gives it, for each tuple of labels."""
+        self._gauges.add(_PREFIX + name, meaning, labels, read)
+
+    def add_node_gauge(self, name: str, meaning: str, read: Callable[[], dict[str, int]]) -> None:
+        """As `add_gauge`, of figures by the nodes' ids."""
+
+        def by_name() -> Values:
+            return [((self._node_name(node_id),), figure) for node_id, figure in read().items()]
+
+        self.add_gauge(name, meaning, ("node",), by_name)
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus's text format (`CONTENT_TYPE`)."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Callable[..., Counter]:
+        """The counter for the labels' values. `Counter.labels` alone takes three times as long."""
+        return cache(Counter(_PREFIX + name, meaning, labels, registry=self._registry).labels)
+
+    def _histogram(
+        self, name: str, meaning: str, buckets: Sequence[float], *labels: str
+    ) -> Callable[..., Histogram]:
+        """The histogram for the labels' values."""
+        family = Histogram(
+            _PREFIX + name, meaning, labels, registry=self._registry, buckets=buckets
+        )
+        return cache(family.labels)

@@ -1,0 +1,247 @@
+"""Brings the scheduler every event, and its actions to those who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from router.decisions import Decisions
+from router.errors import (
+    DeadlineExceeded,
+    NoNodeReady,
+    QueueFull,
+    RouterError,
+    UnknownModel,
+)
+from router.fleet import Fleet
+from router.metrics import Metrics
+from router.scheduler.scheduler import Scheduler
+from router.types import (
+    Action,
+    Decision,
+    Grant,
+    Lease,
+    Moment,
+    Queued,
+    Reject,
+    RejectKind,
+    Ticket,
+    Verdict,
+)
+
+_ERRORS: dict[RejectKind, type[RouterError]] = {
+    RejectKind.UNKNOWN_MODEL: UnknownModel,
+    RejectKind.NO_NODE: NoNodeReady,
+    RejectKind.QUEUE_FULL: QueueFull,
+    RejectKind.DEADLINE: DeadlineExceeded,
+}
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A ticket in the scheduler's queue, and the task that waits for it."""
+
+    ticket: Ticket
+    told: Queued
+    answer: asyncio.Future[Grant | Reject]
+
+
+class Placing:
+    """Owner of the scheduler and of the tickets' waiting tasks."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        fleet: Fleet,
+        decisions: Decisions,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._fleet = fleet
+        self._decisions = decisions
+        self._metrics = metrics
+        self._clock = clock
+        self._waiting: dict[str, _Waiting] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        """When it fires, on the clock of the moments."""
+        fleet.listen(self._on_fleet)
+
+    # --- for those who want a node ---
+
+    async def place(self, ticket: Ticket) -> Lease:
+        """A lease, once a node can take the ticket.
+
+        Raises `UnknownModel`, `NoNodeReady`, `QueueFull` or `DeadlineExceeded`.
+        """
+        actions = self._scheduler.on_request(ticket, self._moment())
+        return await self._outcome(ticket, actions)
+
+    async def place_again(self, ticket: Ticket, lease: Lease, *, answered: bool) -> Lease:
+        """A lease in place of one whose node failed before content: `answered` where that was the
+        node's own word. Raises what `place` raises."""
+        actions = self._scheduler.on_failed(lease, self._moment(), answered=answered)
+        return await self._outcome(ticket, actions)
+
+    def standing(self, ticket_id: str) -> Queued | None:
+        """Where a ticket stood when it was queued; None for one that does not wait."""
+        waiting = self._waiting.get(ticket_id)
+        return waiting.told if waiting else None
+
+    def explain(self, ticket: Ticket) -> Decision:
+        """What would be decided now. Changes nothing."""
+        return self._scheduler.explain(ticket, self._moment())
+
+    # --- events ---
+
+    def on_first_content(self, lease: Lease, ttft_s: float) -> None:
+        """The lease's answer has begun, so long after its ticket's arrival."""
+        self._decisions.first_content(lease.ticket_id, ttft_s)
+        self._metrics.first_content(lease, ttft_s)
+        self._perform(self._scheduler.on_first_content(lease, self._moment()))
+
+    def on_done(self, lease: Lease, *, served: bool, failed: bool = False) -> None:
+        """As `Scheduler.on_done`."""
+        actions = self._scheduler.on_done(lease, self._moment(), served=served, failed=failed)
+        self._perform(actions)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A node's accounts of a lease that has ended."""
+        self._scheduler.on_verdict(verdict)
+        self._decisions.on_verdict(verdict)
+
+    def on_node_removed(self, node_id: str) -> None:
+        self._scheduler.on_node_removed(node_id)
+
+    def _on_fleet(self) -> None:
+        self._perform(self._scheduler.on_fleet(self._moment()))
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._perform(self._scheduler.on_time(self._moment()))
+
+    # --- reading ---
+
+    def in_flight(self, node_id: str) -> int:
+        return self._scheduler.in_flight(node_id)
+
+    @property
+    def open_leases(self) -> int:
+        return self._scheduler.open_leases
+
+    def queue_lengths(self) -> list[tuple[tuple[str, str], float]]:
+        """Waiting tickets by model and class."""
+        counts: dict[tuple[str, str], float] = {}
+        for waiting in self._waiting.values():
+            labels = (waiting.ticket.model, waiting.ticket.priority.name.lower())
+            counts[labels] = counts.get(labels, 0.0) + 1.0
+        return list(counts.items())
+
+    # --- actions ---
+
+    def _moment(self) -> Moment:
+        return Moment(self._clock(), self._fleet.snapshot)
+
+    async def _outcome(self, ticket: Ticket, actions: list[Action]) -> Lease:
+        """Performs the actions, and waits for what becomes of the ticket."""
+        own = self._perform(actions, ticket)
+        if isinstance(own, Queued):
+            own = await self._wait(ticket, own)
+        if isinstance(own, Grant):
+            return own.lease
+        raise _error(own)
+
+    async def _wait(self, ticket: Ticket, queued: Queued) -> Grant | Reject:
+        answer: asyncio.Future[Grant | Reject] = asyncio.get_running_loop().create_future()
+        ticket_id, begin_s = ticket.request_id, self._clock()
+        self._waiting[ticket_id] = _Waiting(ticket, queued, answer)
+        self._arm()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._leave(ticket_id, answer)
+            raise
+        finally:
+            self._metrics.queue_left(ticket.model, ticket.priority, self._clock() - begin_s)
+
+    def _leave(self, ticket_id: str, answer: asyncio.Future[Grant | Reject]) -> None:
+        """The waiting task is cancelled, perhaps between its grant and its waking."""
+        if self._waiting.pop(ticket_id, None) is not None:
+            self._perform(self._scheduler.on_left(ticket_id, self._moment()))
+        elif answer.done() and not answer.cancelled():
+            granted = answer.result()
+            if isinstance(granted, Grant):
+                self.on_done(granted.lease, served=False)
+
+    def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action:
+        """Tells those who wait. Returns the last word on the ticket `of`, which does not wait
+        yet."""
+        own: Action = _NOTHING
+        for action in actions:
+            is_own = of is not None and _ticket_id(action) == of.request_id
+            ticket = of if is_own else self._ticket(action)
+            if ticket is not None:
+                self._note(ticket, action)
+            if is_own:
+                own = action
+            elif not isinstance(action, Queued):
+                self._wake(action)
+        self._arm()
+        return own
+
+    def _ticket(self, action: Action) -> Ticket | None:
+        waiting = self._waiting.get(_ticket_id(action))
+        return waiting.ticket if waiting else None
+
+    def _note(self, ticket: Ticket, action: Action) -> None:
+        if isinstance(action, Grant):
+            self._decisions.granted(ticket, action.decision)
+        elif isinstance(action, Reject):
+            self._decisions.rejected(ticket, action)
+
+    def _wake(self, action: Grant | Reject) -> None:
+        waiting = self._waiting.pop(_ticket_id(action), None)
+        if waiting is None or waiting.answer.done():
+            return
+        if isinstance(action, Reject) and not action.position:
+            told = waiting.told
+            action = replace(action, position=told.position, wait_s=told.wait_s)
+        waiting.answer.set_result(action)
+
+    def _arm(self) -> None:
+        """One timer, for the time that the scheduler names."""
+        wake_s = self._scheduler.wake_s()
+        if wake_s is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        if self._timer is not None:
+            if self._timer_s == wake_s:
+                return
+            self._timer.cancel()
+        self._timer_s = wake_s
+        after_s = max(0.0, wake_s - self._clock())
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
+
+
+_NOTHING = Reject("", RejectKind.NO_NODE, "The scheduler said nothing.", 1)
+
+
+def _ticket_id(action: Action) -> str:
+    return action.lease.ticket_id if isinstance(action, Grant) else action.ticket_id
+
+
+def _error(action: Action) -> RouterError:
+    assert isinstance(action, Reject)
+    kind = _ERRORS[action.kind]
+    if kind is UnknownModel:
+        return UnknownModel(action.reason, param="model")
+    error = kind(action.reason, retry_after_s=action.retry_after_s)
+    if action.position:
+        error.position = action.position
+        error.estimated_wait_s = action.wait_s
+    return error

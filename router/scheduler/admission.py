@@ -1,0 +1,268 @@
+"""Who is granted now, who waits, and who is turned away."""
+
+from dataclasses import replace
+from itertools import islice
+from math import ceil, inf
+
+from router.scheduler import explain
+from router.scheduler.book import Books, OpenLease
+from router.scheduler.cost import Ask, exclusion, model_of, work_s
+from router.scheduler.placement import Choice, Placement
+from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
+from router.types import (
+    Action,
+    Decision,
+    Grant,
+    Lease,
+    Moment,
+    Queued,
+    Reject,
+    RejectKind,
+    Ticket,
+)
+
+RETRY_AFTER_S = 5
+MAX_RETRY_AFTER_S = 60
+LOOK_TICKETS = 64
+"""So many tickets of the queue, from its head, are considered for a node that has become free."""
+LOOK_S = 1.0
+"""The queue is looked at again at least so often, and no sooner than after `MIN_LOOK_S`."""
+MIN_LOOK_S = 0.002
+HOPELESS_FACTOR, HOPELESS_S = 2.0, 1.0
+"""An estimated wait that is so many times the time left, and so much more, passes the deadline for
+certain."""
+CHANGED_SHARE = 0.1
+"""A ticket whose work has changed by less keeps its place."""
+
+
+class Admission:
+    """Owner of the queue."""
+
+    def __init__(self, books: Books, placement: Placement, limits: AdmissionLimits) -> None:
+        self._books = books
+        self._placement = placement
+        self._queue = FairQueue(limits)
+        self._look_s = inf
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def wake_s(self) -> float | None:
+        """When `late` and `look` are due; None while nothing waits."""
+        return min(self._look_s, self._queue.next_time_s()) if self._queue else None
+
+    def leave(self, ticket_id: str) -> None:
+        """Nothing is said of a ticket whose caller has left."""
+        self._queue.remove(ticket_id)
+
+    def admit(self, ask: Ask, moment: Moment) -> list[Action]:
+        """Grants, queues or rejects a ticket that is new here; where it is queued, others may have
+        their turn, too."""
+        ticket, now_s = ask.ticket, moment.now_s
+        if ticket.deadline_s <= now_s:
+            return [_late(ticket)]
+        choice = self._placement.decide(ask, moment, {})
+        if choice.index < 0:
+            return [no_node(ticket, moment)]
+        if not ask.prompt_bytes or (not self._queue and self._may_begin(ask, choice, moment)):
+            return [self._grant(ask, choice, moment)]
+        waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice), ticket.priority)
+        self._queue.add(waiting, now_s)
+        actions = self.look(moment)
+        if ticket.request_id not in self._queue:
+            return actions
+        return [*self._queued(waiting, choice, moment), *actions]
+
+    def look(self, moment: Moment) -> list[Action]:
+        """Grants what can begin now, in the queue's order."""
+        if not self._queue:
+            return []
+        now_s = moment.now_s
+        for book in self._books:
+            book.settle(now_s)
+        models = self._queue.models()
+        free = {
+            view.node_id for view in moment.fleet if self._placement.is_free(view, models, now_s)
+        }
+        grants: list[Grant] = []
+        looked: list[Waiting] = []
+        planned_s: dict[str, float] = {}
+        self._look_s = now_s + LOOK_S
+        for waiting in islice(self._queue.in_order(), LOOK_TICKETS):
+            if not free:
+                break
+            looked.append(waiting)
+            index = self._consider(waiting, moment, planned_s, grants)
+            if index >= 0 and not self._placement.is_free(moment.fleet[index], models, now_s):
+                free.discard(moment.fleet[index].node_id)
+        self._after_look(looked, grants, moment)
+        return list(grants)
+
+    def drop_unable(self, moment: Moment) -> list[Action]:
+        """Rejects those whom no node can take any more."""
+        return [
+            self._drop(waiting, no_node(waiting.ask.ticket, moment))
+            for waiting in self._queue.tickets()
+            if not able(waiting.ask, moment)
+        ]
+
+    def late(self, moment: Moment) -> list[Action]:
+        """Rejects those whose deadline has passed."""
+        return [
+            self._drop(waiting, _late(waiting.ask.ticket))
+            for waiting in self._queue.late(moment.now_s)
+        ]
+
+    # --- whose turn it is ---
+
+    def _may_begin(self, ask: Ask, choice: Choice, moment: Moment) -> bool:
+        view, model = moment.fleet[choice.index], ask.ticket.model
+        return self._placement.can_begin(view, model, moment.now_s)
+
+    def _consider(
+        self,
+        waiting: Waiting,
+        moment: Moment,
+        planned_s: dict[str, float],
+        grants: list[Grant],
+    ) -> int:
+        """Adds a grant if the ticket can begin on its best node. Else its work is planned there, so
+        that those after it reckon with it, or it waits for a better time. The node's index, -1 for
+        none."""
+        ask, model = waiting.ask, waiting.ask.ticket.model
+        index = self._placement.best_price(ask, waiting.prices, moment, planned_s)
+        if index < 0 or ask.ticket.deadline_s <= moment.now_s:
+            return -1
+        if self._placement.can_begin(moment.fleet[index], model, moment.now_s):
+            choice = self._placement.decide(ask, moment, planned_s)
+            index = choice.index
+            if index >= 0 and self._placement.can_begin(moment.fleet[index], model, moment.now_s):
+                grants.append(self._grant(ask, choice, moment))
+                return index
+        if index >= 0:
+            node_id = moment.fleet[index].node_id
+            planned_s[node_id] = planned_s.get(node_id, 0.0) + waiting.prices[index].work_s
+        return index
+
+    def _after_look(self, looked: list[Waiting], grants: list[Grant], moment: Moment) -> None:
+        for grant in grants:
+            self._queue.take(grant.lease.ticket_id)
+        for waiting in looked:
+            work_s = min((p.work_s for p in waiting.prices if not p.excluded), default=0.0)
+            is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
+            if is_other and waiting.ask.ticket.request_id in self._queue:
+                self._queue.set_work(waiting, work_s)
+        soonest_s = moment.now_s + MIN_LOOK_S
+        for view in moment.fleet:
+            free_s = self._placement.free_s(view, moment.now_s)
+            self._look_s = min(self._look_s, max(free_s, soonest_s))
+
+    def _grant(self, ask: Ask, choice: Choice, moment: Moment) -> Grant:
+        ticket, terms, now_s = ask.ticket, choice.chosen, moment.now_s
+        status = moment.fleet[choice.index].status
+        lease = Lease(
+            ticket_id=ticket.request_id,
+            node_id=terms.node_id,
+            model=ticket.model,
+            granted_s=now_s,
+            attempt=ask.attempt,
+            instance_id=status.instance_id if status else "",
+            predicted_tokens=terms.promised_tokens,
+            prompt_tokens=terms.prompt_tokens,
+        )
+        book = self._books.of(terms.node_id)
+        pace = ask.pace.after_turn(terms.prompt_tokens - terms.cached_tokens)
+        opened = OpenLease(
+            ticket,
+            lease,
+            ask.session,
+            terms,
+            pace=pace,
+            demand=self._placement.demand(pace, terms, ticket.model),
+            rows=book.rows.get(ticket.model, 0),
+            tried=ask.tried,
+            work_s=work_s(terms),
+            charged=(terms.held_positions, len(ticket.chain) if ticket.chain else 0),
+            alone=not book.prefilling,
+        )
+        self._books.open(opened, now_s)
+        return Grant(lease, decision(ticket, choice, now_s, now_s - ticket.arrived_s))
+
+    # --- who waits ---
+
+    def _queued(self, waiting: Waiting, choice: Choice, moment: Moment) -> list[Action]:
+        """Tells a new ticket where it stands; rejects whom there is no room or time for."""
+        ticket = waiting.ask.ticket
+        position, wait_s = self._standing(waiting, choice)
+        left_s = ticket.deadline_s - moment.now_s
+        if wait_s > HOPELESS_FACTOR * left_s + HOPELESS_S:
+            reject = _reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s))
+            return [self._drop(waiting, replace(reject, position=position, wait_s=wait_s))]
+        queued = Queued(ticket.request_id, position, wait_s)
+        if not self._queue.is_over(ticket.model):
+            return [queued]
+        last = self._queue.last_of_largest(ticket.model, ticket.caller.key_id) or waiting
+        reject = self._full(last, choice)
+        return [reject] if last is waiting else [queued, reject]
+
+    def _full(self, waiting: Waiting, choice: Choice) -> Reject:
+        position, wait_s = self._standing(waiting, choice)
+        ticket = waiting.ask.ticket
+        reason = explain.queue_full(ticket.model, self._queue.limits.max_waiting)
+        reject = replace(
+            _reject(ticket, RejectKind.QUEUE_FULL, reason),
+            retry_after_s=max(RETRY_AFTER_S, min(MAX_RETRY_AFTER_S, ceil(wait_s))),
+            position=position,
+            wait_s=wait_s,
+        )
+        return self._drop(waiting, reject)
+
+    def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
+        """Its position among the tickets of its model, and the estimated wait."""
+        ahead_s, position = 0.0, 1
+        for other in self._queue.in_order():
+            if other is waiting:
+                break
+            ahead_s += other.work_s
+            position += other.ask.ticket.model == waiting.ask.ticket.model
+        queues_s = [each.queue_s for each in choice.terms if not each.excluded]
+        return position, min(queues_s) + ahead_s / len(queues_s)
+
+    def _drop(self, waiting: Waiting, reject: Reject) -> Reject:
+        self._queue.remove(waiting.ask.ticket.request_id)
+        return reject
+
+
+def able(ask: Ask, moment: Moment) -> bool:
+    """Whether any node can take the ticket."""
+    return any(not exclusion(ask, view, model_of(view, ask.ticket.model)) for view in moment.fleet)
+
+
+def decision(ticket: Ticket, choice: Choice, now_s: float, waited_s: float) -> Decision:
+    if choice.index < 0:
+        return Decision(ticket.request_id, ticket.model, now_s, "", choice.terms, waited_s)
+    chosen = choice.chosen
+    others = [each for each in choice.terms if each is not chosen and not each.excluded]
+    reason = explain.reason(chosen, others, tied=choice.tied)
+    return Decision(
+        ticket.request_id, ticket.model, now_s, chosen.node_id, choice.terms, waited_s, reason
+    )
+
+
+def no_node(ticket: Ticket, moment: Moment) -> Reject:
+    """No node can take the ticket now; none could ever, where none has its model."""
+    known = any(ticket.model in view.model_names() for view in moment.fleet)
+    kind = RejectKind.NO_NODE if known else RejectKind.UNKNOWN_MODEL
+    return _reject(ticket, kind, explain.no_node(ticket.model, known=known))
+
+
+def _late(ticket: Ticket) -> Reject:
+    return _reject(ticket, RejectKind.DEADLINE, explain.DEADLINE_PASSED)
+
+
+def _reject(ticket: Ticket, kind: RejectKind, reason: str) -> Reject:
+    return Reject(ticket.request_id, kind, reason, RETRY_AFTER_S)
+
+
+def _least_work_s(choice: Choice) -> float:
+    return min(work_s(each) for each in choice.terms if not each.excluded)

@@ -1,0 +1,265 @@
+"""What each node carries by this router's doing: leases, the prefill ahead, and warm sessions."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import inf
+
+from node.protocol.prefix import Chain
+from router.scheduler.sessions import Pace
+from router.scheduler.warm import Demand, WarmSessions
+from router.types import Lease, NodeTerms, Ticket
+
+FIRST_BLAME_S = 1.0
+MAX_BLAME_S = 30.0
+"""A node that failed is the last resort for this long, twice as long after each failure in a row;
+without it a node that fails at once would look idle and draw all requests."""
+OVERDUE_FACTOR, OVERDUE_S = 2.0, 1.0
+"""A prefill that takes longer than so many times its estimate and so much more is taken to be over
+though nothing was heard of it: the node may be one that says nothing for long."""
+
+
+@dataclass(slots=True)
+class OpenLease:
+    """A ticket that holds a lease, and what was expected of it."""
+
+    ticket: Ticket
+    lease: Lease
+    session: str
+    terms: NodeTerms
+    rows: int
+    """Other rows of its model that ran there when it was granted."""
+    pace: Pace
+    """Of its session, this turn counted."""
+    demand: Demand
+    """Of its session, at its node's speed."""
+    tried: frozenset[str] = frozenset()
+    """Nodes that failed it before."""
+    work_s: float = 0.0
+    """Prefill, and what comes before it."""
+    charged: tuple[int, int] = (0, 0)
+    """Positions of its chain that its node will hold once it is prefilled."""
+    alone: bool = True
+    """Nothing else prefilled there when it was granted."""
+    first_content_s: float | None = None
+
+
+@dataclass(slots=True)
+class Blame:
+    """Failures of one model on one node."""
+
+    failures: int = 0
+    """In a row."""
+    until_s: float = 0.0
+
+    def add(self, now_s: float) -> None:
+        doubled_s = FIRST_BLAME_S * 2.0 ** min(self.failures, 16)
+        self.until_s = now_s + min(MAX_BLAME_S, doubled_s)
+        self.failures += 1
+
+
+@dataclass(slots=True)
+class NodeBook:
+    """One node. Prefills are taken to run one after the other, in the order of their grants."""
+
+    instance_id: str = ""
+    leases: dict[str, OpenLease] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    """Leases by model."""
+    prefilling: dict[str, OpenLease] = field(default_factory=dict)
+    behind_s: float = 0.0
+    """Work of those that prefill, the first one's too."""
+    since_s: float = 0.0
+    """When the first of them began."""
+    positions: dict[int, int] = field(default_factory=dict)
+    """Hashes that leases will bring, each with how many bring it."""
+    warm: dict[str, WarmSessions] = field(default_factory=dict)
+    """By model."""
+    blames: dict[str, Blame] = field(default_factory=dict)
+    """By model."""
+    last_grant: int = 0
+    """Number of its latest grant, counted over all nodes; 0 before the first."""
+    version: int = 0
+    """Grows whenever its costs may have changed otherwise than by time."""
+
+    def open(self, opened: OpenLease, now_s: float) -> None:
+        ticket_id, model = opened.lease.ticket_id, opened.lease.model
+        self.leases[ticket_id] = opened
+        self.rows[model] = self.rows.get(model, 0) + 1
+        if opened.work_s > 0.0:
+            if not self.prefilling:
+                self.since_s = now_s
+            self.prefilling[ticket_id] = opened
+            self.behind_s += opened.work_s
+        for each in _hashes(opened):
+            self.positions[each] = self.positions.get(each, 0) + 1
+        if opened.ticket.chain is not None:
+            self.touch(opened, opened.terms.prompt_tokens, now_s)
+        self.version += 1
+
+    def touch(self, opened: OpenLease, tokens: int, now_s: float) -> None:
+        """The lease's session is served here, and has so many tokens."""
+        warm = self.warm.setdefault(opened.lease.model, WarmSessions())
+        warm.touch(opened.session, tokens, opened.demand, now_s)
+        self.version += 1
+
+    def close(self, ticket_id: str, now_s: float) -> OpenLease:
+        opened = self.leases.pop(ticket_id)
+        model = opened.lease.model
+        self.rows[model] -= 1
+        if not self.rows[model]:
+            del self.rows[model]
+        self.end_prefill(ticket_id, now_s)
+        for each in _hashes(opened):
+            count = self.positions.get(each, 0) - 1
+            if count > 0:
+                self.positions[each] = count
+            else:
+                self.positions.pop(each, None)
+        self.version += 1
+        return opened
+
+    def end_prefill(self, ticket_id: str, now_s: float) -> None:
+        opened = self.prefilling.get(ticket_id)
+        if opened is None:
+            return
+        if opened is next(iter(self.prefilling.values())):
+            self.since_s = now_s
+        del self.prefilling[ticket_id]
+        # No rest of a rounding error stays behind.
+        self.behind_s = self.behind_s - opened.work_s if self.prefilling else 0.0
+        self.version += 1
+
+    def settle(self, now_s: float) -> None:
+        """Ends the prefills that are over by all that is known."""
+        while self.prefilling:
+            first = next(iter(self.prefilling.values()))
+            over_s = self.since_s + _longest_s(first)
+            if now_s < over_s:
+                return
+            # A clock that jumped would be wrong for the next one's beginning, too.
+            self.end_prefill(first.lease.ticket_id, min(now_s, self.since_s + first.work_s))
+
+    def ahead_s(self, now_s: float) -> float:
+        """Prefill work that a new request would wait for."""
+        if not self.prefilling:
+            return 0.0
+        first = next(iter(self.prefilling.values()))
+        done_s = min(first.work_s, max(0.0, now_s - self.since_s))
+        return max(0.0, self.behind_s - done_s)
+
+    def coming_tokens(self) -> int:
+        """What its prefills add to its caches."""
+        return sum(
+            opened.terms.prompt_tokens - opened.terms.cached_tokens
+            for opened in self.prefilling.values()
+        )
+
+    def settles_s(self) -> float:
+        """When the first prefill is over at the latest; infinite if nothing prefills."""
+        if not self.prefilling:
+            return inf
+        return self.since_s + _longest_s(next(iter(self.prefilling.values())))
+
+    def coming(self, chain: Chain, held: int) -> int:
+        """How many of the chain's positions the node will hold once its leases are prefilled,
+        where it holds the first `held` already."""
+        positions, hashes = self.positions, chain.hashes
+        if not positions:
+            return held
+        until = len(hashes)
+        while held < until and hashes[held] in positions:
+            held += 1
+        return held
+
+    def restart(self, instance_id: str) -> None:
+        """Another instance of the agent: what the one before was told to do, it does not."""
+        self.instance_id = instance_id
+        self.prefilling.clear()
+        self.behind_s = 0.0
+        self.positions.clear()
+        self.warm.clear()
+        for opened in self.leases.values():
+            opened.charged = (0, 0)
+        self.version += 1
+
+
+def _longest_s(opened: OpenLease) -> float:
+    """What its prefill takes at most: only a stream tells its end."""
+    if opened.ticket.stream:
+        return OVERDUE_FACTOR * opened.work_s + OVERDUE_S
+    return opened.work_s
+
+
+def _hashes(opened: OpenLease) -> Iterator[int]:
+    begin, end = opened.charged
+    chain = opened.ticket.chain
+    if chain is not None and begin < end:
+        yield from chain.hashes[begin:end]
+
+
+class Books:
+    """Owner of the books of all nodes."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeBook] = {}
+        self._grants = 0
+
+    def of(self, node_id: str) -> NodeBook:
+        book = self._nodes.get(node_id)
+        if book is None:
+            book = self._nodes[node_id] = NodeBook()
+        return book
+
+    def known(self, node_id: str) -> NodeBook | None:
+        return self._nodes.get(node_id)
+
+    def open(self, opened: OpenLease, now_s: float) -> None:
+        """Charges the lease to its node, before its node says anything of it."""
+        book = self.of(opened.lease.node_id)
+        self._grants += 1
+        book.last_grant = self._grants
+        book.open(opened, now_s)
+
+    def blame(self, lease: Lease, now_s: float) -> None:
+        """Its node failed it."""
+        book = self._nodes.get(lease.node_id)
+        if book is not None:
+            book.blames.setdefault(lease.model, Blame()).add(now_s)
+            book.version += 1
+
+    def clear_blame(self, lease: Lease) -> None:
+        """Its node served it."""
+        book = self._nodes.get(lease.node_id)
+        if book is not None and book.blames.pop(lease.model, None) is not None:
+            book.version += 1
+
+    def forget_node(self, node_id: str) -> None:
+        """Its open leases stay until they end."""
+        book = self._nodes.pop(node_id, None)
+        if book is not None and book.leases:
+            kept = self.of(node_id)
+            kept.leases, kept.rows = book.leases, book.rows
+            kept.prefilling, kept.behind_s = book.prefilling, book.behind_s
+            kept.since_s, kept.positions = book.since_s, book.positions
+
+    def opened(self, lease: Lease) -> OpenLease | None:
+        """None where the lease is not held."""
+        book = self._nodes.get(lease.node_id)
+        opened = book.leases.get(lease.ticket_id) if book is not None else None
+        return opened if opened is not None and opened.lease == lease else None
+
+    def close(self, lease: Lease, now_s: float) -> OpenLease:
+        """Raises `KeyError` for a lease that is not held: it would be released twice."""
+        if self.opened(lease) is None:
+            raise KeyError(lease)
+        return self._nodes[lease.node_id].close(lease.ticket_id, now_s)
+
+    def forget_session(self, opened: OpenLease) -> None:
+        """The lease's session is not served where it is."""
+        book = self._nodes.get(opened.lease.node_id)
+        warm = book.warm.get(opened.lease.model) if book is not None else None
+        if warm is not None:
+            warm.forget(opened.session)
+
+    def __iter__(self) -> Iterator[NodeBook]:
+        return iter(self._nodes.values())

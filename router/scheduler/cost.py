@@ -1,0 +1,255 @@
+"""What a request would cost on a node, in seconds: the terms of `docs/scheduler.md`.
+
+Reads what is known of rates, caches and leases, and changes nothing of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from node.protocol.messages import CacheStatus, ModelState, ModelStatus
+from router.scheduler.book import Books, NodeBook
+from router.scheduler.rates import NodeRates, Rates
+from router.scheduler.sessions import Pace, Session
+from router.scheduler.warm import WarmSessions
+from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
+
+FAILED_LOAD_S = 600.0
+"""Added where the last load failed: such a node is the last resort, not ruled out."""
+BLAME_WAIT_S = 600.0
+SWITCH_S, SWITCH_SHARE = 2.0, 0.2
+"""A session leaves the node where it is warm for one that is better by the larger of both."""
+TIE_S, TIE_SHARE = 0.1, 0.02
+"""Nodes whose costs differ by no more than the larger of both are equally good."""
+COMING_SHARE = 0.85
+"""How much is reckoned with of a prefix that is still to be prefilled: its tokens are estimated."""
+PROMISED_SHARE = 0.5
+"""How much of that is promised: a beginning may have fewer tokens for its bytes than the rest."""
+CROWD_SHARE, DELAY_SHARE = 0.7, 0.7
+"""How much the waits count that are only likely: of the session's next turns, and of others."""
+_NO_WARM = WarmSessions()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A ticket, and what is known of it whichever node takes it."""
+
+    ticket: Ticket
+    session: str
+    home: Session | None
+    prompt_bytes: int
+    prompt_tokens: float
+    tokens_per_byte: float
+    answer_tokens: float
+    pace: Pace
+    tried: frozenset[str] = frozenset()
+    """Nodes that it is not to be sent to."""
+    attempt: int = 1
+
+
+def choose(totals_s: Sequence[float], rank: Callable[[int], tuple[float, int]]) -> tuple[int, bool]:
+    """The index of the least cost, of equally good ones that of the least rank; and whether there
+    were some."""
+    least_s = min(totals_s)
+    limit_s = least_s + max(TIE_S, TIE_SHARE * least_s)
+    good = [index for index, total_s in enumerate(totals_s) if total_s <= limit_s]
+    return (good[0], False) if len(good) == 1 else (min(good, key=rank), True)
+
+
+def work_s(terms: NodeTerms) -> float:
+    """How long the node is kept from other prefills."""
+    return terms.prefill_s + terms.restore_s + terms.load_s
+
+
+class Pricing:
+    """The terms of any request on any node."""
+
+    def __init__(self, prefixes: Prefixes, rates: Rates, books: Books) -> None:
+        self._prefixes = prefixes
+        self._rates = rates
+        self._books = books
+
+    def all_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> tuple[NodeTerms, ...]:
+        """Of every node, in the fleet's order."""
+        home = self.home_terms(ask, fleet, now_s)
+        return tuple(
+            home
+            if home is not None and each.node_id == home.node_id
+            else self.terms(ask, each, now_s, home)
+            for each in fleet
+        )
+
+    def home_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> NodeTerms | None:
+        """Of the node where the ticket's session is warm; None where it is nowhere."""
+        if ask.home is None:
+            return None
+        home_id = ask.home.node_id
+        view = next((each for each in fleet if each.node_id == home_id), None)
+        terms = self.terms(ask, view, now_s, None) if view is not None else None
+        return terms if terms is not None and terms.cached_tokens else None
+
+    def terms(self, ask: Ask, view: NodeView, now_s: float, home: NodeTerms | None) -> NodeTerms:
+        """Of one node; `home` are those of the node where the session is warm."""
+        model = model_of(view, ask.ticket.model)
+        excluded = exclusion(ask, view, model)
+        if excluded or model is None or view.status is None:
+            return NodeTerms(view.node_id, view.name, excluded)
+        book = self._books.of(view.node_id)
+        book.settle(now_s)
+        blame_s = _blame_s(book, model, now_s)
+        rates = self._rates.of(view.status, view.node_id, model)
+        load_s = _load_s(book, model, rates)
+        if not ask.prompt_bytes:
+            return NodeTerms(view.node_id, view.name, load_s=load_s, blame_s=blame_s)
+        held, coming = self._cached(ask, view, book, model)
+        cached = held.usable_tokens + int(COMING_SHARE * coming)
+        switch_s = 0.0
+        if home is not None and cached < home.cached_tokens:
+            switch_s = max(SWITCH_S, SWITCH_SHARE * home.total_s)
+        restored = held.usable_tokens - held.memory_tokens
+        prompt_tokens = max(ask.prompt_tokens, cached + 1.0)
+        prefill_s = rates.prefill.seconds(cached, prompt_tokens)
+        restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
+        warm = book.warm.get(model.name, _NO_WARM)
+        return NodeTerms(
+            view.node_id,
+            view.name,
+            queue_s=_queue_s(book, model, rates, now_s),
+            prefill_s=prefill_s,
+            restore_s=restore_s,
+            load_s=load_s,
+            eviction_s=self._eviction_s(ask, view, model, prompt_tokens - cached, now_s),
+            slowdown_s=rates.slowdown_s(book.rows.get(model.name, 0), ask.answer_tokens),
+            crowd_s=CROWD_SHARE * warm.wait_s(ask.session, now_s),
+            delay_s=DELAY_SHARE * warm.delay_s(prefill_s + restore_s, ask.session, now_s),
+            blame_s=blame_s,
+            switch_s=switch_s,
+            prompt_tokens=int(prompt_tokens),
+            cached_tokens=cached,
+            memory_tokens=cached - max(0, restored),
+            promised_tokens=held.usable_tokens + int(PROMISED_SHARE * coming),
+            held_positions=held.positions,
+        )
+
+    def _cached(
+        self, ask: Ask, view: NodeView, book: NodeBook, model: ModelStatus
+    ) -> tuple[Coverage, float]:
+        """What the node holds of the prompt, and how many more tokens, estimated, once its leases
+        are prefilled."""
+        chain = ask.ticket.chain
+        if chain is None:
+            return NOT_COVERED, 0.0
+        held = self._prefixes.coverage(view.node_id, chain)
+        coming = book.coming(chain, held.positions)
+        if coming == held.positions:
+            return held, 0.0
+        if model.cache is not None and model.cache.snapshot_only:
+            coming = max(
+                (end for end in (chain.preamble, *chain.items) if end <= coming), default=0
+            )
+        begin = chain.sizes[held.positions - 1] if held.positions else 0
+        added = chain.sizes[coming - 1] - begin if coming > held.positions else 0
+        return held, ask.tokens_per_byte * added
+
+    def _eviction_s(
+        self, ask: Ask, view: NodeView, model: ModelStatus, uncached: float, now_s: float
+    ) -> float:
+        if model.cache is None or not model.cache.bytes_per_token:
+            return self._displaced_s(view, model, now_s)
+        book, cache = self._books.of(view.node_id), model.cache
+        needed = uncached + ask.answer_tokens
+        warm = book.warm.get(model.name, _NO_WARM)
+        used = cache.memory_used_bytes / cache.bytes_per_token + book.coming_tokens()
+        # What no session is known to need goes first, and nobody misses it.
+        free = cache.memory_bytes / cache.bytes_per_token - min(used, warm.tokens)
+        if needed <= free or not len(warm):
+            return 0.0
+        rates = self._rates.known(view.node_id, model.name)
+        return _loss_s(warm, needed - free, ask.session, now_s, rates, model) if rates else 0.0
+
+    def _displaced_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
+        """What the load of a model costs those that have to leave for it, the idlest first."""
+        status = view.status
+        if status is None or model.state is not ModelState.ON_DISK:
+            return 0.0
+        missing = model.weight_bytes - (status.memory_budget_bytes - status.memory_leased_bytes)
+        book = self._books.of(view.node_id)
+        loss_s = 0.0
+        idle = [m for m in status.models if m.state is ModelState.READY and not m.active_requests]
+        for other in sorted(idle, key=lambda each: each.since_unix_s):
+            if missing <= 0:
+                break
+            missing -= other.weight_bytes
+            warm = book.warm.get(other.name)
+            rates = self._rates.known(view.node_id, other.name)
+            if warm is None or rates is None:
+                continue  # nobody has used it since this router's start
+            live_share = warm.live_tokens(now_s) / max(1.0, warm.tokens)
+            loss_s += rates.load_s.value * live_share
+            loss_s += _loss_s(warm, warm.tokens, "", now_s, rates, other)
+        return loss_s
+
+
+def _loss_s(
+    warm: WarmSessions,
+    tokens: float,
+    besides: str,
+    now_s: float,
+    rates: NodeRates,
+    model: ModelStatus,
+) -> float:
+    """Seconds until sessions that lose so many tokens have them back."""
+    if model.cache is not None and model.cache.disk_bytes:
+        token_s = rates.restore_s(1.0, model)
+        return warm.loss_s(tokens, besides, now_s, lambda begin, end: (end - begin) * token_s)
+    return warm.loss_s(tokens, besides, now_s, rates.prefill.seconds)
+
+
+def _queue_s(book: NodeBook, model: ModelStatus, rates: NodeRates, now_s: float) -> float:
+    ahead_s = book.ahead_s(now_s)
+    rows = book.rows.get(model.name, 0)
+    if rows < max(1, model.max_rows):
+        return ahead_s
+    return max(ahead_s, rates.service_s.value / rows)
+
+
+def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
+    if model.state is ModelState.READY:
+        return 0.0
+    if model.state is ModelState.LOADING and model.name in book.rows:
+        return 0.0  # it is part of the work of the lease that it is loaded for
+    return rates.load_s.value
+
+
+def _blame_s(book: NodeBook, model: ModelStatus, now_s: float) -> float:
+    blame = book.blames.get(model.name)
+    failed_s = FAILED_LOAD_S if model.state is ModelState.FAILED else 0.0
+    return failed_s + (BLAME_WAIT_S if blame is not None and now_s < blame.until_s else 0.0)
+
+
+def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float) -> float:
+    """Share of a node's cache that sessions are likely to need again."""
+    if cache is None or warm is None or not cache.bytes_per_token or not cache.memory_bytes:
+        return 0.0
+    return warm.live_tokens(now_s) * cache.bytes_per_token / cache.memory_bytes
+
+
+def model_of(view: NodeView, name: str) -> ModelStatus | None:
+    if view.status is None:
+        return None
+    return next((model for model in view.status.models if model.name == name), None)
+
+
+def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
+    """Why the node cannot take the ticket, as a sentence; empty where it can."""
+    ticket = ask.ticket
+    if view.status is None and ticket.model not in view.remembered:
+        return "It has not been heard of yet."
+    if model is None and view.status is not None:
+        return "It does not have the model."
+    if not view.reachable or model is None:
+        return "It cannot be reached."
+    if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
+        return "The request goes on from one that another node holds."
+    if view.node_id in ask.tried:
+        return "It failed this request before."
+    return ""

@@ -1,0 +1,94 @@
+"""What leases that have ended teach: speeds, and where sessions are warm."""
+
+from collections import OrderedDict
+
+from router.scheduler.book import Books, OpenLease
+from router.scheduler.rates import Rates
+from router.scheduler.sessions import Session, Sessions
+from router.types import Lease, Verdict
+
+MAX_UNJUDGED = 4096
+"""Ended leases whose node's verdict is awaited."""
+
+
+class Ended:
+    """Owner of the leases that have ended and are not judged yet."""
+
+    def __init__(self, rates: Rates, books: Books, sessions: Sessions) -> None:
+        self._rates = rates
+        self._books = books
+        self._sessions = sessions
+        self._unjudged: OrderedDict[Lease, OpenLease] = OrderedDict()
+
+    def await_verdict(self, opened: OpenLease) -> None:
+        self._unjudged[opened.lease] = opened
+        if len(self._unjudged) > MAX_UNJUDGED:
+            self._unjudged.popitem(last=False)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        opened = self._unjudged.pop(verdict.lease, None)
+        if verdict.failed:
+            self._books.blame(verdict.lease, verdict.ended_s)
+            return
+        self._books.clear_blame(verdict.lease)
+        if opened is None:
+            return
+        self._learn_service(opened, verdict.ended_s)
+        accounts = verdict.accounts
+        prompt_tokens = accounts.prompt_tokens if accounts else 0
+        if accounts is not None:
+            self._learn_accounts(opened, verdict)
+        answer = accounts.completion_tokens if accounts else 0
+        self._bind(opened, verdict.ended_s, prompt_tokens, answer)
+
+    def on_served(self, opened: OpenLease, now_s: float) -> None:
+        """A node that keeps no accounts has served it."""
+        self._books.clear_blame(opened.lease)
+        self._learn_service(opened, now_s)
+        lease, terms = opened.lease, opened.terms
+        rates = self._rates.known(lease.node_id, lease.model)
+        if rates is not None and opened.alone and opened.first_content_s is not None:
+            seconds = opened.first_content_s - lease.granted_s
+            rates.prefill.learn(terms.cached_tokens, terms.prompt_tokens, seconds)
+        self._bind(opened, now_s, 0, 0)
+
+    def _learn_service(self, opened: OpenLease, ended_s: float) -> None:
+        rates = self._rates.known(opened.lease.node_id, opened.lease.model)
+        if rates is not None:
+            rates.service_s.learn(max(0.0, ended_s - opened.lease.granted_s))
+
+    def _learn_accounts(self, opened: OpenLease, verdict: Verdict) -> None:
+        lease, accounts, chain = opened.lease, verdict.accounts, opened.ticket.chain
+        rates = self._rates.known(lease.node_id, lease.model)
+        if accounts is None or rates is None:
+            return
+        rates.learn(accounts, opened.rows)
+        if opened.terms.load_s and opened.alone and opened.first_content_s is not None:
+            first_s = opened.first_content_s - lease.granted_s
+            rates.load_s.learn(max(0.0, first_s - accounts.prefill_s))
+        prompt_bytes = chain.sizes[-1] if chain else 0
+        self._rates.habits(lease.model).learn(prompt_bytes, accounts)
+
+    def _bind(self, opened: OpenLease, now_s: float, prompt_tokens: int, answer: int) -> None:
+        lease, chain = opened.lease, opened.ticket.chain
+        if not chain:
+            return
+        session = Session(
+            key=opened.session,
+            node_id=lease.node_id,
+            head=chain.head,
+            prompt_bytes=chain.sizes[-1],
+            prompt_tokens=prompt_tokens,
+            arrived_s=opened.ticket.arrived_s,
+            pace=opened.pace,
+            used_s=now_s,
+        )
+        left = self._sessions.bind(session)
+        book = self._books.known(left) if left else None
+        if book is not None and lease.model in book.warm:
+            # A copy stays there until its room is needed, but nobody will miss it.
+            book.warm[lease.model].forget(opened.session)
+        book = self._books.known(lease.node_id)
+        if book is not None and book.instance_id == lease.instance_id:
+            tokens = (prompt_tokens or opened.terms.prompt_tokens) + answer
+            book.touch(opened, tokens, now_s)

@@ -1,0 +1,59 @@
+"""Decisions in words."""
+
+from collections.abc import Sequence
+
+from router.types import NodeTerms
+
+_WORDS = {
+    "queue_s": "the prefill ahead of it",
+    "prefill_s": "its uncached tokens",
+    "restore_s": "reading its prefix from disk",
+    "load_s": "the model's load",
+    "eviction_s": "what it would push out of the cache",
+    "slowdown_s": "the streams that run there",
+    "crowd_s": "the sessions that live there",
+    "delay_s": "the turns of others that would wait for it",
+    "blame_s": "that node's latest failure",
+    "switch_s": "leaving the node where its session is",
+}
+
+
+def reason(chosen: NodeTerms, others: Sequence[NodeTerms], *, tied: bool) -> str:
+    """What decided for one node, against those that could have taken the request, too."""
+    if not others:
+        return f"{chosen.name} is the only node that can take it."
+    next_best = min(others, key=lambda terms: terms.total_s)
+    if tied:
+        return (
+            f"{chosen.name} is as good as {next_best.name} ({chosen.total_s:.2f} s), and less "
+            "of it was used lately."
+        )
+    most = max(_WORDS, key=lambda term: _difference(next_best, chosen, term))
+    return (
+        f"{chosen.name} costs {chosen.total_s:.2f} s; the next, {next_best.name}, "
+        f"{next_best.total_s:.2f} s, most of the difference for {_WORDS[most]}."
+    )
+
+
+def no_node(model: str, *, known: bool) -> str:
+    if known:
+        return f"No node that has the model {model!r} can be reached now; `router nodes` shows why."
+    return (
+        f"No node of the fleet has the model {model!r} now; `router models` lists those there are."
+    )
+
+
+def queue_full(model: str, waiting: int) -> str:
+    return f"Too many requests for the model {model!r} are waiting ({waiting}); try again later."
+
+
+def hopeless(wait_s: float) -> str:
+    return f"The request would have to wait about {wait_s:.0f} s, past its deadline."
+
+
+DEADLINE_PASSED = "The request's deadline passed while it waited for a node."
+
+
+def _difference(worse: NodeTerms, better: NodeTerms, term: str) -> float:
+    more: float = getattr(worse, term) - getattr(better, term)
+    return more

@@ -1,0 +1,195 @@
+"""The best node for a ticket, and whether it can begin there now."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+from router.scheduler.book import Books
+from router.scheduler.cost import Ask, Pricing, choose, model_of, occupancy, work_s
+from router.scheduler.rates import Rates
+from router.scheduler.sessions import NEW_PACE, Pace, Sessions
+from router.scheduler.warm import Demand
+from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
+
+PIPELINE_S = 0.25
+"""A node is sent more prefill while it has no more than this ahead of it, so that it does not run
+dry until its next word."""
+PRICE_S = 1.0
+"""So long the price of a waiting ticket holds, if nothing has happened to the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """All nodes' terms, and the best of them."""
+
+    terms: tuple[NodeTerms, ...]
+    index: int = -1
+    """Of the chosen one; -1 where none can take it."""
+    tied: bool = False
+
+    @property
+    def chosen(self) -> NodeTerms:
+        return self.terms[self.index]
+
+
+@dataclass(slots=True)
+class Price:
+    """A node's terms for a ticket that waits, kept while they hold."""
+
+    node_id: str
+    reachable: bool
+    version: int
+    until_s: float
+    excluded: bool
+    base_s: float
+    """All terms but the prefill ahead."""
+    work_s: float
+
+
+class Placement:
+    """Compares nodes. Owns nothing but reads everything."""
+
+    def __init__(self, prefixes: Prefixes, rates: Rates, books: Books, sessions: Sessions) -> None:
+        self._rates = rates
+        self._books = books
+        self._sessions = sessions
+        self._pricing = Pricing(prefixes, rates, books)
+
+    def ask(self, ticket: Ticket, now_s: float) -> Ask:
+        habits = self._rates.habits(ticket.model)
+        token_share = habits.tokens_per_byte.value
+        prompt_bytes = 0
+        if ticket.path != PATH_COUNT_TOKENS:
+            prompt_bytes = ticket.chain.sizes[-1] if ticket.chain else len(ticket.body)
+        key = self._sessions.key(ticket)
+        home = self._sessions.find(ticket, now_s)
+        pace = NEW_PACE
+        if home is not None and home.key == key:
+            pace = home.pace.after_gap(ticket.arrived_s - home.arrived_s)
+        prompt_tokens = prompt_bytes * token_share
+        if home is not None and 0 < home.prompt_bytes <= prompt_bytes and home.prompt_tokens:
+            known_share = home.prompt_tokens / home.prompt_bytes
+            prompt_tokens = home.prompt_tokens + (prompt_bytes - home.prompt_bytes) * known_share
+        return Ask(
+            ticket=ticket,
+            session=key,
+            home=home,
+            prompt_bytes=prompt_bytes,
+            prompt_tokens=prompt_tokens,
+            tokens_per_byte=token_share,
+            answer_tokens=habits.answer_tokens.value,
+            pace=pace,
+        )
+
+    def demand(self, pace: Pace, terms: NodeTerms, model: str) -> Demand:
+        """Of the ticket's session on the node that the terms are of."""
+        rates = self._rates.known(terms.node_id, model)
+        tokens = terms.prompt_tokens
+        return pace.demand(rates.prefill.seconds(tokens, tokens + 1.0) if rates else 0.0)
+
+    def decide(self, ask: Ask, moment: Moment, planned_s: Mapping[str, float]) -> Choice:
+        """`planned_s`: prefill that waits here, but is to go to a node before this ticket."""
+        terms = self._pricing.all_terms(ask, moment.fleet, moment.now_s)
+        if planned_s:
+            terms = tuple(
+                replace(each, queue_s=each.queue_s + planned_s.get(each.node_id, 0.0))
+                for each in terms
+            )
+        able = [index for index, each in enumerate(terms) if not each.excluded]
+        if not able:
+            return Choice(terms)
+        totals_s = [terms[index].total_s for index in able]
+        best, tied = choose(totals_s, self._rank(able, moment, ask.ticket.model))
+        return Choice(terms, able[best], tied)
+
+    def best_price(
+        self,
+        ask: Ask,
+        prices: list[Price],
+        moment: Moment,
+        planned_s: Mapping[str, float],
+    ) -> int:
+        """The index of the node for a waiting ticket, by its prices, which are renewed where they
+        hold no longer; -1 where none can take it."""
+        self._renew(ask, prices, moment)
+        able, totals_s = [], []
+        for index, price in enumerate(prices):
+            if price.excluded:
+                continue
+            node_id = moment.fleet[index].node_id
+            queue_s = self._books.of(node_id).ahead_s(moment.now_s)
+            able.append(index)
+            totals_s.append(price.base_s + queue_s + planned_s.get(node_id, 0.0))
+        if not able:
+            return -1
+        best, _ = choose(totals_s, self._rank(able, moment, ask.ticket.model))
+        return able[best]
+
+    def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
+        """Whether the node would begin with another request at once."""
+        book = self._books.of(view.node_id)
+        status = model_of(view, model)
+        if status is None or book.rows.get(model, 0) >= max(1, status.max_rows):
+            return False
+        return status.cache is None or book.ahead_s(now_s) <= PIPELINE_S
+
+    def is_free(self, view: NodeView, models: Sequence[str], now_s: float) -> bool:
+        """Whether the node would begin with a request for any of the models."""
+        return view.reachable and any(self.can_begin(view, model, now_s) for model in models)
+
+    def free_s(self, view: NodeView, now_s: float) -> float:
+        """When the prefill ahead of the node is expected to be little enough; infinite where only
+        word of it can tell."""
+        book = self._books.of(view.node_id)
+        ahead_s = book.ahead_s(now_s)
+        if ahead_s > PIPELINE_S:
+            return now_s + ahead_s - PIPELINE_S
+        return book.settles_s()
+
+    def _renew(self, ask: Ask, prices: list[Price], moment: Moment) -> None:
+        fleet, now_s = moment.fleet, moment.now_s
+        if len(prices) != len(fleet):
+            terms = self._pricing.all_terms(ask, fleet, now_s)
+            prices[:] = map(self._price, terms, fleet, repeat(now_s))
+            return
+        stale = [
+            index
+            for index, (price, view) in enumerate(zip(prices, fleet, strict=True))
+            if price.until_s < now_s
+            or price.node_id != view.node_id
+            or price.reachable is not view.reachable
+            or price.version != self._books.of(view.node_id).version
+        ]
+        if stale:
+            home = self._pricing.home_terms(ask, fleet, now_s)
+            for index in stale:
+                view = fleet[index]
+                at_home = home if home is not None and home.node_id == view.node_id else None
+                each = at_home or self._pricing.terms(ask, view, now_s, home)
+                prices[index] = self._price(each, view, now_s)
+
+    def _price(self, terms: NodeTerms, view: NodeView, now_s: float) -> Price:
+        book = self._books.of(view.node_id)
+        return Price(
+            node_id=view.node_id,
+            reachable=view.reachable,
+            version=book.version,
+            until_s=now_s + PRICE_S,
+            excluded=bool(terms.excluded),
+            base_s=terms.total_s - book.ahead_s(now_s),
+            work_s=work_s(terms),
+        )
+
+    def _rank(
+        self, able: Sequence[int], moment: Moment, model: str
+    ) -> Callable[[int], tuple[float, int]]:
+        """Of equally good nodes, the one with the emptiest cache, then the one not used longest."""
+
+        def rank(number: int) -> tuple[float, int]:
+            view = moment.fleet[able[number]]
+            book = self._books.of(view.node_id)
+            status = model_of(view, model)
+            full = occupancy(status.cache if status else None, book.warm.get(model), moment.now_s)
+            return round(full, 2), book.last_grant
+
+        return rank

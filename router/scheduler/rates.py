@@ -1,0 +1,174 @@
+"""What requests have taught of each node's speed, and what is taken for it before.
+
+Means are exponentially weighted; a prior counts as one sample.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from node.protocol.messages import Finished, ModelStatus, NodeStatus
+from router.scheduler.chips import bandwidth_bytes_per_s
+
+LEARNING_RATE = 0.2
+"""Weight of the newest sample, once there are some."""
+DEPTH_BEGINS = (0, 4_096, 16_384, 65_536)
+"""Prompt tokens at which the classes of depth begin: the deeper, the slower is prefill."""
+DEPTH_SLOWNESS = (1.0, 1.15, 1.6, 3.0)
+"""Seconds of a token against one at the beginning, before any was seen."""
+PREFILL_PER_PASS = 10.0
+"""Tokens that are prefilled while the chip could read the weights once; cautious for Apple chips,
+where prefill is bound by arithmetic, which grows about as the bandwidth does."""
+UNKNOWN_WEIGHT_BYTES = 4e9
+"""Of a model whose node does not tell."""
+ROW_SLOWDOWN = 0.05
+"""By how much of a step for one row each further row makes it longer, before any was seen."""
+RESTORE_BYTES_PER_S = 1.5e9
+LOAD_BYTES_PER_S = 1e9
+"""Speed of reading weights from an SSD into memory, a cautious figure for Apple laptops."""
+LOAD_FIXED_S = 3.0
+"""Start of an engine process."""
+PRIOR_SERVICE_S = 2.0
+"""Seconds that a request is taken to last before any has been seen."""
+TOKENS_PER_BYTE = 0.25
+ANSWER_TOKENS = 200.0
+MIN_SAMPLE_TOKENS = 64
+"""Fewer tell more of a request's fixed cost than of the speed of prefill."""
+
+
+@dataclass(slots=True)
+class Mean:
+    value: float
+    samples: int = 0
+
+    def learn(self, sample: float, share: float = 1.0) -> None:
+        """Takes a sample in, with less weight where only a share of it belongs here."""
+        self.samples += 1
+        weight = max(LEARNING_RATE, 1.0 / (self.samples + 1))
+        self.value += weight * share * (sample - self.value)
+
+
+class PrefillRate:
+    """Seconds per prompt token by depth."""
+
+    def __init__(self, token_s: float) -> None:
+        self._prior = tuple(token_s * slowness for slowness in DEPTH_SLOWNESS)
+        self._learned: dict[int, Mean] = {}
+        self._token_s = list(self._prior)
+        self._until_s = _until(self._token_s)
+        """Seconds of all tokens before each depth."""
+
+    def seconds(self, begin: float, end: float) -> float:
+        """What the prompt's tokens from `begin` to `end` take."""
+        return self._from_start(end) - self._from_start(begin) if end > begin else 0.0
+
+    def learn(self, begin: float, end: float, seconds: float) -> None:
+        """These tokens took so long."""
+        expected_s = self.seconds(begin, end)
+        if end - begin < MIN_SAMPLE_TOKENS or seconds <= 0.0 or expected_s <= 0.0:
+            return
+        factor = seconds / expected_s
+        for depth, tokens in _shares(begin, end):
+            mean = self._learned.setdefault(depth, Mean(self._token_s[depth]))
+            mean.learn(self._token_s[depth] * factor, tokens / (end - begin))
+        for depth in range(len(DEPTH_BEGINS)):
+            nearest = min(self._learned, key=lambda each: abs(each - depth))
+            ratio = self._prior[depth] / self._prior[nearest]
+            self._token_s[depth] = self._learned[nearest].value * ratio
+        self._until_s = _until(self._token_s)
+
+    def _from_start(self, tokens: float) -> float:
+        depth = bisect_right(DEPTH_BEGINS, tokens) - 1
+        return self._until_s[depth] + (tokens - DEPTH_BEGINS[depth]) * self._token_s[depth]
+
+
+def _until(token_s: Sequence[float]) -> list[float]:
+    spans = zip(DEPTH_BEGINS[:-1], DEPTH_BEGINS[1:], token_s[:-1], strict=True)
+    return [0.0, *accumulate((end - begin) * each_s for begin, end, each_s in spans)]
+
+
+def _shares(begin: float, end: float) -> list[tuple[int, float]]:
+    """Tokens by class of depth."""
+    ends = (*DEPTH_BEGINS[1:], float("inf"))
+    spans = (
+        (depth, min(end, until) - max(begin, since))
+        for depth, (since, until) in enumerate(zip(DEPTH_BEGINS, ends, strict=True))
+    )
+    return [(depth, tokens) for depth, tokens in spans if tokens > 0]
+
+
+class NodeRates:
+    """Of one model on one node."""
+
+    def __init__(self, status: NodeStatus, model: ModelStatus) -> None:
+        weight_bytes = model.weight_bytes or UNKNOWN_WEIGHT_BYTES
+        pass_s = weight_bytes / bandwidth_bytes_per_s(status.chip)
+        self.prefill = PrefillRate(pass_s / PREFILL_PER_PASS)
+        self.load_s = Mean(LOAD_FIXED_S + model.weight_bytes / LOAD_BYTES_PER_S)
+        self.row_step_s = Mean(pass_s)
+        """Of a decode step for one row."""
+        self.service_s = Mean(PRIOR_SERVICE_S)
+        """From grant to end."""
+
+    def slowdown_s(self, rows: int, answer_tokens: float) -> float:
+        """What decoding beside so many rows costs: the new one waits for them in each step, and
+        they, of whose answers half is still to come, for it."""
+        return 1.5 * rows * ROW_SLOWDOWN * self.row_step_s.value * answer_tokens
+
+    def restore_s(self, tokens: float, model: ModelStatus) -> float:
+        bytes_per_token = model.cache.bytes_per_token if model.cache else 0
+        return tokens * bytes_per_token / RESTORE_BYTES_PER_S
+
+    def learn(self, accounts: Finished, rows: int) -> None:
+        """A node's accounts of a request that decoded beside `rows` others."""
+        if accounts.prompt_tokens - accounts.cached_tokens >= MIN_SAMPLE_TOKENS:
+            self.prefill.learn(accounts.cached_tokens, accounts.prompt_tokens, accounts.prefill_s)
+        if accounts.completion_tokens > 1 and accounts.decode_s > 0.0:
+            step_s = accounts.decode_s / (accounts.completion_tokens - 1)
+            self.row_step_s.learn(step_s / (1.0 + ROW_SLOWDOWN * rows))
+
+
+@dataclass(slots=True)
+class ModelHabits:
+    """Of one model on whatever node."""
+
+    tokens_per_byte: Mean
+    """Prompt tokens of a byte of the chain."""
+    answer_tokens: Mean
+
+    @classmethod
+    def unknown(cls) -> "ModelHabits":
+        return cls(Mean(TOKENS_PER_BYTE), Mean(ANSWER_TOKENS))
+
+    def learn(self, prompt_bytes: int, accounts: Finished) -> None:
+        if prompt_bytes and accounts.prompt_tokens >= MIN_SAMPLE_TOKENS:
+            self.tokens_per_byte.learn(accounts.prompt_tokens / prompt_bytes)
+        self.answer_tokens.learn(accounts.completion_tokens)
+
+
+class Rates:
+    """Owner of all that was learned."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, dict[str, NodeRates]] = {}
+        self._models: dict[str, ModelHabits] = {}
+
+    def of(self, status: NodeStatus, node_id: str, model: ModelStatus) -> NodeRates:
+        models = self._nodes.setdefault(node_id, {})
+        rates = models.get(model.name)
+        if rates is None:
+            rates = models[model.name] = NodeRates(status, model)
+        return rates
+
+    def known(self, node_id: str, model: str) -> NodeRates | None:
+        return self._nodes.get(node_id, {}).get(model)
+
+    def habits(self, model: str) -> ModelHabits:
+        habits = self._models.get(model)
+        if habits is None:
+            habits = self._models[model] = ModelHabits.unknown()
+        return habits
+
+    def forget_node(self, node_id: str) -> None:
+        self._nodes.pop(node_id, None)

@@ -1,0 +1,135 @@
+"""Which node a session was served by. Hints: nothing breaks where they are wrong or lost."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from router.scheduler.warm import Demand
+from router.types import Ticket
+
+MAX_SESSIONS = 20_000
+TTL_S = 3600.0
+"""A session that was quiet for so long is forgotten."""
+
+
+FIRST_TURNS_PER_S = 0.1
+MIN_GAP_S = 0.5
+GAP_WEIGHT, TOKENS_WEIGHT = 0.4, 0.3
+"""Of the latest turn in a session's means; of the first ones, more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a session has turns, and how much of each has to be prefilled."""
+
+    turns_per_s: float = FIRST_TURNS_PER_S
+    tokens: float = 0.0
+    """Prefilled in a turn."""
+    squared_tokens: float = 0.0
+    turns: int = 0
+
+    def after_gap(self, gap_s: float) -> "Pace":
+        """The next turn came so long after the one before."""
+        mean_s = (1.0 - GAP_WEIGHT) / self.turns_per_s + GAP_WEIGHT * max(MIN_GAP_S, gap_s)
+        return replace(self, turns_per_s=1.0 / mean_s)
+
+    def after_turn(self, tokens: float) -> "Pace":
+        """A turn is prefilled."""
+        weight = max(TOKENS_WEIGHT, 1.0 / (self.turns + 1))
+        return replace(
+            self,
+            tokens=self.tokens + weight * (tokens - self.tokens),
+            squared_tokens=self.squared_tokens + weight * (tokens**2 - self.squared_tokens),
+            turns=self.turns + 1,
+        )
+
+    def demand(self, token_s: float) -> Demand:
+        """Of a node that takes so long for a token."""
+        return Demand(
+            self.turns_per_s,
+            self.turns_per_s * self.tokens * token_s,
+            self.turns_per_s * self.squared_tokens * token_s**2,
+        )
+
+
+NEW_PACE = Pace()
+
+
+@dataclass(slots=True)
+class Session:
+    key: str
+    node_id: str
+    head: int
+    """Last hash of its latest chain."""
+    prompt_bytes: int
+    """Of that chain."""
+    prompt_tokens: int
+    """Of that chain, as its node counted; 0 where it did not."""
+    arrived_s: float
+    """When its latest turn came."""
+    pace: Pace
+    used_s: float
+
+
+class Sessions:
+    """Owner of the table, the least recently used first."""
+
+    def __init__(self) -> None:
+        self._by_key: OrderedDict[str, Session] = OrderedDict()
+        self._by_head: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, ticket: Ticket, now_s: float) -> Session | None:
+        """The ticket's own session: by the client's hint, else by the chain that it goes on from;
+        else the session that it came from."""
+        hints = ticket.hints
+        return (
+            self._known(hints.session, now_s)
+            or self._known(self._key_of_chain(ticket), now_s)
+            or self._known(hints.parent, now_s)
+        )
+
+    def key(self, ticket: Ticket) -> str:
+        """What the ticket's session is to be called, whether it is known or not."""
+        chain = ticket.chain
+        return (
+            ticket.hints.session
+            or self._key_of_chain(ticket)
+            or (f"#{chain.head:x}" if chain else f"?{ticket.request_id}")
+        )
+
+    def bind(self, session: Session) -> str | None:
+        """The session has been served. Returns the node where it was before, if that is another
+        one."""
+        before = self._by_key.pop(session.key, None)
+        if before is not None and self._by_head.get(before.head) == session.key:
+            del self._by_head[before.head]
+        self._by_key[session.key] = session
+        self._by_head[session.head] = session.key
+        self._expire(session.used_s)
+        return before.node_id if before and before.node_id != session.node_id else None
+
+    def _known(self, key: str, now_s: float) -> Session | None:
+        session = self._by_key.get(key) if key else None
+        return session if session is not None and now_s - session.used_s < TTL_S else None
+
+    def _key_of_chain(self, ticket: Ticket) -> str:
+        chain = ticket.chain
+        if chain is None:
+            return ""
+        # A session's latest chain ends with an item's end.
+        for end in reversed(chain.items):
+            key = self._by_head.get(chain.hashes[end - 1]) if end else None
+            if key is not None:
+                return key
+        return ""
+
+    def _expire(self, now_s: float) -> None:
+        while self._by_key:
+            key, session = next(iter(self._by_key.items()))
+            if len(self._by_key) <= MAX_SESSIONS and now_s - session.used_s < TTL_S:
+                return
+            del self._by_key[key]
+            if self._by_head.get(session.head) == key:
+                del self._by_head[session.head]

@@ -1,0 +1,148 @@
+"""The sessions that one model of one node serves: what its cache holds of them, and how much they
+are likely to ask of it, as far as can be known."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp
+
+MEMORY_S = 30.0
+"""After so long without a request, a session comes back with a probability of 1/e."""
+FORGOTTEN_S = 20 * MEMORY_S
+"""After so long it is as good as gone."""
+MIN_IDLE_SHARE = 0.2
+"""Of a node's time: beyond that load a wait is not believed to grow."""
+_NOTHING = 1e-6
+"""What rounding may leave of sums that are 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a session asks of its node while it lives."""
+
+    turns_per_s: float = 0.0
+    load: float = 0.0
+    """Seconds of prefill in each second."""
+    load_s: float = 0.0
+    """The same, each second weighted by the length in seconds of the prefill that it is part of:
+    half of it is what somebody waits who comes at any time."""
+
+
+@dataclass(slots=True)
+class _Warm:
+    tokens: float
+    demand: Demand
+    used_s: float
+
+
+class WarmSessions:
+    """The least recently used first: as caches give up what they hold.
+
+    Each session counts as much as it is probable that it comes back. Since all probabilities fade
+    at one rate, their sums are kept and need not be made anew.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[str, _Warm] = OrderedDict()
+        self.tokens = 0.0
+        """Of all of them, prefixes that they share counted for each."""
+        self._live = self._live_tokens = 0.0
+        self._live_turns_per_s = self._live_load = self._live_load_s = 0.0
+        self._at_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def touch(self, session: str, tokens: float, demand: Demand, now_s: float) -> None:
+        """The session has been used, and has so many tokens cached."""
+        self._fade(now_s)
+        self.forget(session)
+        self._forget_old(now_s)
+        self._sessions[session] = _Warm(tokens, demand, now_s)
+        self.tokens += tokens
+        self._live += 1.0
+        self._live_tokens += tokens
+        self._live_turns_per_s += demand.turns_per_s
+        self._live_load += demand.load
+        self._live_load_s += demand.load_s
+
+    def forget(self, session: str) -> None:
+        warm = self._sessions.pop(session, None)
+        if warm is None:
+            return
+        self.tokens -= warm.tokens
+        live = _comes_back(self._at_s - warm.used_s)
+        self._live = max(0.0, self._live - live)
+        self._live_tokens = max(0.0, self._live_tokens - live * warm.tokens)
+        self._live_turns_per_s = max(0.0, self._live_turns_per_s - live * warm.demand.turns_per_s)
+        self._live_load = max(0.0, self._live_load - live * warm.demand.load)
+        self._live_load_s = max(0.0, self._live_load_s - live * warm.demand.load_s)
+
+    def live_tokens(self, now_s: float) -> float:
+        """That sessions are likely to need again."""
+        return self._live_tokens * _comes_back(now_s - self._at_s)
+
+    def wait_s(self, besides: str, now_s: float) -> float:
+        """What a turn of the session `besides` is likely to wait for the turns of the others: the
+        mean wait at a single server whose load and lengths of service are known."""
+        faded = _comes_back(now_s - self._at_s)
+        load, load_s = self._live_load * faded, self._live_load_s * faded
+        own = self._sessions.get(besides)
+        if own is not None:
+            live = _comes_back(now_s - own.used_s)
+            load -= live * own.demand.load
+            load_s -= live * own.demand.load_s
+        return max(0.0, load_s) / 2.0 / max(MIN_IDLE_SHARE, 1.0 - max(0.0, load))
+
+    def delay_s(self, work_s: float, besides: str, now_s: float) -> float:
+        """What the others are likely to wait for a prefill of that length: each that has its next
+        turn meanwhile waits for what is left of it."""
+        faded = _comes_back(now_s - self._at_s)
+        live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
+        own = self._sessions.get(besides)
+        if own is not None:
+            own_live = _comes_back(now_s - own.used_s)
+            live -= own_live
+            turns_per_s -= own_live * own.demand.turns_per_s
+        if live < _NOTHING or turns_per_s < _NOTHING:
+            return 0.0
+        mean_gap_s = live / turns_per_s
+        return live * (work_s - mean_gap_s * (1.0 - exp(-work_s / mean_gap_s)))
+
+    def loss_s(
+        self, tokens: float, besides: str, now_s: float, price: Callable[[float, float], float]
+    ) -> float:
+        """What is lost if so many tokens are pushed out, of any session but one: of the least
+        recently used first, each from its end. `price` are the seconds that the tokens between two
+        depths cost to get back."""
+        loss_s = 0.0
+        for session, warm in self._sessions.items():
+            if tokens <= 0.0:
+                break
+            if session == besides:
+                continue
+            taken = min(tokens, warm.tokens)
+            loss_s += price(warm.tokens - taken, warm.tokens) * _comes_back(now_s - warm.used_s)
+            tokens -= taken
+        return loss_s
+
+    def _forget_old(self, now_s: float) -> None:
+        while self._sessions:
+            session, warm = next(iter(self._sessions.items()))
+            if now_s - warm.used_s < FORGOTTEN_S:
+                return
+            self.forget(session)
+
+    def _fade(self, now_s: float) -> None:
+        faded = _comes_back(now_s - self._at_s)
+        self._live *= faded
+        self._live_tokens *= faded
+        self._live_turns_per_s *= faded
+        self._live_load *= faded
+        self._live_load_s *= faded
+        self._at_s = now_s
+
+
+def _comes_back(idle_s: float) -> float:
+    """The probability that a session does."""
+    return exp(-max(0.0, idle_s) / MEMORY_S)

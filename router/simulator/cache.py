@@ -1,0 +1,142 @@
+"""A node's prefix cache: segments in memory, and those that fell out of it on disk.
+
+Whatever uses a path makes its first segment the newest and its last one the oldest of them, so
+that the oldest segment of all never has one behind it: leaves go first.
+"""
+
+from collections.abc import Container, Iterator, Sequence
+from typing import NamedTuple
+
+
+class Reach(NamedTuple):
+    """How far along a path a node can go on."""
+
+    positions: int
+    tokens: int
+    memory_tokens: int
+    """Of them, in memory; the others are to be read from disk."""
+
+
+NO_REACH = Reach(0, 0, 0)
+
+
+class Cache:
+    """Owner of what one model holds on one node. A segment's number names all before it, too."""
+
+    def __init__(
+        self, memory_tokens: int, *, disk_tokens: int = 0, slots: int = 0, snapshot_only: bool
+    ) -> None:
+        self._memory_limit = memory_tokens
+        self._disk_limit = disk_tokens
+        self._slots = slots
+        self._snapshot_only = snapshot_only
+        self._memory: dict[int, int] = {}
+        """Tokens by segment, the least recently used first."""
+        self._disk: dict[int, int] = {}
+        self._parents: dict[int, int] = {}
+        self._children: dict[int, int] = {}
+        """Of segments in memory, how many go on from them there."""
+        self._marks: set[int] = set()
+        self._reaches: dict[int, Reach] = {}
+        """By the last segment of a path, until anything changes."""
+        self.memory_used = 0
+        self.disk_used = 0
+        self.leaves = 0
+
+    def reach(self, path: Sequence[int], ends: Sequence[int]) -> Reach:
+        found = self._reaches.get(path[-1])
+        if found is None:
+            found = self._reaches[path[-1]] = self._find(path, ends)
+        return found
+
+    def _find(self, path: Sequence[int], ends: Sequence[int]) -> Reach:
+        in_memory = _leading(path, 0, self._memory)
+        reached = in_memory
+        if self._disk:
+            reached = _leading(path, in_memory, self._disk)
+        if self._snapshot_only:
+            while reached and path[reached - 1] not in self._marks:
+                reached -= 1
+        if not reached:
+            return NO_REACH
+        tokens = ends[reached - 1]
+        return Reach(reached, tokens, min(tokens, ends[in_memory - 1] if in_memory else 0))
+
+    def lost(self, tokens: int) -> Iterator[tuple[int, int]]:
+        """The segments that would go for so many more tokens, and the tokens of each."""
+        over = self.memory_used + tokens - self._memory_limit
+        for segment, held in self._memory.items():
+            if over <= 0:
+                break
+            over -= held
+            yield segment, held
+
+    def store(self, path: Sequence[int], ends: Sequence[int], marks: Sequence[int]) -> None:
+        """Holds the path; snapshots are at the ends of the marked segments."""
+        self._reaches.clear()
+        memory = self._memory
+        for position in range(len(path) - 1, -1, -1):
+            segment = path[position]
+            tokens = memory.pop(segment, None)
+            if tokens is None:
+                tokens = ends[position] - (ends[position - 1] if position else 0)
+                self._enter(segment, path[position - 1] if position else -1, tokens)
+            memory[segment] = tokens
+        if self._snapshot_only:
+            self._marks.update(marks)
+        while self.memory_used > self._memory_limit or (self._slots and self.leaves > self._slots):
+            self._evict()
+
+    def _enter(self, segment: int, parent: int, tokens: int) -> None:
+        """The path comes from its end: the segments behind this one are in already."""
+        self.memory_used += tokens
+        self._parents[segment] = parent
+        if not self._children.get(segment):
+            self.leaves += 1
+        if parent >= 0:
+            before = self._children.get(parent, 0)
+            self._children[parent] = before + 1
+            if not before and parent in self._memory:
+                self.leaves -= 1
+
+    def _evict(self) -> None:
+        segment = next(iter(self._memory))
+        tokens = self._memory.pop(segment)
+        self.memory_used -= tokens
+        self.leaves -= 1
+        parent = self._parents.pop(segment)
+        if parent >= 0:
+            self._children[parent] -= 1
+            if not self._children[parent]:
+                del self._children[parent]
+                self.leaves += parent in self._memory
+        if self._disk_limit:
+            self._spill(segment, tokens)
+        else:
+            self._marks.discard(segment)
+
+    def _spill(self, segment: int, tokens: int) -> None:
+        if self._disk.pop(segment, None) is None:
+            self.disk_used += tokens
+        self._disk[segment] = tokens
+        while self.disk_used > self._disk_limit:
+            oldest = next(iter(self._disk))
+            self.disk_used -= self._disk.pop(oldest)
+            if oldest not in self._memory:
+                self._marks.discard(oldest)
+
+    def forget_memory(self) -> None:
+        """The model is unloaded; what is on disk stays."""
+        self._reaches.clear()
+        self._memory.clear()
+        self._parents.clear()
+        self._children.clear()
+        self._marks.intersection_update(self._disk)
+        self.memory_used = self.leaves = 0
+
+
+def _leading(path: Sequence[int], position: int, held: Container[int]) -> int:
+    """How far the path is held without a gap."""
+    while position < len(path) and path[position] in held:
+        position += 1
+    return position

@@ -1,0 +1,92 @@
+"""What a simulated fleet is made of, and how a TOML file says so."""
+
+import tomllib
+from typing import Annotated
+
+import msgspec
+
+Rate = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class FleetError(ValueError):
+    """A fleet file cannot be read. The message names the key."""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kind of node. The figures are those of a Mac and the model that it serves."""
+
+    count: Number = 1
+    """How many such nodes there are."""
+    name: str = "mac"
+    chip: str = ""
+    """Its marketing name, from which the router guesses rates before it has seen any."""
+    prefill_tokens_per_s: Rate = 600.0
+    """At the beginning of a prompt."""
+    prefill_half_depth_tokens: Rate = 64_000.0
+    """Depth in a prompt at which prefill is half as fast."""
+    decode_tokens_per_s: Rate = 40.0
+    """Of one row alone."""
+    decode_slowdown: Annotated[float, msgspec.Meta(ge=0)] = 0.15
+    """How much longer a token takes for each further row."""
+    max_rows: Number = 16
+    """Requests that are prefilled or decoded at once."""
+    cache_tokens: Count = 60_000
+    """What the prefix cache of one model holds in memory."""
+    cache_slots: Count = 0
+    """How many different prompts it holds at most; 0: as many as fit."""
+    snapshot_only: bool = False
+    """Prefixes can be used again only at the ends of earlier prompts and answers."""
+    disk_tokens: Count = 0
+    """What it holds on disk of that which fell out of memory; 0: nothing."""
+    restore_tokens_per_s: Rate = 10_000.0
+    """From disk."""
+    load_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    """Of a model that is not resident."""
+    resident_models: Number = 1
+    """How many fit in memory at once."""
+
+    def prefill_s(self, from_tokens: int, to_tokens: int) -> float:
+        """The time for the tokens of a prompt between two depths."""
+        flat = to_tokens - from_tokens
+        deep = (to_tokens * to_tokens - from_tokens * from_tokens) / 2
+        return (flat + deep / self.prefill_half_depth_tokens) / self.prefill_tokens_per_s
+
+    def row_tokens_per_s(self, rows: int) -> float:
+        return self.decode_tokens_per_s / (1 + self.decode_slowdown * (rows - 1))
+
+
+class _FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    node: Annotated[list[NodeSpec], msgspec.Meta(min_length=1)]
+
+
+def read_fleet(text: str) -> tuple[NodeSpec, ...]:
+    """One spec for each node. Raises `FleetError`."""
+    try:
+        found = msgspec.convert(tomllib.loads(text), _FleetFile)
+    except tomllib.TOMLDecodeError as error:
+        raise FleetError(f"It is not TOML: {error}.") from error
+    except msgspec.ValidationError as error:
+        raise FleetError(f"{str(error).replace('$.', '')}.") from error
+    return spread(found.node)
+
+
+def spread(kinds: list[NodeSpec]) -> tuple[NodeSpec, ...]:
+    """A spec of its own for each node, with a name of its own."""
+    specs = [kind for kind in kinds for _ in range(kind.count)]
+    names = [spec.name for spec in specs]
+    return tuple(
+        msgspec.structs.replace(
+            spec,
+            count=1,
+            name=f"{spec.name}-{names[: index + 1].count(spec.name)}"
+            if names.count(spec.name) > 1
+            else spec.name,
+        )
+        for index, spec in enumerate(specs)
+    )
+
+
+def equal_fleet(nodes: int) -> tuple[NodeSpec, ...]:
+    return spread([NodeSpec(count=nodes, chip="Apple M4 Pro")])

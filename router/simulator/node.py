@@ -1,0 +1,199 @@
+"""A node over time: one prefill at once, in the order of arrival, and rows that are decoded
+together."""
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from router.simulator.cache import Cache, Reach
+from router.simulator.fleet import NodeSpec
+from router.simulator.workload import Call
+
+
+@dataclass(slots=True)
+class Job:
+    """A call on its way, and what became of it."""
+
+    call: Call
+    arrived_s: float
+    node: int = -1
+    sent_s: float = math.nan
+    """To its node."""
+    began_s: float = math.nan
+    """Its prefill, or what must be done before."""
+    prefill_s: float = 0.0
+    first_s: float = math.nan
+    """Its first token came."""
+    ended_s: float = math.nan
+    cached_tokens: int = 0
+
+
+class Began(NamedTuple):
+    job: Job
+    reach: Reach
+
+
+class First(NamedTuple):
+    job: Job
+
+
+class Ended(NamedTuple):
+    job: Job
+
+
+Happening = Began | First | Ended
+
+
+class Node:
+    """Owner of one simulated node's state. Time is passed in and never goes back."""
+
+    def __init__(self, number: int, spec: NodeSpec, models: tuple[str, ...]) -> None:
+        self.number = number
+        self.spec = spec
+        self.models = models
+        """What it has on disk. The first ones are loaded, each node's own first."""
+        turned = [models[(number + place) % len(models)] for place in range(len(models))]
+        self.version = 0
+        """New at every change, so that what was expected before no longer counts."""
+        self.in_flight = 0
+        self.busy_s = 0.0
+        """With prefill, loads and restores."""
+        self.ready_s: dict[str, float] = dict.fromkeys(turned[: spec.resident_models], 0.0)
+        """When each resident model is loaded, the least recently used first."""
+        self._caches: dict[str, Cache] = {}
+        self._queue: deque[Job] = deque()
+        self._prefilling: Job | None = None
+        self._prefill_ends_s = math.inf
+        self._rows: list[tuple[float, int, Job]] = []
+        """Running rows by the count of tokens per row at which they end."""
+        self._decoded = 0.0
+        """Tokens that a row which ran from the beginning would have."""
+        self._decoded_at_s = 0.0
+
+    # --- reading ---
+
+    def cache(self, model: str) -> Cache:
+        cache = self._caches.get(model)
+        if cache is None:
+            spec = self.spec
+            cache = self._caches[model] = Cache(
+                spec.cache_tokens,
+                disk_tokens=spec.disk_tokens,
+                slots=spec.cache_slots,
+                snapshot_only=spec.snapshot_only,
+            )
+        return cache
+
+    @property
+    def rows(self) -> int:
+        return len(self._rows)
+
+    @property
+    def waiting(self) -> tuple[Job, ...]:
+        return tuple(self._queue)
+
+    @property
+    def prefill_ends_s(self) -> float:
+        """Infinite where nothing is prefilled."""
+        return self._prefill_ends_s
+
+    def usable(self, call: Call) -> Reach:
+        """What of its prompt need not be computed: all but one token at most."""
+        reach = self.cache(call.model).reach(call.path, call.ends)
+        if reach.tokens < call.prompt_tokens:
+            return reach
+        most = call.prompt_tokens - 1
+        return Reach(reach.positions, most, min(reach.memory_tokens, most))
+
+    def service_s(self, call: Call, reach: Reach) -> float:
+        """Restore and prefill, on a node that has nothing else to do."""
+        spec = self.spec
+        restore_s = (reach.tokens - reach.memory_tokens) / spec.restore_tokens_per_s
+        return restore_s + spec.prefill_s(reach.tokens, call.prompt_tokens)
+
+    def next_s(self) -> float:
+        """When something happens by itself; infinity where nothing will."""
+        return min(self._prefill_ends_s, self._row_ends_s())
+
+    def _row_ends_s(self) -> float:
+        if not self._rows:
+            return math.inf
+        left = max(0.0, self._rows[0][0] - self._decoded)
+        return self._decoded_at_s + left / self.spec.row_tokens_per_s(len(self._rows))
+
+    # --- changing ---
+
+    def submit(self, job: Job, now_s: float) -> list[Happening]:
+        job.node, job.sent_s = self.number, now_s
+        self.in_flight += 1
+        self._queue.append(job)
+        self.version += 1
+        return list(self._begin(now_s))
+
+    def advance(self, now_s: float) -> list[Happening]:
+        """What happens at that time, which `next_s` named."""
+        self.version += 1
+        happened: list[Happening] = []
+        if self._prefill_ends_s <= now_s:
+            happened += self._end_prefill(now_s)
+        while self._row_ends_s() <= now_s:
+            happened.append(self._end_row(now_s))
+        return [*happened, *self._begin(now_s)]
+
+    def _begin(self, now_s: float) -> Iterator[Happening]:
+        if self._prefilling is not None or not self._queue or self.rows >= self.spec.max_rows:
+            return
+        job = self._queue[0]
+        if not self._make_resident(job.call.model, now_s):
+            return
+        self._queue.popleft()
+        reach = self.usable(job.call)
+        job.began_s, job.cached_tokens = now_s, reach.tokens
+        job.prefill_s = self.service_s(job.call, reach)
+        took_s = max(0.0, self.ready_s[job.call.model] - now_s) + job.prefill_s
+        self.busy_s += took_s
+        self._prefilling, self._prefill_ends_s = job, now_s + took_s
+        yield Began(job, reach)
+
+    def _make_resident(self, model: str, now_s: float) -> bool:
+        """False where the model must wait until another's rows have ended."""
+        ready_s = self.ready_s.pop(model, None)
+        if ready_s is None:
+            if len(self.ready_s) >= self.spec.resident_models:
+                busy = {row[2].call.model for row in self._rows}
+                idle = next((each for each in self.ready_s if each not in busy), None)
+                if idle is None:
+                    return False
+                del self.ready_s[idle]
+                self.cache(idle).forget_memory()
+            ready_s = now_s + self.spec.load_s
+        self.ready_s[model] = ready_s
+        return True
+
+    def _end_prefill(self, now_s: float) -> Iterator[Happening]:
+        job = self._prefilling
+        assert job is not None
+        self._prefilling, self._prefill_ends_s = None, math.inf
+        self._decode_until(now_s)
+        job.first_s = now_s
+        yield First(job)
+        heapq.heappush(self._rows, (self._decoded + job.call.output_tokens, job.call.number, job))
+
+    def _decode_until(self, now_s: float) -> None:
+        if self._rows:
+            rate = self.spec.row_tokens_per_s(len(self._rows))
+            self._decoded += (now_s - self._decoded_at_s) * rate
+        self._decoded_at_s = now_s
+
+    def _end_row(self, now_s: float) -> Ended:
+        self._decode_until(now_s)
+        end, _, job = heapq.heappop(self._rows)
+        self._decoded = max(self._decoded, end)
+        self.in_flight -= 1
+        job.ended_s = now_s
+        call = job.call
+        self.cache(call.model).store(call.stored, call.stored_ends, call.marks)
+        return Ended(job)

@@ -1,0 +1,216 @@
+"""The scheduler that ships, on simulated nodes: it is told what real ones would tell it."""
+
+import random
+from array import array
+from collections.abc import Sequence
+
+from node.protocol.messages import (
+    PROTOCOL_VERSION,
+    CacheStatus,
+    Finished,
+    FinishReason,
+    ModelState,
+    ModelStatus,
+    NodeStatus,
+)
+from node.protocol.prefix import Chain
+from router.scheduler.scheduler import Scheduler
+from router.simulator.node import Began, Ended, First, Happening, Job, Node
+from router.simulator.policies import Dispatch, Move, Retry
+from router.simulator.workload import Call
+from router.types import (
+    NOT_COVERED,
+    Action,
+    Caller,
+    Coverage,
+    Grant,
+    Hints,
+    Lease,
+    Moment,
+    NodeView,
+    Reject,
+    Ticket,
+    Verdict,
+)
+
+BYTES_PER_TOKEN = 4
+"""Of a prompt's text."""
+STORED_BYTES_PER_TOKEN = 150_000
+WEIGHT_BYTES = 4_000_000_000
+"""Of a model as large as the default figures of a node are those of."""
+CONTEXT_TOKENS = 1 << 20
+_CALLER = Caller("simulated", "simulated", frozenset({"inference"}), "simulated")
+
+
+class _Held:
+    """What the nodes hold, as if each change were known at once. Implements `Prefixes`."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = {node_id(node): node for node in nodes}
+        self._calls: dict[int, Call] = {}
+        """By the head of their chain."""
+
+    def chain(self, call: Call) -> Chain:
+        self._calls[call.path[-1]] = call
+        sizes = array("I", [end * BYTES_PER_TOKEN for end in call.ends])
+        return Chain(array("Q", call.path), sizes, array("I", [len(call.path)]), 0)
+
+    def coverage(self, node_id: str, chain: Chain) -> Coverage:
+        node, call = self._nodes[node_id], self._calls[chain.head]
+        reach = node.usable(call)
+        if not reach.positions:
+            return NOT_COVERED
+        return Coverage(reach.positions, reach.tokens, reach.memory_tokens)
+
+
+def node_id(node: Node) -> str:
+    return f"node-{node.number:02}"
+
+
+class Ours:
+    """Drives the scheduler by virtual time."""
+
+    def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
+        self._nodes = nodes
+        self._held = _Held(nodes)
+        self._scheduler = Scheduler(self._held)
+        self._numbers = {node_id(node): node.number for node in nodes}
+        self._jobs: dict[str, Job] = {}
+        """By request, from arrival to the end."""
+        self._leases: dict[int, Lease] = {}
+        """By the number of the call."""
+        self._finished = 0
+        self._views: dict[int, tuple[int, NodeView]] = {}
+        """By node, with the version of it that the view shows."""
+
+    def on_arrival(self, job: Job, now_s: float) -> list[Move]:
+        call = job.call
+        ticket = Ticket(
+            request_id=str(call.number),
+            caller=_CALLER,
+            path="/v1/chat/completions",
+            asked_model=call.model,
+            model=call.model,
+            stream=True,
+            arrived_s=now_s,
+            body=b"",
+            chain=self._held.chain(call),
+            hints=Hints(session=call.session),
+        )
+        self._jobs[ticket.request_id] = job
+        return self._moves(self._scheduler.on_request(ticket, self._moment(now_s)))
+
+    def on_happening(self, happening: Happening, now_s: float) -> list[Move]:
+        match happening:
+            case Began():
+                return []
+            case First(job):
+                lease = self._leases[job.call.number]
+                moment = self._moment(now_s)
+                return self._moves(self._scheduler.on_first_content(lease, moment))
+            case Ended(job):
+                return self._end(job, now_s)
+
+    def _end(self, job: Job, now_s: float) -> list[Move]:
+        lease = self._leases.pop(job.call.number)
+        del self._jobs[lease.ticket_id]
+        moment = self._moment(now_s)
+        actions = self._scheduler.on_done(lease, moment, served=False)
+        self._finished += 1
+        accounts = Finished(
+            seq=self._finished,
+            request_id=lease.ticket_id,
+            origin="",
+            model=job.call.model,
+            prompt_tokens=job.call.prompt_tokens,
+            cached_tokens=job.cached_tokens,
+            completion_tokens=job.call.output_tokens,
+            reasoning_tokens=0,
+            queue_s=job.began_s - job.sent_s,
+            ttft_s=job.first_s - job.sent_s,
+            prefill_s=job.prefill_s,
+            decode_s=job.ended_s - job.first_s,
+            reason=FinishReason.STOP,
+            finished_unix_s=now_s,
+        )
+        self._scheduler.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
+        return self._moves(actions)
+
+    def on_time(self, now_s: float) -> list[Move]:
+        return self._moves(self._scheduler.on_time(self._moment(now_s)))
+
+    def wake_s(self) -> float | None:
+        return self._scheduler.wake_s()
+
+    def _moves(self, actions: list[Action]) -> list[Move]:
+        moves: list[Move] = []
+        for action in actions:
+            if isinstance(action, Grant):
+                job = self._jobs[action.lease.ticket_id]
+                self._leases[job.call.number] = action.lease
+                moves.append(Dispatch(job, self._numbers[action.lease.node_id]))
+            elif isinstance(action, Reject):
+                job = self._jobs.pop(action.ticket_id)
+                moves.append(Retry(job, float(action.retry_after_s)))
+        return moves
+
+    def _moment(self, now_s: float) -> Moment:
+        return Moment(now_s, tuple(self._view(node, now_s) for node in self._nodes))
+
+    def _view(self, node: Node, now_s: float) -> NodeView:
+        known = self._views.get(node.number)
+        if known is not None and known[0] == node.version:
+            return known[1]
+        name = node_id(node)
+        status = NodeStatus(
+            protocol=PROTOCOL_VERSION,
+            node_id=name,
+            instance_id=name,
+            version="simulated",
+            engine="simulated",
+            chip=node.spec.chip,
+            memory_budget_bytes=WEIGHT_BYTES * (node.spec.resident_models + 1),
+            memory_leased_bytes=WEIGHT_BYTES * len(node.ready_s),
+            models=tuple(_model_status(node, model, now_s) for model in node.models),
+        )
+        view = NodeView(
+            node_id=name,
+            name=node.spec.name,
+            kind="agent",
+            url="",
+            status=status,
+            reachable=True,
+            error=None,
+            heard_s=now_s,
+        )
+        if max(node.ready_s.values()) <= now_s:
+            self._views[node.number] = (node.version, view)
+        return view
+
+
+def _model_status(node: Node, model: str, now_s: float) -> ModelStatus:
+    spec = node.spec
+    ready_s = node.ready_s.get(model)
+    state = ModelState.ON_DISK
+    if ready_s is not None:
+        state = ModelState.READY if ready_s <= now_s else ModelState.LOADING
+    cache = None
+    if ready_s is not None:
+        held = node.cache(model)
+        cache = CacheStatus(
+            memory_bytes=spec.cache_tokens * STORED_BYTES_PER_TOKEN,
+            memory_used_bytes=held.memory_used * STORED_BYTES_PER_TOKEN,
+            bytes_per_token=STORED_BYTES_PER_TOKEN,
+            disk_bytes=spec.disk_tokens * STORED_BYTES_PER_TOKEN,
+            disk_used_bytes=held.disk_used * STORED_BYTES_PER_TOKEN,
+            snapshot_only=spec.snapshot_only,
+        )
+    return ModelStatus(
+        name=model,
+        state=state,
+        weight_bytes=WEIGHT_BYTES,
+        context_tokens=CONTEXT_TOKENS,
+        active_requests=node.in_flight,
+        max_rows=spec.max_rows,
+        cache=cache,
+    )

@@ -1,0 +1,150 @@
+"""Plays a workload on simulated nodes under one policy: events in virtual time."""
+
+import heapq
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from router.simulator.fleet import NodeSpec
+from router.simulator.node import Began, Ended, Happening, Job, Node
+from router.simulator.policies import Dispatch, MakePolicy, Move
+from router.simulator.workload import Script, Workload
+
+
+class _Arrival(NamedTuple):
+    script: Script
+    step: int
+
+
+class _Again(NamedTuple):
+    job: Job
+
+
+class _NodeEvent(NamedTuple):
+    node: Node
+    version: int
+
+
+class _Wake(NamedTuple):
+    version: int
+
+
+_Event = _Arrival | _Again | _NodeEvent | _Wake
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a workload."""
+
+    jobs: tuple[Job, ...]
+    """By the number of their call."""
+    reprefilled_tokens: int
+    """Of prompts, computed although some node had computed them before."""
+    busy_s: tuple[float, ...]
+    """Of each node."""
+
+
+class _Replay:
+    def __init__(
+        self, workload: Workload, specs: Sequence[NodeSpec], make: MakePolicy, seed: int
+    ) -> None:
+        models = workload.models
+        self._nodes = [Node(number, spec, models) for number, spec in enumerate(specs)]
+        self._policy = make(self._nodes, random.Random(seed))
+        self._heap: list[tuple[float, int, _Event]] = []
+        self._order = count()
+        self._jobs: dict[int, Job] = {}
+        self._scripts: dict[int, _Arrival] = {}
+        """By the number of an open call, what it is of its session."""
+        self._computed: set[int] = set()
+        self._reprefilled = 0
+        self._wake_s: float | None = None
+        self._wakes = 0
+        for script in workload.scripts:
+            self._at(script.start_s, _Arrival(script, 0))
+
+    def play(self) -> Played:
+        while self._heap:
+            now_s, _, event = heapq.heappop(self._heap)
+            self._make(self._take(event, now_s), now_s)
+            self._plan_wake(now_s)
+        jobs = tuple(self._jobs[number] for number in sorted(self._jobs))
+        stuck = sum(job.ended_s != job.ended_s for job in jobs)
+        if stuck:
+            raise RuntimeError(f"{stuck} calls were never answered: the policy has lost them")
+        return Played(jobs, self._reprefilled, tuple(node.busy_s for node in self._nodes))
+
+    def _at(self, at_s: float, event: _Event) -> None:
+        heapq.heappush(self._heap, (at_s, next(self._order), event))
+
+    def _take(self, event: _Event, now_s: float) -> list[Move]:
+        match event:
+            case _NodeEvent(node, version):
+                if version != node.version:
+                    return []
+                return self._tell(node, node.advance(now_s), now_s)
+            case _Arrival(script, step):
+                call = script.calls[step]
+                job = self._jobs[call.number] = Job(call, now_s)
+                self._scripts[call.number] = event
+                return self._policy.on_arrival(job, now_s)
+            case _Again(job):
+                return self._policy.on_arrival(job, now_s)
+            case _Wake(version):
+                if version != self._wakes:
+                    return []
+                self._wake_s = None
+                return self._policy.on_time(now_s)
+
+    def _make(self, moves: list[Move], now_s: float) -> None:
+        for move in moves:
+            if isinstance(move, Dispatch):
+                node = self._nodes[move.node]
+                happened = node.submit(move.job, now_s)
+                self._make(self._tell(node, happened, now_s), now_s)
+            else:
+                self._at(now_s + move.after_s, _Again(move.job))
+
+    def _tell(self, node: Node, happened: list[Happening], now_s: float) -> list[Move]:
+        """Books what happened on a node and tells the policy."""
+        if (next_s := node.next_s()) < float("inf"):
+            self._at(next_s, _NodeEvent(node, node.version))
+        moves: list[Move] = []
+        for happening in happened:
+            if isinstance(happening, Began):
+                self._count_again(happening)
+            elif isinstance(happening, Ended):
+                self._go_on(happening.job, now_s)
+            moves += self._policy.on_happening(happening, now_s)
+        return moves
+
+    def _count_again(self, began: Began) -> None:
+        call = began.job.call
+        for position in range(began.reach.positions, len(call.path)):
+            segment = call.path[position]
+            if segment in self._computed:
+                begin = call.ends[position - 1] if position else 0
+                self._reprefilled += call.ends[position] - begin
+            else:
+                self._computed.add(segment)
+
+    def _go_on(self, job: Job, now_s: float) -> None:
+        self._computed.update(job.call.stored)
+        script, step = self._scripts.pop(job.call.number)
+        if step + 1 < len(script.calls):
+            self._at(now_s + job.call.think_s, _Arrival(script, step + 1))
+
+    def _plan_wake(self, now_s: float) -> None:
+        wake_s = self._policy.wake_s()
+        if wake_s != self._wake_s:
+            self._wakes += 1
+            self._wake_s = wake_s
+            if wake_s is not None:
+                self._at(max(now_s, wake_s), _Wake(self._wakes))
+
+
+def play(workload: Workload, specs: Sequence[NodeSpec], make: MakePolicy, seed: int = 1) -> Played:
+    """The same for the same arguments."""
+    return _Replay(workload, specs, make, seed).play()

@@ -1,0 +1,26 @@
+"""One trace, one fleet, several policies."""
+
+from collections.abc import Iterable, Sequence
+
+from router.simulator.fleet import NodeSpec
+from router.simulator.oracle import Oracle
+from router.simulator.ours import Ours
+from router.simulator.policies import BASELINES, MakePolicy, baseline
+from router.simulator.replay import play
+from router.simulator.report import PolicyFigures, figures
+from router.simulator.workload import Workload
+
+OURS = "ours"
+LIMIT = "oracle"
+"""Knows what no router can know: how far another policy could come."""
+POLICIES: dict[str, MakePolicy] = {
+    OURS: Ours,
+    **{name: baseline(name) for name in BASELINES},
+    LIMIT: Oracle,
+}
+
+
+def compare(
+    names: Iterable[str], workload: Workload, specs: Sequence[NodeSpec], seed: int
+) -> list[PolicyFigures]:
+    return [figures(name, play(workload, specs, POLICIES[name], seed)) for name in names]

@@ -1,0 +1,213 @@
+"""What `router explain` reads, asks and prints."""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from router.api.explain_views import (
+    AccountsRow,
+    AttemptRow,
+    CostRow,
+    DecidedRow,
+    DecisionRow,
+    RejectRow,
+)
+from router.commands import explain
+from router.commands.client import AdminClient, CommandFailed
+from router.commands.explain import Wanted
+
+Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
+
+
+def cost(node: str, *, chosen: bool = False, excluded: str | None = None, **s: float) -> CostRow:
+    terms = {"queue": 0.0, "prefill": 0.0, "restore": 0.0, "blame": 0.0, **s}
+    return CostRow(
+        node_id=f"id-{node}",
+        node=node,
+        chosen=chosen,
+        excluded=excluded,
+        terms_s=terms,
+        total_s=sum(terms.values()),
+        prompt_tokens=6100,
+        cached_tokens=5800 if chosen else 0,
+        memory_tokens=0,
+    )
+
+
+DECISION = DecisionRow(
+    model="tiny",
+    node="studio",
+    waited_s=0.5,
+    reason="studio costs 1.21 s; the next, [red]mini, 3.40 s.",
+    costs=(
+        cost("studio", chosen=True, prefill=1.21),
+        cost("[red]mini", queue=1.0, prefill=2.4),
+        cost("air", excluded="It cannot be reached."),
+    ),
+)
+ACCOUNTS = AccountsRow(
+    prompt_tokens=6123,
+    cached_tokens=5811,
+    completion_tokens=42,
+    queue_s=0.0,
+    prefill_s=1.33,
+    decode_s=2.0,
+    ttft_s=1.4,
+    reason="stop",
+)
+SERVED = AttemptRow(
+    decision=DECISION, expected_ttft_s=1.71, ttft_s=1.95, outcome="served", accounts=ACCOUNTS
+)
+DECIDED = DecidedRow(
+    request_id="r",
+    path="/v1/chat/completions",
+    asked_model="gpt",
+    model="tiny",
+    priority="default",
+    arrived_ago_s=90.0,
+    attempts=(SERVED,),
+    rejected=None,
+)
+
+
+def past(played: Played, decided: DecidedRow, capsys: pytest.CaptureFixture[str]) -> str:
+    client = played(lambda _request: httpx.Response(200, json=decided.model_dump()))
+    explain.run(client, Wanted(None, "r", None, None), as_json=False)
+    return capsys.readouterr().out
+
+
+def line(text: str, word: str) -> str:
+    return next(each for each in text.splitlines() if word in each)
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    file = tmp_path / "request.json"
+    file.write_text('{"model": "tiny"}')
+    return file
+
+
+def test_a_dry_run_prints_a_row_per_node_and_a_column_per_term_that_matters(
+    played: Played, body: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = played(lambda _request: httpx.Response(200, json=DECISION.model_dump()))
+    explain.run(client, Wanted(body, None, None, None), as_json=False)
+    text = capsys.readouterr().out
+    assert line(text, "Node").split() == [
+        *("Node", "queue", "prefill", "total", "cached", "/", "prompt", "Excluded")
+    ]
+    assert line(text, "studio *").split() == [
+        *("studio", "*", "0.00", "1.21", "1.21", "5,800", "/", "6,100")
+    ]
+    assert line(text, "[red]mini  ").split()[1:4] == ["1.00", "2.40", "3.40"]
+    assert "It cannot be reached." in line(text, "air")
+    assert DECISION.reason in text
+
+
+def test_path_session_and_body_are_sent(played: Played, body: Path) -> None:
+    seen: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.url.path, json.loads(request.content)))
+        return httpx.Response(200, json=DECISION.model_dump())
+
+    explain.run(played(answer), Wanted(body, None, "/v1/messages", "s1"), as_json=False)
+    explain.run(played(answer), Wanted(body, None, None, None), as_json=True)
+    headers = {"x-session-id": "s1"}
+    sent = {"path": "/v1/messages", "headers": headers, "body": {"model": "tiny"}}
+    assert seen == [
+        ("/admin/explain", sent),
+        ("/admin/explain", {"body": {"model": "tiny"}}),
+    ]
+
+
+def test_a_body_may_come_by_standard_input(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"model": "tiny"}')))
+    client = played(lambda _request: httpx.Response(200, json=DECISION.model_dump()))
+    explain.run(client, Wanted(Path("-"), None, None, None), as_json=True)
+    assert json.loads(capsys.readouterr().out)["node"] == "studio"
+
+
+def test_a_past_request_holds_what_was_expected_against_what_came(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = past(played, DECIDED, capsys)
+    assert line(text, "Request r").endswith("gpt (now tiny), default, 1 min ago")
+    assert "waited 0.50 s" in text
+    assert line(text, "of them cached").split()[-2:] == ["5,800", "5,811"]
+    assert line(text, "Prefill").split()[1:] == ["1.21", "s", "1.33", "s"]
+    assert line(text, "First token").split()[2:] == ["1.71", "s", "1.95", "s"]
+    assert "Outcome: served (stop), 42 tokens." in text
+
+
+def test_what_did_not_stream_has_its_first_token_by_the_node_s_word(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unseen = SERVED.model_copy(update={"ttft_s": None})
+    text = past(played, DECIDED.model_copy(update={"attempts": (unseen,)}), capsys)
+    assert line(text, "First token").split()[-2:] == ["1.90", "s"]
+
+
+def test_a_retry_shows_every_attempt_and_a_rejection_its_reason(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = SERVED.model_copy(update={"outcome": "node_failed", "accounts": None, "ttft_s": None})
+    running = failed.model_copy(update={"outcome": None})
+    rejected = RejectRow(kind="queue_full", reason="Too many wait.", position=7, wait_s=3.0)
+    changes = {"attempts": (failed, running), "rejected": rejected}
+    text = past(played, DECIDED.model_copy(update=changes), capsys)
+    assert "Attempt 1:" in text and "Attempt 2:" in text
+    assert "Outcome: node failed; its node has told no accounts of it." in text
+    assert "It is still running." in text
+    assert line(text, "First token").split()[-1] == "?"
+    assert "Rejected (queue full): Too many wait. It stood at position 7." in text
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [(None, "cannot be read"), ("{", "is not JSON"), ("[1]", "is not a JSON object")],
+)
+def test_a_file_that_is_no_request_is_refused_with_what_it_should_hold(
+    played: Played, tmp_path: Path, content: str | None, word: str
+) -> None:
+    file = tmp_path / "request.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(CommandFailed, match=word) as failed:
+        explain.run(
+            played(lambda _request: httpx.Response(500)),
+            Wanted(file, None, None, None),
+            as_json=False,
+        )
+    assert explain.HOLDS in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [
+        (Wanted(None, None, None, None), "--request-id"),
+        (Wanted(Path("x"), "r", None, None), "--request-id"),
+        (Wanted(None, "r", "/v1/messages", None), "--path"),
+        (Wanted(None, "r", None, "s"), "--session"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    played: Played, wanted: Wanted, word: str
+) -> None:
+    client = played(lambda _request: httpx.Response(500))
+    with pytest.raises(CommandFailed, match=word):
+        explain.run(client, wanted, as_json=False)
+
+
+def test_the_router_s_own_sentence_is_shown(played: Played, body: Path) -> None:
+    error = {"error": {"message": "No node of the fleet has the model 'tiny'."}}
+    client = played(lambda _request: httpx.Response(404, json=error))
+    with pytest.raises(CommandFailed, match="No node of the fleet"):
+        explain.run(client, Wanted(body, None, None, None), as_json=False)

@@ -1,0 +1,281 @@
+"""Who waits, whose turn it is, and who is turned away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from router.scheduler.admission import LOOK_S, MAX_RETRY_AFTER_S, RETRY_AFTER_S
+from router.scheduler.queue import AdmissionLimits
+from router.types import (
+    PATH_COUNT_TOKENS,
+    Action,
+    Caller,
+    Grant,
+    Priority,
+    Queued,
+    Reject,
+    RejectKind,
+    Ticket,
+)
+from tests.router.conftest import model_status, node_view
+from tests.router.scheduler.fleet import Fleet, agents, asking, chain, granted, queued, rejected
+
+
+def by(key: str, ticket: Ticket) -> Ticket:
+    return replace(ticket, caller=Caller(key, key, frozenset({"inference"}), key))
+
+
+def names(actions: list[Action]) -> list[str]:
+    return [action.lease.ticket_id for action in actions if isinstance(action, Grant)]
+
+
+def drain(fleet: Fleet, lease_actions: list[Action]) -> list[str]:
+    """Serves what is granted until nothing is, one after the other."""
+    order = []
+    actions = list(lease_actions)
+    while actions:
+        action = actions.pop(0)
+        if isinstance(action, Grant):
+            order.append(action.lease.ticket_id)
+            actions += fleet.first(action.lease)
+            actions += fleet.done(action.lease)
+    return order
+
+
+def test_a_node_that_prefills_makes_others_wait_here() -> None:
+    fleet = Fleet(*agents("a"))
+    lease = fleet.lease(asking("1", 5_000))
+    told = queued(fleet.ask(asking("2", 1_000)))
+    assert told.position == 1
+    assert told.wait_s > 10.0
+    assert queued(fleet.ask(asking("3", 5_000))).position == 2
+    assert names(fleet.first(lease)) == ["2"]
+    assert fleet.scheduler.queued == 1
+
+
+def test_the_next_is_sent_shortly_before_a_prefill_ends() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(asking("1", 5_000))
+    queued(fleet.ask(asking("2", 1_000)))
+    ends_s = fleet.term(asking("x"), "a", "queue_s")
+    wakes_s = fleet.scheduler.wake_s()
+    assert wakes_s is not None
+    fleet.now_s = ends_s - 1.0
+    assert fleet.scheduler.on_time(fleet.moment) == []
+    wakes_s = fleet.scheduler.wake_s()
+    assert wakes_s is not None
+    assert ends_s - 1.0 < wakes_s < ends_s
+    fleet.now_s = wakes_s + 0.001
+    assert names(fleet.scheduler.on_time(fleet.moment)) == ["2"]
+    assert fleet.scheduler.wake_s() is None
+
+
+def test_a_node_that_tells_no_cache_gets_as_many_as_it_has_rows() -> None:
+    fleet = Fleet(node_view("a", model_status(max_rows=3)))
+    leases = [fleet.lease(asking(f"{number}", 5_000)) for number in range(3)]
+    queued(fleet.ask(asking("x", 100)))
+    assert names(fleet.first(leases[0])) == []
+    assert names(fleet.done(leases[0], served=True)) == ["x"]
+
+
+def test_an_answer_in_one_piece_is_taken_to_be_prefilled_when_it_was_expected() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(asking("1", 1_000, stream=False))
+    queued(fleet.ask(asking("2", 1_000)))
+    fleet.now_s = 60.0
+    assert names(fleet.scheduler.on_time(fleet.moment)) == ["2"]
+
+
+def test_a_stream_that_says_nothing_for_long_does_not_keep_others_for_ever() -> None:
+    fleet = Fleet(*agents("a"))
+    for number in range(3):
+        fleet.ask(asking(f"{number}", 1_000))
+    for _ in range(40):
+        fleet.now_s += LOOK_S
+        fleet.scheduler.on_time(fleet.moment)
+    assert fleet.scheduler.queued == 0
+
+
+def test_a_waiting_request_takes_another_node_when_that_is_better_by_now() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    fleet.prefixes.hold("a", chain(7, 1), 9_000)
+    fleet.lease(asking("1", 3_000, pinned_node_id="a"))
+    fleet.lease(asking("2", 30_000, pinned_node_id="b"))
+    queued(fleet.ask(asking("3", 10_000, of=7)))
+    fleet.prefixes.held.clear()
+    lease = next(iter(fleet.scheduler.on_left("none", fleet.moment)), None)
+    assert lease is None
+    fleet.now_s = 2.0
+    fleet.views = agents("a", "b", "c")
+    assert names(fleet.scheduler.on_fleet(fleet.moment)) == ["3"]
+
+
+def test_a_request_waits_for_its_warm_node_though_another_is_idle() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    fleet.prefixes.hold("a", chain(7, 1), 30_000)
+    fleet.lease(asking("1", 1_000, pinned_node_id="a"))
+    queued(fleet.ask(asking("2", 30_100, of=7)))
+    assert fleet.scheduler.in_flight("b") == 0
+
+
+def test_least_work_goes_first() -> None:
+    fleet = Fleet(*agents("a"))
+    lease = fleet.lease(asking("0", 5_000))
+    for name, tokens in (("large", 9_000), ("small", 500), ("middle", 3_000)):
+        fleet.ask(asking(name, tokens))
+    assert drain(fleet, fleet.first(lease)) == ["small", "middle", "large"]
+
+
+def test_who_has_waited_long_is_not_passed_for_ever() -> None:
+    fleet = Fleet(*agents("a"))
+    leases = [fleet.lease(asking("0", 5_000))]
+    fleet.ask(asking("large", 9_000))
+    passed = 0
+    while leases and leases[0].ticket_id != "large":
+        passed += 1
+        fleet.now_s += 2.0
+        asked = asking(f"n{passed}", 600, arrived_s=fleet.now_s)
+        lease = leases.pop(0)
+        actions = [*fleet.ask(asked), *fleet.first(lease), *fleet.done(lease)]
+        leases += [action.lease for action in actions if isinstance(action, Grant)]
+    assert 10 < passed < 300
+
+
+def test_classes_go_one_after_the_other() -> None:
+    fleet = Fleet(*agents("a"))
+    lease = fleet.lease(asking("0", 5_000))
+    fleet.ask(asking("batch", 500, priority=Priority.BATCH))
+    fleet.ask(asking("default", 1_000))
+    fleet.ask(asking("interactive", 9_000, priority=Priority.INTERACTIVE))
+    assert drain(fleet, fleet.first(lease)) == ["interactive", "default", "batch"]
+
+
+def test_who_waits_long_in_a_class_goes_on_in_a_better_one() -> None:
+    fleet = Fleet(*agents("a"), limits=AdmissionLimits(promote_after_s=30.0))
+    lease = fleet.lease(asking("0", 90_000))
+    fleet.ask(asking("batch", 500, priority=Priority.BATCH))
+    fleet.now_s = 30.5
+    fleet.scheduler.on_time(fleet.moment)
+    fleet.now_s = 61.5
+    fleet.scheduler.on_time(fleet.moment)
+    fleet.ask(asking("fresh", 5_000, priority=Priority.INTERACTIVE, arrived_s=61.5))
+    assert drain(fleet, fleet.first(lease)) == ["batch", "fresh"]
+
+
+def test_a_key_with_many_requests_waits_behind_one_with_few() -> None:
+    fleet = Fleet(*agents("a"))
+    lease = fleet.lease(asking("0", 5_000))
+    for number in range(5):
+        fleet.ask(by("much", asking(f"m{number}", 1_000)))
+    fleet.ask(by("little", asking("l", 1_500)))
+    assert drain(fleet, fleet.first(lease)).index("l") <= 2
+
+
+def test_a_full_queue_turns_the_next_away_and_says_where_it_stood() -> None:
+    fleet = Fleet(*agents("a"), limits=AdmissionLimits(max_waiting=2))
+    fleet.lease(asking("0", 5_000))
+    for number in range(2):
+        queued(fleet.ask(asking(f"{number}", 1_000)))
+    told = rejected(fleet.ask(asking("x", 2_000)))
+    assert (told.kind, told.position) == (RejectKind.QUEUE_FULL, 3)
+    assert told.wait_s > 0.0
+    assert RETRY_AFTER_S <= told.retry_after_s <= MAX_RETRY_AFTER_S
+    assert fleet.scheduler.queued == 2
+
+
+def test_in_a_full_queue_the_key_with_most_makes_room_for_another() -> None:
+    fleet = Fleet(*agents("a"), limits=AdmissionLimits(max_waiting=3))
+    fleet.lease(asking("0", 5_000))
+    for number in range(3):
+        queued(fleet.ask(by("much", asking(f"m{number}", 1_000 + 100 * number))))
+    told, left = fleet.ask(by("little", asking("l", 9_000)))
+    assert isinstance(told, Queued)
+    assert isinstance(left, Reject)
+    assert (left.ticket_id, left.kind) == ("m2", RejectKind.QUEUE_FULL)
+
+
+def test_a_full_queue_of_one_model_is_no_matter_of_another() -> None:
+    both = node_view("a", *(model_status(name, max_rows=1) for name in "mx"))
+    fleet = Fleet(both, limits=AdmissionLimits(max_waiting=1))
+    fleet.lease(asking("0"))
+    queued(fleet.ask(asking("1")))
+    rejected(fleet.ask(asking("2")))
+    granted(fleet.ask(asking("3", model="x")))
+
+
+def test_who_leaves_the_queue_is_not_heard_of_again() -> None:
+    fleet = Fleet(*agents("a"))
+    lease = fleet.lease(asking("0", 5_000))
+    queued(fleet.ask(asking("1", 1_000)))
+    assert fleet.scheduler.on_left("1", fleet.moment) == []
+    assert fleet.scheduler.queued == 0
+    assert fleet.first(lease) == []
+    assert fleet.scheduler.wake_s() is None
+
+
+def test_a_deadline_that_passes_in_the_queue_ends_the_wait() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(asking("0", 5_000))
+    queued(fleet.ask(asking("1", 1_000, deadline_s=18.0)))
+    fleet.lease(asking("2", 0, path=PATH_COUNT_TOKENS))
+    fleet.now_s = 18.0
+    wakes_s = fleet.scheduler.wake_s()
+    assert wakes_s is not None
+    assert wakes_s <= 18.0
+    told = rejected(fleet.scheduler.on_time(fleet.moment))
+    assert (told.ticket_id, told.kind) == ("1", RejectKind.DEADLINE)
+
+
+def test_a_deadline_that_the_wait_passes_by_far_is_told_at_once() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(asking("0", 50_000))
+    told = rejected(fleet.ask(asking("1", 1_000, deadline_s=5.0)))
+    assert (told.kind, told.position) == (RejectKind.DEADLINE, 1)
+    assert told.wait_s > 50.0
+    fleet.now_s = 6.0
+    assert rejected(fleet.ask(asking("2", deadline_s=5.0))).kind is RejectKind.DEADLINE
+
+
+def test_who_waits_for_a_model_that_no_node_has_any_more_is_told() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(asking("0", 5_000))
+    queued(fleet.ask(asking("1", 1_000)))
+    fleet.views = (node_view("a", reachable=False),)
+    told = rejected(fleet.scheduler.on_fleet(fleet.moment))
+    assert (told.ticket_id, told.kind) == ("1", RejectKind.NO_NODE)
+
+
+def test_a_count_of_tokens_waits_for_nobody() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.lease(asking("0", 50_000))
+    queued(fleet.ask(asking("1", 1_000)))
+    granted(fleet.ask(asking("2", 1_000, path=PATH_COUNT_TOKENS)))
+
+
+def test_a_retry_waits_its_turn_like_others() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    first = fleet.lease(asking("1", 5_000, pinned_node_id="a"))
+    fleet.lease(asking("2", 5_000, pinned_node_id="b"))
+    retried = fleet.lease(asking("3", 0, path=PATH_COUNT_TOKENS))
+    granted(fleet.scheduler.on_failed(retried, fleet.moment, answered=True))
+    told = fleet.scheduler.on_failed(first, fleet.moment, answered=False)
+    assert granted(told).attempt == 2
+
+
+def test_a_decision_names_every_node_and_why_one_was_chosen() -> None:
+    fleet = Fleet(*agents("a"), node_view("b", reachable=False), node_view("c", model_status("x")))
+    (action,) = fleet.ask(asking("1", 1_000))
+    assert isinstance(action, Grant)
+    assert [terms.node_id for terms in action.decision.nodes] == ["a", "b", "c"]
+    assert action.decision.nodes[1].excluded == "It cannot be reached."
+    assert action.decision.nodes[2].excluded == "It does not have the model."
+    assert action.decision.reason == "a is the only node that can take it."
+    assert action.decision.chosen is action.decision.nodes[0]
+
+
+def test_a_reason_names_the_term_that_made_the_difference() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    fleet.prefixes.hold("a", chain(7, 1), 9_000)
+    explained = fleet.scheduler.explain(asking("1", 10_000, of=7), fleet.moment)
+    assert explained.node_id == "a"
+    assert "most of the difference for its uncached tokens" in explained.reason

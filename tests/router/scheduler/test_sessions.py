@@ -1,0 +1,79 @@
+"""The table of sessions."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.scheduler.sessions import MAX_SESSIONS, NEW_PACE, TTL_S, Session, Sessions
+from router.types import Hints
+from tests.router.scheduler.fleet import asking
+
+
+def session(key: str, head: int = 1, node_id: str = "a", used_s: float = 0.0) -> Session:
+    return Session(key, node_id, head, 400, 100, 0.0, NEW_PACE, used_s)
+
+
+def test_a_hint_goes_before_a_chain_and_a_chain_before_a_parent() -> None:
+    sessions = Sessions()
+    asked = asking("1", 300, of=7, hints=Hints("own", parent="parent"))
+    assert asked.chain is not None
+    assert sessions.find(asked, 0.0) is None
+    sessions.bind(session("parent", head=1))
+    assert sessions.find(asked, 0.0) == session("parent", head=1)
+    sessions.bind(session("#x", head=asked.chain.hashes[1]))
+    found = sessions.find(asked, 0.0)
+    assert found is not None and found.key == "#x"
+    sessions.bind(session("own", head=2))
+    found = sessions.find(asked, 0.0)
+    assert found is not None and found.key == "own"
+
+
+def test_a_session_that_moves_tells_where_it_was() -> None:
+    sessions = Sessions()
+    assert sessions.bind(session("s")) is None
+    assert sessions.bind(session("s")) is None
+    assert sessions.bind(session("s", node_id="b")) == "a"
+
+
+def test_only_the_latest_chain_of_a_session_leads_to_it() -> None:
+    sessions = Sessions()
+    asked = asking("1", 200, of=7)
+    assert asked.chain is not None
+    sessions.bind(session("#s", head=asked.chain.head))
+    assert sessions.key(asked) == "#s"
+    sessions.bind(session("#s", head=99))
+    assert sessions.find(asked, 0.0) is None
+
+
+def test_a_request_without_chain_and_hint_is_a_session_of_its_own() -> None:
+    sessions = Sessions()
+    one, two = (asking(name, 100, of=7) for name in "ab")
+    assert sessions.key(one) == sessions.key(two)
+
+
+def test_quiet_sessions_are_forgotten() -> None:
+    sessions = Sessions()
+    sessions.bind(session("s"))
+    asked = asking("1", hints=Hints("s"))
+    assert sessions.find(asked, TTL_S - 1.0) is not None
+    assert sessions.find(asked, TTL_S) is None
+    sessions.bind(session("t", head=2, used_s=TTL_S))
+    assert len(sessions) == 1
+
+
+def test_the_table_is_bounded() -> None:
+    sessions = Sessions()
+    for number in range(MAX_SESSIONS + 10):
+        sessions.bind(session(f"{number}", head=number))
+    assert len(sessions) == MAX_SESSIONS
+
+
+def test_a_pace_follows_the_latest_turns() -> None:
+    pace = NEW_PACE.after_turn(1000.0)
+    assert (pace.tokens, pace.squared_tokens) == (1000.0, 1e6)
+    for _ in range(40):
+        pace = pace.after_gap(2.0).after_turn(100.0)
+    assert pace.turns_per_s == pytest.approx(0.5, rel=0.01)
+    demand = pace.demand(0.001)
+    assert demand.load == pytest.approx(0.05, rel=0.02)
+    assert demand.load_s == pytest.approx(0.005, rel=0.02)

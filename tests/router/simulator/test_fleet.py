@@ -1,0 +1,70 @@
+"""Fleets from TOML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from router.simulator.fleet import FleetError, NodeSpec, equal_fleet, read_fleet
+from router.simulator.table import POLICIES
+
+PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
+TWO_KINDS = """
+[[node]]
+name = "studio"
+prefill_tokens_per_s = 2000
+cache_tokens = 200000
+
+[[node]]
+count = 2
+snapshot_only = true
+disk_tokens = 400_000
+"""
+
+
+def test_each_node_of_a_fleet_file_has_a_spec_and_a_name_of_its_own() -> None:
+    specs = read_fleet(TWO_KINDS)
+    assert [spec.name for spec in specs] == ["studio", "mac-1", "mac-2"]
+    assert specs[0].prefill_tokens_per_s == 2000
+    assert specs[0].decode_tokens_per_s == 40
+    assert specs[2].snapshot_only
+    assert specs[2].disk_tokens == 400_000
+
+
+def test_equal_macs_have_the_default_figures() -> None:
+    specs = equal_fleet(3)
+    assert [spec.name for spec in specs] == ["mac-1", "mac-2", "mac-3"]
+    assert {spec.prefill_tokens_per_s for spec in specs} == {600.0}
+    assert {spec.cache_tokens for spec in specs} == {60_000}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[[node]", "not TOML"),
+        ("", "node"),
+        ("node = []", "length >= 1"),
+        ("[[node]]\nprefil = 3", "`prefil`"),
+        ("[[node]]\nprefill_tokens_per_s = 0", "`node[0].prefill_tokens_per_s`"),
+        ("[[node]]\n[[node]]\ncount = 'x'", "`node[1].count`"),
+    ],
+)
+def test_an_error_in_a_fleet_file_names_the_key(text: str, says: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        read_fleet(text)
+    assert says in str(caught.value)
+
+
+def test_every_key_of_a_fleet_file_and_every_policy_is_documented() -> None:
+    text = PAGE.read_text()
+    keys = [f"\n{name} = " for name in NodeSpec.__struct_fields__]
+    policies = [f"| `{name}` |" for name in POLICIES]
+    assert [each for each in keys + policies if each not in text] == []
+
+
+def test_the_documented_fleet_file_has_the_default_figures() -> None:
+    text = PAGE.read_text()
+    (example,) = re.findall(r"```toml\n(\[\[node\]\].*?)```", text, re.DOTALL)
+    assert read_fleet(example) == (NodeSpec(),)

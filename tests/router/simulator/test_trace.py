@@ -1,0 +1,74 @@
+"""Reading traces, and what is said of lines that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.simulator.trace import TraceError, read_trace
+from tests.router.simulator.building import line
+
+
+def test_mooncake_s_fields_are_read_and_the_block_s_size_inferred() -> None:
+    trace = read_trace([line(0, 1000, 5, [1, 2]), "", line(2000, 513, 6, [1, 3])])
+    assert trace.block_tokens == 512
+    assert not trace.has_sessions
+    assert [request.input_length for request in trace.requests] == [1000, 513]
+    assert trace.requests[1].hash_ids == [1, 3]
+
+
+def test_bytes_are_read_as_text_is() -> None:
+    assert read_trace([line(0, 10, 1, [1]).encode()], 64).requests[0].input_length == 10
+
+
+def test_a_size_that_is_no_power_of_two_is_inferred_where_none_fits() -> None:
+    assert read_trace([line(0, 300, 5, [1, 2, 3]), line(1, 201, 5, [1, 2, 4])]).block_tokens == 100
+
+
+def test_requests_come_in_the_order_of_their_time_and_sessions_together() -> None:
+    lines = [
+        line(5, 10, 1, [1], 7),
+        line(1, 10, 1, [2], 8),
+        line(9, 10, 1, [3], 8),
+        line(0, 10, 1, [4], 7),
+    ]
+    trace = read_trace(lines, 64)
+    assert [(each.session, each.timestamp) for each in trace.requests] == [
+        (7, 0),
+        (7, 5),
+        (8, 1),
+        (8, 9),
+    ]
+    assert trace.has_sessions
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ("{", "Line 2 is not JSON"),
+        ('{"timestamp": 0}', "Line 2: Object missing required field `input_length`"),
+        ('{"timestamp":0,"input_length":0,"output_length":1,"hash_ids":[]}', "`input_length`"),
+        ('{"timestamp":0,"input_length":9,"output_length":-1,"hash_ids":[]}', "`output_length`"),
+        ('{"timestamp":0,"input_length":9,"output_length":1,"hash_ids":[1,"x"]}', "`hash_ids[1]`"),
+        ('{"timestamp":-1,"input_length":9,"output_length":1,"hash_ids":[1]}', "`timestamp`"),
+        (
+            '{"timestamp":0,"input_length":65,"output_length":1,"hash_ids":[1]}',
+            "Line 2: `hash_ids` has 1 blocks, but `input_length` 65 has 2 of 64 tokens",
+        ),
+        (line(0, 10, 1, [1], 3), "Line 2: either all lines have a `session` or none has"),
+    ],
+)
+def test_an_error_names_line_and_field(bad: str, says: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        read_trace([line(0, 10, 1, [1]), bad], 64)
+    assert says in str(caught.value)
+    assert "Line 2" in str(caught.value)
+
+
+def test_a_trace_without_requests_is_refused() -> None:
+    with pytest.raises(TraceError, match="no requests"):
+        read_trace(["", "\n"])
+
+
+def test_blocks_of_no_one_size_are_refused() -> None:
+    with pytest.raises(TraceError, match="--block-tokens"):
+        read_trace([line(0, 1000, 5, [1]), line(1, 1000, 5, [1, 2, 3, 4])])
