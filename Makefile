@@ -16,7 +16,7 @@ ALONE := tests/acceptance tests/clients tests/mlx/test_worker.py tests/node/test
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
-.PHONY: run setup test soak conformance check fmt bench bench-peers clean
+.PHONY: run setup test soak conformance check fmt bench bench-peers bench-fleet clean
 
 run: $(DEMO_MODEL)
 ifdef ONCE
@@ -40,9 +40,10 @@ else
 	$(BIN)/pytest $(ALONE)
 endif
 
-# 1,000 kills of a process that spills, in some minutes.
+# 1,000 kills of a process that spills, in some minutes; 1,000,000 schedules, in about an hour.
 soak: .venv/.dev
-	MLX_FLEET_SOAK=1 $(BIN)/pytest tests/node/engine/cache/test_disk_kill.py $(ARGS)
+	MLX_FLEET_SOAK=1 $(BIN)/pytest tests/node/engine/cache/test_disk_kill.py \
+	  tests/router/scheduler/test_interleavings.py $(ARGS)
 
 # Parsers, templates and dialects against a corpus; `ARGS=--observed` adds other parsers' opinions.
 conformance: .venv/.dev
@@ -65,6 +66,10 @@ bench: .venv/.dev $(TEST_MODEL)
 bench-peers: .venv/.dev $(TEST_MODEL)
 	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
 	  $(BIN)/python -m tests.bench.peers $(ARGS)
+
+bench-fleet: .venv/.dev $(TEST_MODEL)
+	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
+	  $(BIN)/python -m tests.bench.fleet $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist *.egg-info

@@ -22,6 +22,8 @@ import router.errors
 import router.settings
 from node.engine.script import Script
 from router.api.v1 import RELAYED_PATHS
+from router.hints import READ
+from router.metrics import Metrics
 from tests.doc_tables import (
     DOCS,
     FIELD_TABLES,
@@ -140,12 +142,30 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
         "/admin/keys",
         "/admin/usage",
         "/admin/audit",
+        "/admin/explain",
+        "/admin/explain/{id}",
+        "/metrics",
         "/scripted",
     ],
 )
 def test_every_path_is_documented(path: str) -> None:
     text = page("api.md")
     assert f" {path}`" in text or f" {path}?" in text
+
+
+def test_every_metric_is_documented() -> None:
+    told = Metrics(str).text().decode()
+    names = re.findall(r"^# TYPE (\w+) ", told, re.MULTILINE)
+    assert len(names) > 5
+    text = page("api.md")
+    assert [name for name in names if f"| `{name}` |" not in text] == []
+
+
+@pytest.mark.parametrize("header", sorted(READ))
+def test_every_header_that_routes_a_request_is_documented(header: bytes) -> None:
+    text = page("api.md")
+    text = text[text.index("### Headers of a request") : text.index("### Headers of an answer")]
+    assert f"`{header.decode()}`" in text
 
 
 @pytest.mark.parametrize("name", PAGES)

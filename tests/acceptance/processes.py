@@ -16,6 +16,8 @@ from typing import Any
 
 import httpx
 
+from node.protocol.messages import PROTOCOL_VERSION
+
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 
@@ -95,7 +97,7 @@ class Agent:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.token}", "x-fleet-protocol": "1"}
+        return {"authorization": f"Bearer {self.token}", "x-fleet-protocol": str(PROTOCOL_VERSION)}
 
     def get(self, path: str) -> Any:
         answer = httpx.get(self.url + path, headers=self.headers, timeout=10)

@@ -1,14 +1,14 @@
 """`python -m tests.bench`: what ours costs, with bars. `docs/benchmarks.md` explains the rows."""
 
 import argparse
+import itertools
 import sys
 import time
 from collections.abc import Iterator
-from itertools import chain
 
 from rich.console import Console
 
-from tests.bench import caching, control, decoding, reuse, routing
+from tests.bench import caching, chain, control, decision, decoding, index, reuse, routing
 from tests.bench.figures import Figure, show, write
 from tests.bench.machine import Cores, conditions, load_average, share_out_cores
 from tests.bench.processes import BenchFailure
@@ -16,7 +16,7 @@ from tests.bench.shared import CACHE, SharedTools, find_tools
 
 LAST_ROUND_S = 420.0
 """After this time no row gets a second round, so that all is done in ten minutes."""
-PARTS = ("router", "cache", "engine", "control")
+PARTS = ("router", "cache", "engine", "control", "index", "chain", "decision")
 WIDTH = 140
 """Of the table in a file or a pipe."""
 
@@ -55,9 +55,17 @@ def rows(
     if part == "router":
         return routing.measure(tools, cores, quick=quick)
     if part == "cache":
-        return chain(caching.measure(cores, quick=quick), reuse.measure(tools, cores, quick=quick))
+        return itertools.chain(
+            caching.measure(cores, quick=quick), reuse.measure(tools, cores, quick=quick)
+        )
     if part == "control":
         return control.measure(cores, quick=quick)
+    if part == "index":
+        return index.measure(cores, quick=quick)
+    if part == "chain":
+        return chain.measure(quick=quick)
+    if part == "decision":
+        return decision.measure(quick=quick)
     return decoding.measure(tools, cores, quick=quick, deadline_s=deadline_s)
 
 

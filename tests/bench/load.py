@@ -70,6 +70,8 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._sent_s = 0.0
         self._first_s = 0.0
+        self.has_content = asyncio.Event()
+        """Set at the first content of a stream."""
         self._body_end = 0
         """Length of head and body; -1 where the body is chunked, 0 before the head is there."""
 
@@ -109,6 +111,7 @@ class Connection(asyncio.Protocol):
         if self._body_end == -1:
             if not self._first_s and FIRST_CONTENT in buffer:
                 self._first_s = time.perf_counter()
+                self.has_content.set()
             done = buffer.endswith(_LAST_CHUNK)
         else:
             done = 0 < self._body_end <= len(buffer)
@@ -149,6 +152,13 @@ class Client:
     def close(self) -> None:
         for connection in self._connections:
             connection.close()
+
+    async def begin(self, request: bytes) -> None:
+        """Sends the request on each connection; returns when each has had content."""
+        for connection in self._connections:
+            connection.send(request)
+        for connection in self._connections:
+            await connection.has_content.wait()
 
     async def closed_loop(
         self, requests: Sequence[bytes], *, count: int = 0, seconds: float = 0.0

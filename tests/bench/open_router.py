@@ -22,9 +22,8 @@ from router.app import AsgiApp, build_app, open_core
 from router.commands.serve import server_config
 from router.core import Core
 from router.credentials import NodeCredential
-from router.leaving import Receive
+from router.exchange import Receive, Send
 from router.node_client import KIND_OPENAI
-from router.relay import Send
 from router.settings import Settings
 
 

@@ -12,23 +12,21 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 from rich.console import Console
 
 from tests.bench import peer_phases, peer_report, processes, replay
-from tests.bench.machine import Cores, load_average
+from tests.bench.machine import Cores
+from tests.bench.parts import RUN_S, Parts, Result
 from tests.bench.peer_home import PeerHome, open_home
 from tests.bench.peer_servers import NO_GC, OURS, SERVERS, serving
 from tests.bench.shared import CACHE, SharedTools, find_tools, smollm2_folder
 
-RESULTS = CACHE / "peers"
-RUN_S = 570.0
 TINY_ROUNDS, REPLAY_ROUNDS = 3, 2
 _SETUP = (
     "system",
@@ -56,7 +54,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "replay-16": tuple(f"{server}.1" for server in SERVERS),
 }
-"""Items by part, in the order in which they are measured: rounds go through all servers."""
+"""Rounds go through all servers."""
+MEASURED = Parts(CACHE / "peers", PARTS)
 ITEM_S = {
     "setup": 200.0,
     "routers": 120.0,
@@ -66,8 +65,6 @@ ITEM_S = {
 }
 """An item is begun only where this much of the run is left."""
 REAL_ITEM_S = {"speed": 100.0, "long": 220.0, "sessions": 330.0}
-
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def main() -> int:
     given = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=170)
     if given.report:
-        peer_report.show(console, read_results())
+        peer_report.show(console, MEASURED.read())
         return 0
     tools, smollm2 = find_tools(), smollm2_folder()
     if tools is None:
@@ -100,79 +97,24 @@ def main() -> int:
     if smollm2 is None:
         print("Nothing measured: $MLX_FLEET_SMOLLM2 names no model folder.")
         return 0
-    part = given.part or next_part()
+    part = given.part or MEASURED.next()
     if part is None:
-        peer_report.show(console, read_results())
+        peer_report.show(console, MEASURED.read())
         return 0
-    forget(part, all_of_it=given.again, failures=given.retry)
+    MEASURED.forget(part, all_of_it=given.again, failures=given.retry)
     bench = Bench(tools, open_home(smollm2), smollm2, time.monotonic() + RUN_S)
-    run_part(bench, part)
+    measure = MEASURES[part]
+    MEASURED.run(
+        part,
+        lambda item: measure(bench, part, item),
+        lambda item: item_s(part, item),
+        bench.deadline_s,
+    )
     return 0
-
-
-def next_part() -> str | None:
-    """The first part that is not done."""
-    return next((part for part in PARTS if missing(part)), None)
-
-
-def missing(part: str) -> list[str]:
-    return [item for item in PARTS[part] if not result_file(part, item).exists()]
 
 
 def item_s(part: str, item: str) -> float:
     return ITEM_S[part] if part in ITEM_S else REAL_ITEM_S[item.partition(".")[2]]
-
-
-def result_file(part: str, item: str) -> Path:
-    return RESULTS / f"{part}.{item}.json"
-
-
-def forget(part: str, *, all_of_it: bool, failures: bool) -> None:
-    for item, result in read_results()[part].items():
-        if all_of_it or (failures and has_failed(result)):
-            result_file(part, item).unlink()
-
-
-def has_failed(result: Result) -> bool:
-    """Whether all of it or one phase could not be measured."""
-    return "failed" in result or any("failed" in line for line in result["lines"])
-
-
-def read_results() -> dict[str, dict[str, Result]]:
-    """Results by part and item, in the order of the parts."""
-    return {
-        part: {
-            item: json.loads(result_file(part, item).read_text())
-            for item in items
-            if result_file(part, item).exists()
-        }
-        for part, items in PARTS.items()
-    }
-
-
-def run_part(bench: Bench, part: str) -> None:
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    measure = MEASURES[part]
-    for item in missing(part):
-        if bench.left_s() < item_s(part, item):
-            break
-        began_s, load_before = time.monotonic(), load_average()
-        try:
-            result: Result = {"lines": measure(bench, part, item)}
-        except processes.BenchFailure as failure:
-            result = {"failed": str(failure)}
-        took_s = round(time.monotonic() - began_s, 1)
-        result |= {"date": time.strftime("%Y-%m-%d %H:%M"), "took_s": took_s, "load": load_before}
-        result_file(part, item).write_text(json.dumps(result, indent=1) + "\n")
-        print(f"{part}: {item}: {result.get('failed') or 'done'} ({took_s} s)", flush=True)
-    left = missing(part)
-    following = next_part()
-    if left:
-        print(f"{part}: {', '.join(left)} still to do; run it again to go on.")
-    elif following:
-        print(f"{part} is done; next is {following}.")
-    else:
-        print("All parts are done; --report prints the tables.")
 
 
 # --- one item of each part ---
@@ -189,13 +131,18 @@ def set_up(bench: Bench, _part: str, item: str) -> list[Result]:
 
 
 def route(bench: Bench, _part: str, item: str) -> list[Result]:
+    policy = "simple-shuffle" if item == "litellm" else "round_robin"
+    return routed(bench, item, ["--policy", policy])
+
+
+def routed(bench: Bench, item: str, options: Sequence[str]) -> list[Result]:
+    """One router, or none, under the shared bench_router.py. Raises `BenchFailure`."""
     if shutil.which("wrk") is None:
         raise processes.BenchFailure("wrk is not installed")
     bench.home.check(item, free=("direct", OURS))
     port, backends = processes.free_port(), two_free_ports()
     argv = [sys.executable, str(bench.tools.script("bench_router.py")), item]
-    argv += ["--port", str(port), "--bport", str(backends)]
-    argv += ["--policy", "simple-shuffle" if item == "litellm" else "round_robin"]
+    argv += ["--port", str(port), "--bport", str(backends), *options]
     if item == OURS:
         own = f"{shlex.quote(sys.executable)} -m tests.bench.open_router"
         argv += ["--custom", own + " --port {port} --backends {urls_csv}"]

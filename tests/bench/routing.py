@@ -1,5 +1,6 @@
 """What the router costs in front of two fake backends."""
 
+import asyncio
 import json
 import random
 import sys
@@ -21,6 +22,10 @@ from tests.bench.shared import CACHE, SharedTools
 
 MODEL = "fake"
 PACED_MODEL = "paced"
+SLOW_MODEL = "slow"
+OPEN_STREAMS = 1000
+OPEN_STREAMS_S = 60.0
+"""How long the first content of so many streams may take."""
 CONNECTIONS = 64
 STREAM_CHUNKS = 200
 RATE = 200.0
@@ -30,13 +35,15 @@ LARGE_BODIES = 64
 
 YARDSTICK_US = 29.0
 """CPU that a fake backend took for a request on the machine where the bars were set."""
-BAR_ADDED_MS = 0.5
+BAR_ADDED_MS = 0.6
 BAR_ADDED_TTFT_MS = 0.5
 BAR_ADDED_P99_MS = 5.0
 BAR_REQUEST_US = 250.0
+BAR_RELAY_ALONE_US = 90.0
 BAR_LARGE_REQUEST_US = 400.0
-BAR_PACED_CHUNK_US = 35.0
-BAR_BURST_CHUNK_US = 6.0
+BAR_PACED_CHUNK_US = 26.0
+BAR_BURST_CHUNK_US = 4.0
+BAR_STREAMS_MIB = 200.0 * 1e6 / 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,20 +113,32 @@ def measure(tools: SharedTools, cores: Cores, *, quick: bool) -> Iterator[Figure
             pace = "a chunk each 10 ms"
             yield cpu_per_chunk(bed, paced, PACED_MODEL, pace, BAR_PACED_CHUNK_US)
         yield Figure("router: memory after that", processes.rss_bytes(bed.router) / 2**20, "MiB")
+        with fake_backends(tools, cores, SLOW_MODEL, interval_ms=2000) as slow:
+            for port in slow.ports:
+                bed.add_backend(port)
+            yield uvloop.run(memory_of_streams(bed))
+    alone = [sys.executable, "-m", "tests.bench.relay_alone"]
+    with test_bed(tools, cores, Effort.of(quick=quick), alone) as bed:
+        uvloop.run(closed(bed.port, [bed.routed(small_body())], 8, seconds=1.0))
+        what = "router: CPU per request, relay alone"
+        yield cpu_per_request(bed, what, [small_body()], BAR_RELAY_ALONE_US)
 
 
 # --- what runs ---
 
 
 @contextmanager
-def test_bed(tools: SharedTools, cores: Cores, effort: Effort) -> Iterator[Bed]:
+def test_bed(
+    tools: SharedTools, cores: Cores, effort: Effort, entry: Sequence[str] = ()
+) -> Iterator[Bed]:
+    """A router, started by `router serve` or by another `entry`, and two backends."""
     with ExitStack() as stack:
         backends = stack.enter_context(fake_backends(tools, cores, MODEL, interval_ms=0))
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-router-")))
         port = processes.free_port()
         log = CACHE / "logs" / "router.log"
-        argv = [*processes.command("router"), "serve", "--port", str(port)]
-        environ = {"MLX_FLEET_HOME": str(home)}
+        argv = entry or (*processes.command("router"), "serve")
+        environ = {"MLX_FLEET_HOME": str(home), "MLX_FLEET_ROUTER_PORT": str(port)}
         router = stack.enter_context(processes.running(argv, cores, log, environ))
         url = f"http://127.0.0.1:{port}"
         processes.wait_until(processes.answers(url + "/health"), router, log)
@@ -154,9 +173,11 @@ def fake_backends(
 # --- bodies ---
 
 
-def chat_body(messages: list[dict[str, str]], *, stream: bool, max_tokens: int) -> bytes:
+def chat_body(
+    messages: list[dict[str, str]], *, stream: bool, max_tokens: int, model: str = MODEL
+) -> bytes:
     body = {
-        "model": MODEL,
+        "model": model,
         "stream": stream,
         "max_tokens": max_tokens,
         "temperature": 0,
@@ -341,3 +362,22 @@ def cpu_per_chunk(bed: Bed, backends: Backends, model: str, pace: str, bar: floa
         f"{backends_s / chunks * 1e6:.1f} us a chunk"
     )
     return Figure(f"router: CPU per chunk, {pace}", router_s / chunks * 1e6, "us", bar, note=note)
+
+
+async def memory_of_streams(bed: Bed) -> Figure:
+    """Memory of the router while many streams are open, each after its first content."""
+    messages = [{"role": "user", "content": "go on"}]
+    body = chat_body(messages, stream=True, max_tokens=1000, model=SLOW_MODEL)
+    before_bytes = processes.rss_bytes(bed.router)
+    client = await Client.open(bed.port, OPEN_STREAMS)
+    try:
+        async with asyncio.timeout(OPEN_STREAMS_S):
+            await client.begin(bed.routed(body))
+        held_bytes = processes.rss_bytes(bed.router)
+    except TimeoutError as error:
+        raise processes.BenchFailure(f"{OPEN_STREAMS} streams do not begin.") from error
+    finally:
+        client.close()
+    note = f"{before_bytes / 2**20:.0f} MiB before them"
+    what = f"router: memory with {OPEN_STREAMS} open streams"
+    return Figure(what, held_bytes / 2**20, "MiB", BAR_STREAMS_MIB, note=note)

@@ -15,10 +15,11 @@ import pytest
 from tests.bench.decoding import same_work
 from tests.bench.figures import Figure, percentile
 from tests.bench.load import Client, payload
+from tests.bench.parts import RUN_S, has_failed
 from tests.bench.peer_bars import Bar, judge, values
 from tests.bench.peer_phases import gaps
 from tests.bench.peer_report import cell
-from tests.bench.peers import ITEM_S, PARTS, RUN_S, has_failed, item_s
+from tests.bench.peers import ITEM_S, PARTS, item_s
 from tests.bench.processes import PROJECT, BenchFailure
 from tests.bench.replay import Ids, Prompt, common, cut, ideal_cached, in_turns, read_trace
 from tests.bench.sides import Run

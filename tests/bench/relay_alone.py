@@ -1,0 +1,80 @@
+"""The router without placement: `python -m tests.bench.relay_alone`, set up as `router serve` is by
+its environment.
+
+Everything is the router as `router serve` runs it, but requests go to the nodes in turn: no prompt
+is looked at, nothing is compared, queued or learned. What is left is what the relay alone costs.
+"""
+
+import asyncio
+import itertools
+import socket
+import threading
+from dataclasses import replace
+
+import uvloop
+
+from node.protocol.prefix import Chainer, Fields
+from router.app import open_core
+from router.commands.serve import (
+    Server,
+    bind,
+    read_settings,
+    spare_the_collector,
+    stopped_by_signals,
+)
+from router.prefix_index import PrefixIndex
+from router.scheduler.scheduler import Scheduler
+from router.settings import Settings
+from router.types import Action, Decision, Grant, Lease, Moment, Ticket
+
+
+class InTurn(Scheduler):
+    """The next node, whatever it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(PrefixIndex())
+        self._turns = itertools.count()
+
+    def on_request(self, ticket: Ticket, moment: Moment) -> list[Action]:
+        view = moment.fleet[next(self._turns) % len(moment.fleet)]
+        instance_id = view.status.instance_id if view.status else ""
+        lease = Lease(ticket.request_id, view.node_id, ticket.model, moment.now_s, 1, instance_id)
+        return [Grant(lease, Decision(ticket.request_id, ticket.model, moment.now_s, "", ()))]
+
+    def on_first_content(self, lease: Lease, moment: Moment) -> list[Action]:
+        return []
+
+    def on_done(
+        self, lease: Lease, moment: Moment, *, served: bool, failed: bool = False
+    ) -> list[Action]:
+        return []
+
+
+class NoChains(Chainer):
+    """Looks at no prompt."""
+
+    def chain(
+        self, fields: Fields, path: str, model: str, *, salt: str = "", head: int = 0
+    ) -> None:
+        return None
+
+
+async def serve(settings: Settings, listener: socket.socket, stop: threading.Event) -> None:
+    async with open_core(settings) as core:
+        core.dispatcher._placing._scheduler = InTurn()
+        spare_the_collector()
+        await Server(replace(core, chainer=NoChains()), stop).serve([listener])
+
+
+def main() -> None:
+    settings, stop = read_settings({}), threading.Event()
+    with (
+        bind(settings) as listener,
+        stopped_by_signals(stop),
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(serve(settings, listener, stop))
+
+
+if __name__ == "__main__":
+    main()
