@@ -15,6 +15,7 @@ from router.types import (
     Grant,
     Lease,
     Moment,
+    NodeView,
     Queued,
     Reject,
     RejectKind,
@@ -65,7 +66,9 @@ class Admission:
         if choice.index < 0:
             return [no_node(ticket, moment)]
         if not ask.prompt_bytes or (not self._queue and self._may_begin(ask, choice, moment)):
-            return [self._grant(ask, choice, moment)]
+            begins_s = choice.chosen.queue_s + work_s(choice.chosen)
+            hopeless = _hopeless(ticket, begins_s, now_s)
+            return [hopeless or self._grant(ask, choice, moment)]
         waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice), ticket.priority)
         self._queue.add(waiting, now_s)
         actions = self.look(moment)
@@ -80,23 +83,39 @@ class Admission:
         now_s = moment.now_s
         for book in self._books:
             book.settle(now_s)
-        models = self._queue.models()
-        free = {
-            view.node_id for view in moment.fleet if self._placement.is_free(view, models, now_s)
-        }
+        free = self._free(moment)
         grants: list[Grant] = []
         looked: list[Waiting] = []
         planned_s: dict[str, float] = {}
         self._look_s = now_s + LOOK_S
-        for waiting in islice(self._queue.in_order(), LOOK_TICKETS):
-            if not free:
-                break
+        # Those for whom nothing is free hold up nobody.
+        turn = (each for each in self._queue.in_order() if _has_free(each.ask, free))
+        for waiting in islice(turn, LOOK_TICKETS):
             looked.append(waiting)
             index = self._consider(waiting, moment, planned_s, grants)
-            if index >= 0 and not self._placement.is_free(moment.fleet[index], models, now_s):
-                free.discard(moment.fleet[index].node_id)
+            if index >= 0:
+                self._still_free(free, moment.fleet[index], now_s)
+                if not any(free.values()):
+                    break
         self._after_look(looked, grants, moment)
         return list(grants)
+
+    def _free(self, moment: Moment) -> dict[str, set[str]]:
+        """The nodes that would begin with a request now, by each model that is waited for."""
+        can_begin = self._placement.can_begin
+        return {
+            model: {
+                view.node_id
+                for view in moment.fleet
+                if view.reachable and can_begin(view, model, moment.now_s)
+            }
+            for model in self._queue.models()
+        }
+
+    def _still_free(self, free: dict[str, set[str]], view: NodeView, now_s: float) -> None:
+        for model, nodes in free.items():
+            if view.node_id in nodes and not self._placement.can_begin(view, model, now_s):
+                nodes.discard(view.node_id)
 
     def drop_unable(self, moment: Moment) -> list[Action]:
         """Rejects those whom no node can take any more."""
@@ -194,14 +213,16 @@ class Admission:
         """Tells a new ticket where it stands; rejects whom there is no room or time for."""
         ticket = waiting.ask.ticket
         position, wait_s = self._standing(waiting, choice)
-        left_s = ticket.deadline_s - moment.now_s
-        if wait_s > HOPELESS_FACTOR * left_s + HOPELESS_S:
-            reject = _reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s))
-            return [self._drop(waiting, replace(reject, position=position, wait_s=wait_s))]
+        if hopeless := _hopeless(ticket, wait_s, moment.now_s):
+            return [self._drop(waiting, replace(hopeless, position=position))]
         queued = Queued(ticket.request_id, position, wait_s)
         if not self._queue.is_over(ticket.model):
             return [queued]
-        last = self._queue.last_of_largest(ticket.model, ticket.caller.key_id) or waiting
+        last = (
+            self._queue.last_below(ticket.model, waiting.priority)
+            or self._queue.last_of_largest(ticket.model, ticket.caller.key_id)
+            or waiting
+        )
         reject = self._full(last, choice)
         return [reject] if last is waiting else [queued, reject]
 
@@ -219,18 +240,24 @@ class Admission:
 
     def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
         """Its position among the tickets of its model, and the estimated wait."""
-        ahead_s, position = 0.0, 1
+        ahead_s, position, model = 0.0, 1, waiting.ask.ticket.model
         for other in self._queue.in_order():
             if other is waiting:
                 break
-            ahead_s += other.work_s
-            position += other.ask.ticket.model == waiting.ask.ticket.model
-        queues_s = [each.queue_s for each in choice.terms if not each.excluded]
-        return position, min(queues_s) + ahead_s / len(queues_s)
+            if other.ask.ticket.model == model:
+                ahead_s += other.work_s
+                position += 1
+        able_nodes = sum(not each.excluded for each in choice.terms)
+        return position, choice.chosen.queue_s + ahead_s / able_nodes
 
     def _drop(self, waiting: Waiting, reject: Reject) -> Reject:
         self._queue.remove(waiting.ask.ticket.request_id)
         return reject
+
+
+def _has_free(ask: Ask, free: dict[str, set[str]]) -> bool:
+    nodes, pinned = free[ask.ticket.model], ask.ticket.pinned_node_id
+    return pinned in nodes if pinned else bool(nodes)
 
 
 def able(ask: Ask, moment: Moment) -> bool:
@@ -254,6 +281,13 @@ def no_node(ticket: Ticket, moment: Moment) -> Reject:
     known = any(ticket.model in view.model_names() for view in moment.fleet)
     kind = RejectKind.NO_NODE if known else RejectKind.UNKNOWN_MODEL
     return _reject(ticket, kind, explain.no_node(ticket.model, known=known))
+
+
+def _hopeless(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:
+    """That the ticket would begin so late that its deadline passes for certain."""
+    if wait_s <= HOPELESS_FACTOR * (ticket.deadline_s - now_s) + HOPELESS_S:
+        return None
+    return replace(_reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s)), wait_s=wait_s)
 
 
 def _late(ticket: Ticket) -> Reject:

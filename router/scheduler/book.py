@@ -178,6 +178,7 @@ class NodeBook:
         self.behind_s = 0.0
         self.positions.clear()
         self.warm.clear()
+        self.blames.clear()
         for opened in self.leases.values():
             opened.charged = (0, 0)
         self.version += 1
@@ -223,7 +224,7 @@ class Books:
     def blame(self, lease: Lease, now_s: float) -> None:
         """Its node failed it."""
         book = self._nodes.get(lease.node_id)
-        if book is not None:
+        if book is not None and book.instance_id in ("", lease.instance_id):
             book.blames.setdefault(lease.model, Blame()).add(now_s)
             book.version += 1
 

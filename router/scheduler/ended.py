@@ -1,14 +1,17 @@
 """What leases that have ended teach: speeds, and where sessions are warm."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from router.scheduler.book import Books, OpenLease
 from router.scheduler.rates import Rates
 from router.scheduler.sessions import Session, Sessions
-from router.types import Lease, Verdict
+from router.types import PATH_COUNT_TOKENS, Lease, Verdict
 
 MAX_UNJUDGED = 4096
 """Ended leases whose node's verdict is awaited."""
+AWAITED_S = 60.0
+"""A verdict that has not come by then does not come: the caller had left, or the node has died."""
 
 
 class Ended:
@@ -18,15 +21,22 @@ class Ended:
         self._rates = rates
         self._books = books
         self._sessions = sessions
-        self._unjudged: OrderedDict[Lease, OpenLease] = OrderedDict()
+        self._unjudged: OrderedDict[Lease, tuple[float, OpenLease]] = OrderedDict()
+        """Each with the time of its end, and without its request's body."""
 
-    def await_verdict(self, opened: OpenLease) -> None:
-        self._unjudged[opened.lease] = opened
-        if len(self._unjudged) > MAX_UNJUDGED:
+    def await_verdict(self, opened: OpenLease, now_s: float) -> None:
+        if opened.ticket.path == PATH_COUNT_TOKENS:
+            return
+        opened.ticket = replace(opened.ticket, body=b"")
+        self._unjudged[opened.lease] = now_s, opened
+        while True:
+            ended_s, _ = next(iter(self._unjudged.values()))
+            if len(self._unjudged) <= MAX_UNJUDGED and now_s - ended_s < AWAITED_S:
+                return
             self._unjudged.popitem(last=False)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        opened = self._unjudged.pop(verdict.lease, None)
+        _, opened = self._unjudged.pop(verdict.lease, (0.0, None))
         if verdict.failed:
             self._books.blame(verdict.lease, verdict.ended_s)
             return

@@ -133,10 +133,6 @@ class Placement:
             return False
         return status.cache is None or book.ahead_s(now_s) <= PIPELINE_S
 
-    def is_free(self, view: NodeView, models: Sequence[str], now_s: float) -> bool:
-        """Whether the node would begin with a request for any of the models."""
-        return view.reachable and any(self.can_begin(view, model, now_s) for model in models)
-
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node is expected to be little enough; infinite where only
         word of it can tell."""

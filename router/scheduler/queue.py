@@ -162,6 +162,21 @@ class FairQueue:
                     return waiting
         return None
 
+    def last_below(self, model: str, priority: Priority) -> Waiting | None:
+        """The last one of the model's in the worst class, if that is below this one."""
+        for own, lines in zip(reversed(Priority), reversed(self._lines), strict=True):
+            if own <= priority:
+                return None
+            found = [
+                waiting
+                for line in lines.values()
+                for waiting in line
+                if waiting.ask.ticket.model == model
+            ]
+            if found:
+                return max(found)
+        return None
+
     def late(self, now_s: float) -> list[Waiting]:
         """Moves up those whose time for it has come. Returns those whose deadline has passed."""
         late: dict[int, Waiting] = {}

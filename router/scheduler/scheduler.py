@@ -94,7 +94,7 @@ class Scheduler:
         elif served:
             self._ended.on_served(opened, moment.now_s)
         else:
-            self._ended.await_verdict(opened)
+            self._ended.await_verdict(opened, moment.now_s)
         return self._look(moment)
 
     def on_verdict(self, verdict: Verdict) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from router.scheduler.admission import LOOK_S, MAX_RETRY_AFTER_S, RETRY_AFTER_S
+from router.scheduler.admission import LOOK_S, LOOK_TICKETS, MAX_RETRY_AFTER_S, RETRY_AFTER_S
 from router.scheduler.queue import AdmissionLimits
 from router.types import (
     PATH_COUNT_TOKENS,
@@ -18,7 +18,16 @@ from router.types import (
     Ticket,
 )
 from tests.router.conftest import model_status, node_view
-from tests.router.scheduler.fleet import Fleet, agents, asking, chain, granted, queued, rejected
+from tests.router.scheduler.fleet import (
+    Fleet,
+    agents,
+    asking,
+    cached_model,
+    chain,
+    granted,
+    queued,
+    rejected,
+)
 
 
 def by(key: str, ticket: Ticket) -> Ticket:
@@ -279,3 +288,43 @@ def test_a_reason_names_the_term_that_made_the_difference() -> None:
     explained = fleet.scheduler.explain(asking("1", 10_000, of=7), fleet.moment)
     assert explained.node_id == "a"
     assert "most of the difference for its uncached tokens" in explained.reason
+
+
+def test_those_for_whom_nothing_is_free_hold_up_nobody() -> None:
+    fleet = Fleet(node_view("a", cached_model("x")), node_view("b", cached_model("m")))
+    fleet.lease(asking("big", 9_000, model="x"))
+    for number in range(LOOK_TICKETS + 6):
+        queued(fleet.ask(asking(f"x{number}", 100, model="x")))
+    assert granted(fleet.ask(asking("m", 1_000, model="m"))).node_id == "b"
+
+
+def test_those_that_are_pinned_to_a_busy_node_hold_up_nobody() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    fleet.lease(asking("big", 9_000, pinned_node_id="a"))
+    for number in range(LOOK_TICKETS + 6):
+        queued(fleet.ask(asking(f"p{number}", 100, pinned_node_id="a")))
+    assert granted(fleet.ask(asking("m", 1_000))).node_id == "b"
+
+
+def test_a_full_queue_gives_up_the_last_of_a_worse_class_first() -> None:
+    fleet = Fleet(*agents("a", max_rows=1), limits=AdmissionLimits(max_waiting=2))
+    fleet.lease(asking("0", 9_000))
+    for name in ("1", "2"):
+        queued(fleet.ask(asking(name, 1_000, priority=Priority.BATCH)))
+    told, gone = fleet.ask(asking("i", 1_000, priority=Priority.INTERACTIVE))
+    assert queued([told]).position == 1
+    assert (rejected([gone]).ticket_id, rejected([gone]).kind) == ("2", RejectKind.QUEUE_FULL)
+
+
+def test_the_wait_is_that_for_the_node_that_it_waits_for() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    fleet.lease(asking("1", 9_000, pinned_node_id="a"))
+    assert queued(fleet.ask(asking("2", 1_000, pinned_node_id="a"))).wait_s > 10.0
+
+
+def test_a_prompt_that_takes_much_longer_than_its_deadline_is_not_begun() -> None:
+    fleet = Fleet(*agents("a"))
+    reject = rejected(fleet.ask(asking("1", 20_000, deadline_s=1.0)))
+    assert reject.kind is RejectKind.DEADLINE
+    assert reject.wait_s > 10.0
+    assert fleet.scheduler.open_leases == 0
