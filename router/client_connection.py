@@ -20,6 +20,9 @@ from router.errors import BadRequest, RouterError
 from router.exchange import EXTENSION, Exchange, Message
 
 MAX_HEAD_BYTES = 64 * 1024
+_LINE_BYTES = 4
+"""Of a header line besides name and value."""
+_TOO_LONG = "The head of the request is too long."
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 log = logging.getLogger("mlx_fleet.router")
@@ -59,6 +62,9 @@ class ClientConnection(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._in_head = False
         self._head_bytes = 0
+        """Of a head that is not complete."""
+        self._field_bytes = 0
+        """Of address, header lines and trailers."""
 
     # --- for the server ---
 
@@ -141,11 +147,12 @@ class ClientConnection(asyncio.Protocol):
             if self._exchange is not None:  # answered as if it had asked for no other protocol
                 self._exchange.keep_alive = False
         except httptools.HttpParserError as error:
-            self._on_broken(f"This is not an HTTP request: {error}.")
+            is_long = self._field_bytes > MAX_HEAD_BYTES
+            self._on_broken(_TOO_LONG if is_long else f"This is not an HTTP request: {error}.")
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._on_broken("The head of the request is too long.")
+                self._on_broken(_TOO_LONG)
 
     def _on_broken(self, what: str) -> None:
         """What came is no request, or one before the answer to another, which goes on: after that
@@ -180,13 +187,22 @@ class ClientConnection(asyncio.Protocol):
         self._url = b""
         self._headers = []
         self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._field_bytes = 0
 
     def on_url(self, url: bytes) -> None:
+        self._count(len(url))
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        self._count(len(name) + len(value) + _LINE_BYTES)
+        # What comes behind the body is no header: it could pass by whoever looked at those.
+        if self._in_head:
+            self._headers.append((name.lower(), value))
+
+    def _count(self, nbytes: int) -> None:
+        self._field_bytes += nbytes
+        if self._field_bytes > MAX_HEAD_BYTES:
+            raise BadRequest(_TOO_LONG)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -196,7 +212,7 @@ class ClientConnection(asyncio.Protocol):
         if not parser.should_keep_alive():
             exchange.keep_alive = False
         for name, value in self._headers:
-            if name == b"expect" and value.lower() == b"100-continue":
+            if name == b"expect" and value.lower() == b"100-continue" and version == "1.1":
                 exchange.expects_continue = True
         raw_path, query = self._url, b""
         if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:

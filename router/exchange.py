@@ -118,6 +118,8 @@ class Exchange:
             lines.append(b"transfer-encoding: chunked\r\n")
         else:
             self.keep_alive = False
+        # Whether a caller that was not told to go on sends its body all the same, nobody can tell.
+        self.keep_alive &= self.body_complete or not self.expects_continue
         if not self.keep_alive:
             lines.append(b"connection: close\r\n")
         head = b"".join(lines)

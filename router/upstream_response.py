@@ -187,7 +187,9 @@ class Response:
             raise UpstreamBroken("The node sent more than it was asked for.")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.lower()] = value
+        # Trailers are no headers, and of no use here.
+        if not self.status:
+            self.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

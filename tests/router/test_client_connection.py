@@ -303,3 +303,52 @@ async def test_an_app_that_fails_never_ends_its_answer_well(
         assert answer.startswith(expected)
         assert not answer.endswith(b"0\r\n\r\n")
     assert "a fault" in caplog.text
+
+
+CHUNKED = b"POST /x HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def test_what_comes_behind_a_body_is_no_header() -> None:
+    names: list[bytes] = []
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        names.extend(name for name, _ in scope["headers"])
+        await echo(scope, receive, send)
+
+    async with serving(app) as server:
+        caller = await server.call()
+        caller.send(CHUNKED + b"1\r\na\r\n0\r\nauthorization: Bearer other\r\n\r\n")
+        assert b" a" in await caller.until(b"/x? a")
+        assert names == [b"host", b"transfer-encoding"]
+
+
+async def test_endless_lines_behind_a_body_end_the_connection() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(CHUNKED + b"0\r\n" + b"a: b\r\n" * 12_000)
+        assert b"HTTP/1.1 400" in await caller.rest()
+
+
+async def test_a_whole_head_that_is_too_long_is_refused() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(b"GET /x HTTP/1.1\r\n" + b"a: b\r\n" * 12_000 + b"\r\n")
+        assert b"The head of the request is too long" in await caller.rest()
+
+
+async def test_an_answer_before_the_body_that_a_caller_holds_back_ends_the_connection() -> None:
+    async def refuse(_scope: Message, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    async with serving(refuse) as server:
+        caller = await server.call()
+        caller.send(b"POST /x HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\n")
+        assert b"connection: close" in await caller.rest()
+
+
+async def test_an_old_client_is_not_told_to_continue() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(b"POST /x HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\na")
+        assert b"100 Continue" not in await caller.rest()
