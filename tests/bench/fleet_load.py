@@ -99,8 +99,11 @@ async def _ask_all(target: Target, sessions: Sequence[Session]) -> list[Answer]:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(_talk(client, target, session)) for session in sessions]
-        except* (aiohttp.ClientError, OSError, BenchFailure) as failed:
-            raise BenchFailure(f"A turn failed: {failed.exceptions[0]}") from None
+        except ExceptionGroup as failed:
+            first = failed.exceptions[0]
+            if not isinstance(first, aiohttp.ClientError | OSError | BenchFailure):
+                raise
+            raise BenchFailure(f"A turn failed: {first}") from None
     return [answer for task in tasks for answer in task.result()]
 
 
