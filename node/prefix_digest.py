@@ -45,7 +45,8 @@ class _Pending:
 
 class PrefixDigest:
     """The positions of one engine, which are closed under prefixes: those too from which nothing is
-    usable. Where a position was bound twice, the later prompt is right."""
+    usable. A position that was bound twice is where the later prompt is, and has the fewer tokens
+    of the two."""
 
     def __init__(self, *, snapshot_only: bool) -> None:
         """`snapshot_only`: the model goes on from stored snapshots only, not from any token."""
@@ -158,8 +159,10 @@ class PrefixDigest:
         count = bisect_right(pending.tokens, pending.stored_tokens, pending.bound)
         entry = pending.deepest
         for at in range(count - 1, pending.bound - 1, -1):
-            entry = self._holder(entry, pending.tokens[at])
-            self._put(pending.hashes[at], entry, pending.tokens[at])
+            hash_ = pending.hashes[at]
+            tokens = self._fewest(hash_, pending.tokens[at])
+            entry = self._holder(entry, tokens)
+            self._put(hash_, entry, tokens)
         pending.bound = count
 
     def _holder(self, entry: int, tokens: int) -> int:
@@ -169,6 +172,11 @@ class PrefixDigest:
             entry = node.parent
             node = self._nodes[entry]
         return entry
+
+    def _fewest(self, hash_: int, tokens: int) -> int:
+        """What a position is worth that is to be bound at so many tokens."""
+        holder = self._holders.get(hash_)
+        return tokens if holder is None else min(tokens, self._nodes[holder].positions[hash_])
 
     def _put(self, hash_: int, entry: int, tokens: int) -> None:
         holder = self._holders.get(hash_)

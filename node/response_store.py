@@ -41,9 +41,9 @@ CREATE TABLE responses (
     model TEXT NOT NULL,
     created_s INTEGER NOT NULL,
     previous_id TEXT,
-    chain_head INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    used INTEGER NOT NULL
+    used INTEGER NOT NULL,
+    chain_head INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX responses_used ON responses (used, bytes);
 -- Apart from the rest, which is written anew at each use.
@@ -56,6 +56,13 @@ CREATE TRIGGER texts_go AFTER DELETE ON responses BEGIN
     DELETE FROM texts WHERE id = old.id;
 END;
 PRAGMA user_version = {VERSION};
+"""
+_COLUMNS = "id, origin, model, created_s, previous_id, bytes, used, chain_head"
+_FROM_VERSION_1 = f"""
+BEGIN IMMEDIATE;
+ALTER TABLE responses ADD COLUMN chain_head INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version = {VERSION};
+COMMIT;
 """
 
 T = TypeVar("T")
@@ -89,12 +96,13 @@ class ResponseFile:
             logger.warning("Response %s is too large to be kept.", response.response_id)
             return
         facts = (response.response_id, origin, response.model, response.created_s)
-        row = (*facts, response.previous_id, _signed(chain_head), nbytes)
+        row = (*facts, response.previous_id, nbytes)
         texts = (response.response_id, body, items)
 
         def put(db: sqlite3.Connection) -> None:
             use = _next_use(db)
-            db.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, use))
+            whole = (*row, use, _signed(chain_head))
+            db.execute(f"INSERT INTO responses ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", whole)
             db.execute("INSERT INTO texts VALUES (?, ?, ?)", texts)
             self._evict(db)
 
@@ -227,6 +235,8 @@ class ResponseFile:
             is_new = not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
             if is_new:
                 db.executescript(_SCHEMA)
+            if db.execute("PRAGMA user_version").fetchone()[0] == 1:
+                db.executescript(_FROM_VERSION_1)
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 raise sqlite3.DatabaseError("it is of another version")
             db.execute("PRAGMA journal_mode = WAL")

@@ -9,9 +9,10 @@ from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, Shut
 from node.generate import GenerateRequest
 from node.link import RowRefused, RowStream
 from node.prefix_digest import PrefixDigest
+from node.prompt import Prompt
 from node.protocol.messages import FinishReason
 from node.protocol.prefix import Answer, Called, Chain, Said, answered
-from node.request import TextRequest
+from node.request import NO_ITEM, TextRequest
 from node.supervisor import EngineHandle
 from node.types import Delta, Part, PartKind
 
@@ -94,10 +95,22 @@ class Account:
     """Of the engine, where it awaits what the request stores."""
     reusable_tokens: int | None = None
     """Of the prompt; as in `GenerateRequest`."""
+    told: bool = False
+    """Whether its last delta has been taken."""
     left: bool = False
     """Whether nobody takes its deltas any more."""
     failure: NodeError | None = None
     """Why the agent has ended the request before it had a row: whoever brings it there looks."""
+
+
+def lasting_tokens(request: TextRequest, prompt: Prompt, tokens: Sequence[int]) -> int | None:
+    """How much of the prompt later ones begin with, as `reusable_tokens` of `GenerateRequest`;
+    `tokens` are those up to each position of its chain. A message that the next turn leaves out
+    ends it."""
+    if not any(each.source == NO_ITEM for each in request.messages or ()):
+        return prompt.reusable_tokens
+    lasting = tokens[-1] if tokens else 0
+    return lasting if prompt.reusable_tokens is None else min(lasting, prompt.reusable_tokens)
 
 
 def account_view(account: Account, now_s: float) -> dict[str, Any]:

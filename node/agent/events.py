@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
 
-from node.protocol.messages import Event, Finished
+from node.protocol.messages import Event, Finished, PrefixDelta
 
 KEPT_FINISHED = 10_000
 SUBSCRIBER_LIMIT = 20_000
 """Events that may wait for one subscriber before it is dropped."""
+SUBSCRIBER_BYTES = 64 << 20
+"""The same of the prefixes in them, which are all that is long."""
 
 
 class EventHub:
@@ -51,7 +53,8 @@ class EventHub:
     ) -> AsyncIterator[list[Event]]:
         """`first` and the kept records after number `after`; then, one in a turn of the loop, the
         events that `pieces` makes of how things are at the begin; then everything new since, all
-        that waits at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events wait."""
+        that waits at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events
+        wait, or `SUBSCRIBER_BYTES`."""
         subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
         if self._closed:
             subscriber.close()
@@ -72,11 +75,14 @@ class _Subscriber:
     def __init__(self, events: list[Event]) -> None:
         self.closed = False
         self._events = events
+        self._waiting_bytes = 0
         self._some = asyncio.Event()
         self._some.set()
 
     def on_event(self, event: Event) -> None:
-        if len(self._events) >= SUBSCRIBER_LIMIT:
+        if isinstance(event, PrefixDelta):
+            self._waiting_bytes += len(event.changed) + len(event.removed)
+        if len(self._events) >= SUBSCRIBER_LIMIT or self._waiting_bytes > SUBSCRIBER_BYTES:
             self._events.clear()
             self.close()
             return
@@ -91,6 +97,7 @@ class _Subscriber:
         """All events that wait, or none at the end."""
         await self._some.wait()
         events, self._events = self._events, []
+        self._waiting_bytes = 0
         if not self.closed:
             self._some.clear()
         return events

@@ -18,6 +18,7 @@ from node.agent.account import (
     Account,
     Job,
     account_view,
+    lasting_tokens,
     raise_unless_complete,
     refusal,
     shut_down,
@@ -66,6 +67,8 @@ class Requests:
         self._prefixes = prefixes
         self._repeated_calls = repeated_calls
         self._accounts: dict[str, Account] = {}
+        self._awaited: set[str] = set()
+        """Ids by which a digest knows a request, which may outlive its account."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
@@ -110,7 +113,7 @@ class Requests:
     ) -> Job:
         """The request under the id that the caller wished for, if it can be had."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
-        if request_id in self._accounts:
+        if request_id in self._accounts or request_id in self._awaited:
             request_id = unlike(request_id)
         origin, now_s, now_unix_s = origin[:ORIGIN_LIMIT], time.monotonic(), time.time()
         return Job(request, path, request_id, origin, now_s, now_unix_s, chain, salt)
@@ -186,6 +189,7 @@ class Requests:
                         raise_unless_complete(delta)
                         is_open = is_open and not delta.is_last
                         account.job.take(delta.parts)
+                    account.told = not is_open
                     yield deltas or row.progress or ()
             finally:
                 take_back(start)
@@ -227,7 +231,8 @@ class Requests:
         tokens = await positions_of(job.chain, prompt)
         account.digest = self._prefixes.digest(handle.entry.name)
         if account.digest is not None:
-            account.reusable_tokens = prompt.reusable_tokens
+            self._awaited.add(job.request_id)
+            account.reusable_tokens = lasting_tokens(job.request, prompt, tokens)
             account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
 
     def _leave(self, account: Account) -> None:
@@ -242,11 +247,13 @@ class Requests:
         digest, job, row = account.digest, account.job, account.row
         if digest is None:
             return
-        if row is not None and row.finish in (FinishReason.STOP, FinishReason.LENGTH):
+        is_whole = row is not None and row.finish in (FinishReason.STOP, FinishReason.LENGTH)
+        if is_whole and account.told:
             chain = job.answered()
             if chain is not None:
                 digest.on_answer(job.request_id, chain, account.reusable_tokens)
         digest.on_end(job.request_id)
+        self._awaited.discard(job.request_id)
         self._prefixes.changed(digest)
 
     # --- ends --------------------------------------------------------------------------------

@@ -56,15 +56,15 @@ class Row:
     """Tokens that were left to prefill when the row came, with what was cached then."""
     shares: "dict[Row, int]" = field(default_factory=dict)
     """Length of the prefix in common with rows that are being prefilled."""
+    salt: int = field(init=False)
+    """As the prefix cache has it."""
+
+    def __post_init__(self) -> None:
+        self.salt = salt_number(self.request.salt)
 
     @property
     def uid(self) -> str:
         return self.request.uid
-
-    @property
-    def salt(self) -> int:
-        """As the prefix cache has it."""
-        return salt_number(self.request.salt)
 
     @property
     def choices(self) -> "list[Row]":

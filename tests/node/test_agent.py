@@ -40,6 +40,7 @@ from node.protocol.messages import (
     FinishReason,
     ModelState,
     NodeStatus,
+    PrefixDelta,
     StatusEvent,
 )
 from node.settings import Settings
@@ -141,6 +142,19 @@ async def test_a_slow_subscriber_is_dropped_and_others_are_not(
     with pytest.raises(StopAsyncIteration):
         await anext(slow)
     assert hub.is_watched
+
+
+async def test_a_subscriber_that_lets_long_events_wait_is_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(events_module, "SUBSCRIBER_BYTES", 100)
+    hub = EventHub()
+    slow = hub.subscribe(STATUS, after=0)
+    await anext(slow)
+    for seq in range(3):
+        hub.publish(PrefixDelta("m", 1, seq, bytes(30), bytes(10)))
+    with pytest.raises(StopAsyncIteration):
+        await anext(slow)
 
 
 async def test_a_reconnect_to_another_instance_gets_everything_kept() -> None:

@@ -233,13 +233,22 @@ def test_two_requests_with_the_same_beginning_share_its_positions() -> None:
     assert len(digest) == 3
 
 
-def test_the_later_prompt_is_right_about_a_position_that_two_bind() -> None:
+def test_a_position_that_two_bind_lives_with_the_later_prompt() -> None:
     digest = PrefixDigest(snapshot_only=False)
     asked(digest, [10, 20], 21, "a")
     digest.on_events([stored(1, 0, 20, uid="a")])
     asked(digest, [10, 18], 21, "b")
     digest.on_events([stored(2, 0, 18, uid="b")])
     digest.on_events([evicted(1)])
+    assert told(digest) == {1: (10, Tier.MEMORY), 2: (18, Tier.MEMORY)}
+
+
+def test_a_position_that_was_worth_fewer_tokens_stays_so() -> None:
+    digest = PrefixDigest(snapshot_only=False)
+    asked(digest, [10, 18], 21, "a")
+    digest.on_events([stored(1, 0, 18, uid="a")])
+    asked(digest, [10, 20], 21, "b")
+    digest.on_events([stored(2, 0, 20, uid="b"), evicted(1)])
     assert told(digest) == {1: (10, Tier.MEMORY), 2: (18, Tier.MEMORY)}
 
 

@@ -239,6 +239,21 @@ def test_a_file_of_another_version_is_moved_aside(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_file_of_version_1_is_kept_without_heads_of_chains(tmp_path: Path) -> None:
+    store = limited(tmp_path)
+    store.put(response("a"), "", 7)
+    store.close()
+    with sqlite3.connect(store.path) as db:
+        db.execute("ALTER TABLE responses DROP COLUMN chain_head")
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    assert store.get("resp_a", "") == response("a")
+    assert store.chain_head("resp_a", "") == 0
+    store.put(response("b"), "", 8)
+    assert store.chain_head("resp_b", "") == 8
+    store.close()
+
+
 def test_a_disk_that_fails_is_told_and_the_file_stays(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store = limited(tmp_path / "file" / "folder")
