@@ -1,7 +1,6 @@
 """Who is granted now, who waits, and who is turned away."""
 
 from dataclasses import replace
-from itertools import islice
 from math import ceil, inf
 
 from router.scheduler import explain
@@ -24,8 +23,9 @@ from router.types import (
 
 RETRY_AFTER_S = 5
 MAX_RETRY_AFTER_S = 60
-LOOK_TICKETS = 64
-"""So many tickets of the queue, from its head, are considered for a node that has become free."""
+LOOK_TICKETS = 16
+"""So many tickets of a model, from the queue's head, are considered for a node that has become
+free."""
 LOOK_S = 1.0
 """The queue is looked at again at least so often, and no sooner than after `MIN_LOOK_S`."""
 MIN_LOOK_S = 0.002
@@ -44,6 +44,12 @@ class Admission:
         self._placement = placement
         self._queue = FairQueue(limits)
         self._look_s = inf
+        self._again_s = -inf
+        """When all are to be asked again though nothing has become free."""
+        self._unwanted: dict[str, set[str]] = {}
+        """What was free when the last look had ended, by model."""
+        self._planned_s: dict[str, float] = {}
+        """Prefill that waits here, by the node that is the best for it."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -70,35 +76,73 @@ class Admission:
             hopeless = _hopeless(ticket, begins_s, now_s)
             return [hopeless or self._grant(ask, choice, moment)]
         waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice), ticket.priority)
+        waiting.prices = self._placement.prices(choice.terms, moment)
         self._queue.add(waiting, now_s)
-        actions = self.look(moment)
+        actions = self.look(moment, waiting)
         if ticket.request_id not in self._queue:
             return actions
         return [*self._queued(waiting, choice, moment), *actions]
 
-    def look(self, moment: Moment) -> list[Action]:
-        """Grants what can begin now, in the queue's order."""
+    def look(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
+        """Grants what can begin now, in the queue's order.
+
+        Where nothing is free but what nobody wanted a moment ago, only the `new` ticket is asked.
+        """
         if not self._queue:
             return []
         now_s = moment.now_s
         for book in self._books:
             book.settle(now_s)
         free = self._free(moment)
+        if self._is_unwanted(free, now_s):
+            turn = [new] if new is not None and _has_free(new.ask, free) else []
+        else:
+            self._planned_s = {}
+            self._again_s = now_s + LOOK_S
+            turn = self._turn(free)
+        grants = self._ask_each(turn, free, moment)
+        self._unwanted = free
+        self._plan_look(moment)
+        return list(grants)
+
+    def _turn(self, free: dict[str, set[str]]) -> list[Waiting]:
+        """The first of each model. Those for whom nothing is free hold up nobody."""
+        left = dict.fromkeys((model for model, nodes in free.items() if nodes), LOOK_TICKETS)
+        turn: list[Waiting] = []
+        for waiting in self._queue.in_order() if left else ():
+            model = waiting.ask.ticket.model
+            if left.get(model) and _has_free(waiting.ask, free):
+                turn.append(waiting)
+                left[model] -= 1
+                if not any(left.values()):
+                    break
+        return turn
+
+    def _is_unwanted(self, free: dict[str, set[str]], now_s: float) -> bool:
+        """Whether those who wait have left all that is free to others."""
+        if not 0.0 < self._again_s - now_s <= LOOK_S:
+            return False
+        return all(nodes <= self._unwanted.get(model, set()) for model, nodes in free.items())
+
+    def _ask_each(
+        self, turn: list[Waiting], free: dict[str, set[str]], moment: Moment
+    ) -> list[Grant]:
+        """Grants to those of a turn who can begin, until nothing is free."""
         grants: list[Grant] = []
         looked: list[Waiting] = []
-        planned_s: dict[str, float] = {}
-        self._look_s = now_s + LOOK_S
-        # Those for whom nothing is free hold up nobody.
-        turn = (each for each in self._queue.in_order() if _has_free(each.ask, free))
-        for waiting in islice(turn, LOOK_TICKETS):
+        queues_s = self._placement.queues_s(moment, self._planned_s)
+        for waiting in turn:
             looked.append(waiting)
-            index = self._consider(waiting, moment, planned_s, grants)
+            index = self._consider(waiting, moment, queues_s, grants)
             if index >= 0:
-                self._still_free(free, moment.fleet[index], now_s)
+                self._still_free(free, moment.fleet[index], moment.now_s)
                 if not any(free.values()):
                     break
-        self._after_look(looked, grants, moment)
-        return list(grants)
+        for grant in grants:
+            self._queue.take(grant.lease.ticket_id)
+        for waiting in looked:
+            self._reorder(waiting)
+        return grants
 
     def _free(self, moment: Moment) -> dict[str, set[str]]:
         """The nodes that would begin with a request now, by each model that is waited for."""
@@ -142,36 +186,39 @@ class Admission:
         self,
         waiting: Waiting,
         moment: Moment,
-        planned_s: dict[str, float],
+        queues_s: list[float],
         grants: list[Grant],
     ) -> int:
         """Adds a grant if the ticket can begin on its best node. Else its work is planned there, so
         that those after it reckon with it, or it waits for a better time. The node's index, -1 for
         none."""
-        ask, model = waiting.ask, waiting.ask.ticket.model
-        index = self._placement.best_price(ask, waiting.prices, moment, planned_s)
-        if index < 0 or ask.ticket.deadline_s <= moment.now_s:
+        ask, model, now_s = waiting.ask, waiting.ask.ticket.model, moment.now_s
+        hold_s = self._placement.hold_s(len(self._queue))
+        index = self._placement.best_price(ask, waiting.prices, moment, queues_s, hold_s)
+        if index < 0 or ask.ticket.deadline_s <= now_s:
             return -1
-        if self._placement.can_begin(moment.fleet[index], model, moment.now_s):
-            choice = self._placement.decide(ask, moment, planned_s)
+        if self._placement.can_begin(moment.fleet[index], model, now_s):
+            choice = self._placement.decide(ask, moment, self._planned_s)
             index = choice.index
-            if index >= 0 and self._placement.can_begin(moment.fleet[index], model, moment.now_s):
+            if index >= 0 and self._placement.can_begin(moment.fleet[index], model, now_s):
                 grants.append(self._grant(ask, choice, moment))
+                queues_s[index] += work_s(choice.chosen)
                 return index
         if index >= 0:
-            node_id = moment.fleet[index].node_id
-            planned_s[node_id] = planned_s.get(node_id, 0.0) + waiting.prices[index].work_s
+            node_id, ahead_s = moment.fleet[index].node_id, waiting.prices[index].work_s
+            self._planned_s[node_id] = self._planned_s.get(node_id, 0.0) + ahead_s
+            queues_s[index] += ahead_s
         return index
 
-    def _after_look(self, looked: list[Waiting], grants: list[Grant], moment: Moment) -> None:
-        for grant in grants:
-            self._queue.take(grant.lease.ticket_id)
-        for waiting in looked:
-            work_s = min((p.work_s for p in waiting.prices if not p.excluded), default=0.0)
-            is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
-            if is_other and waiting.ask.ticket.request_id in self._queue:
-                self._queue.set_work(waiting, work_s)
-        soonest_s = moment.now_s + MIN_LOOK_S
+    def _reorder(self, waiting: Waiting) -> None:
+        """Its work may be another one than before."""
+        work_s = min((p.work_s for p in waiting.prices if not p.excluded), default=0.0)
+        is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
+        if is_other and waiting.ask.ticket.request_id in self._queue:
+            self._queue.set_work(waiting, work_s)
+
+    def _plan_look(self, moment: Moment) -> None:
+        self._look_s, soonest_s = self._again_s, moment.now_s + MIN_LOOK_S
         for view in moment.fleet:
             free_s = self._placement.free_s(view, moment.now_s)
             self._look_s = min(self._look_s, max(free_s, soonest_s))
@@ -190,14 +237,13 @@ class Admission:
             prompt_tokens=terms.prompt_tokens,
         )
         book = self._books.of(terms.node_id)
-        pace = ask.pace.after_turn(terms.prompt_tokens - terms.cached_tokens)
         opened = OpenLease(
             ticket,
             lease,
             ask.session,
             terms,
-            pace=pace,
-            demand=self._placement.demand(pace, terms, ticket.model),
+            pace=ask.pace,
+            demand=self._placement.demand(ask.pace, terms, ticket.model),
             rows=book.rows.get(ticket.model, 0),
             tried=ask.tried,
             work_s=work_s(terms),

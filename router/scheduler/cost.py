@@ -24,8 +24,9 @@ COMING_SHARE = 0.85
 """How much is reckoned with of a prefix that is still to be prefilled: its tokens are estimated."""
 PROMISED_SHARE = 0.5
 """How much of that is promised: a beginning may have fewer tokens for its bytes than the rest."""
-CROWD_SHARE, DELAY_SHARE = 0.7, 0.7
-"""How much the waits count that are only likely: of the session's next turns, and of others."""
+CROWD_SHARE, DELAY_SHARE = 1.5, 1.0
+"""How much the waits count that are only likely: of the session's turns to come, of which it has
+several, and of others."""
 _NO_WARM = WarmSessions()
 
 

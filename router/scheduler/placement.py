@@ -14,8 +14,10 @@ from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixe
 PIPELINE_S = 0.25
 """A node is sent more prefill while it has no more than this ahead of it, so that it does not run
 dry until its next word."""
-PRICE_S = 1.0
-"""So long the price of a waiting ticket holds, if nothing has happened to the node."""
+PRICE_S, PRICE_TICKETS = 1.0, 16
+"""So long the price of a waiting ticket holds while no more tickets than that wait, and the longer
+the more wait: on a node that could take it, if nothing has happened there, on a busy one whatever
+has happened. It is looked at anew before a ticket is granted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Price:
     node_id: str
     reachable: bool
     version: int
-    until_s: float
+    made_s: float
     excluded: bool
     base_s: float
     """All terms but the prefill ahead."""
@@ -63,13 +65,16 @@ class Placement:
             prompt_bytes = ticket.chain.sizes[-1] if ticket.chain else len(ticket.body)
         key = self._sessions.key(ticket)
         home = self._sessions.find(ticket, now_s)
-        pace = NEW_PACE
-        if home is not None and home.key == key:
-            pace = home.pace.after_gap(ticket.arrived_s - home.arrived_s)
         prompt_tokens = prompt_bytes * token_share
         if home is not None and 0 < home.prompt_bytes <= prompt_bytes and home.prompt_tokens:
             known_share = home.prompt_tokens / home.prompt_bytes
             prompt_tokens = home.prompt_tokens + (prompt_bytes - home.prompt_bytes) * known_share
+        pace = NEW_PACE
+        if home is not None and home.key == key:
+            pace = home.pace.after_gap(ticket.arrived_s - home.arrived_s)
+            if prompt_bytes > home.prompt_bytes:
+                added_share = 1.0 - home.prompt_bytes / prompt_bytes
+                pace = pace.after_turn(prompt_tokens * added_share)
         return Ask(
             ticket=ticket,
             session=key,
@@ -102,24 +107,37 @@ class Placement:
         best, tied = choose(totals_s, self._rank(able, moment, ask.ticket.model))
         return Choice(terms, able[best], tied)
 
+    def hold_s(self, waiting: int) -> float:
+        """How long prices hold while so many tickets wait."""
+        return PRICE_S * max(1.0, waiting / PRICE_TICKETS)
+
+    def prices(self, terms: Sequence[NodeTerms], moment: Moment) -> list[Price]:
+        """Of terms that nothing is planned ahead of."""
+        return list(map(self._price, terms, moment.fleet, repeat(moment.now_s)))
+
+    def queues_s(self, moment: Moment, planned_s: Mapping[str, float]) -> list[float]:
+        """Prefill ahead of each of the fleet's nodes, what waits here for it too."""
+        return [
+            self._books.of(view.node_id).ahead_s(moment.now_s) + planned_s.get(view.node_id, 0.0)
+            for view in moment.fleet
+        ]
+
     def best_price(
         self,
         ask: Ask,
         prices: list[Price],
         moment: Moment,
-        planned_s: Mapping[str, float],
+        queues_s: Sequence[float],
+        hold_s: float,
     ) -> int:
         """The index of the node for a waiting ticket, by its prices, which are renewed where they
         hold no longer; -1 where none can take it."""
-        self._renew(ask, prices, moment)
+        self._renew(ask, prices, moment, queues_s, hold_s)
         able, totals_s = [], []
-        for index, price in enumerate(prices):
-            if price.excluded:
-                continue
-            node_id = moment.fleet[index].node_id
-            queue_s = self._books.of(node_id).ahead_s(moment.now_s)
-            able.append(index)
-            totals_s.append(price.base_s + queue_s + planned_s.get(node_id, 0.0))
+        for index, (price, queue_s) in enumerate(zip(prices, queues_s, strict=True)):
+            if not price.excluded:
+                able.append(index)
+                totals_s.append(price.base_s + queue_s)
         if not able:
             return -1
         best, _ = choose(totals_s, self._rank(able, moment, ask.ticket.model))
@@ -142,19 +160,27 @@ class Placement:
             return now_s + ahead_s - PIPELINE_S
         return book.settles_s()
 
-    def _renew(self, ask: Ask, prices: list[Price], moment: Moment) -> None:
+    def _renew(
+        self,
+        ask: Ask,
+        prices: list[Price],
+        moment: Moment,
+        queues_s: Sequence[float],
+        hold_s: float,
+    ) -> None:
         fleet, now_s = moment.fleet, moment.now_s
         if len(prices) != len(fleet):
-            terms = self._pricing.all_terms(ask, fleet, now_s)
-            prices[:] = map(self._price, terms, fleet, repeat(now_s))
+            prices[:] = self.prices(self._pricing.all_terms(ask, fleet, now_s), moment)
             return
         stale = [
             index
-            for index, (price, view) in enumerate(zip(prices, fleet, strict=True))
-            if price.until_s < now_s
-            or price.node_id != view.node_id
+            for index, (price, view, queue_s) in enumerate(
+                zip(prices, fleet, queues_s, strict=True)
+            )
+            if price.node_id != view.node_id
             or price.reachable is not view.reachable
-            or price.version != self._books.of(view.node_id).version
+            or not 0.0 <= now_s - price.made_s < hold_s
+            or (queue_s <= PIPELINE_S and price.version != self._books.of(view.node_id).version)
         ]
         if stale:
             home = self._pricing.home_terms(ask, fleet, now_s)
@@ -170,7 +196,7 @@ class Placement:
             node_id=view.node_id,
             reachable=view.reachable,
             version=book.version,
-            until_s=now_s + PRICE_S,
+            made_s=now_s,
             excluded=bool(terms.excluded),
             base_s=terms.total_s - book.ahead_s(now_s),
             work_s=work_s(terms),

@@ -10,8 +10,8 @@ MAX_SESSIONS = 20_000
 TTL_S = 3600.0
 """A session that was quiet for so long is forgotten."""
 
-
-FIRST_TURNS_PER_S = 0.1
+FIRST_TURNS_PER_S, FIRST_TOKENS = 0.1, 500.0
+"""What a session's turns are taken for before there were any."""
 MIN_GAP_S = 0.5
 GAP_WEIGHT, TOKENS_WEIGHT = 0.4, 0.3
 """Of the latest turn in a session's means; of the first ones, more."""
@@ -19,12 +19,16 @@ GAP_WEIGHT, TOKENS_WEIGHT = 0.4, 0.3
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a session has turns, and how much of each has to be prefilled."""
+    """How often a session has turns, and how much of each has to be prefilled where it is warm.
+
+    What a turn costs where it is not warm says nothing of those to come: a first prompt of a minute
+    may have turns of a second after it.
+    """
 
     turns_per_s: float = FIRST_TURNS_PER_S
-    tokens: float = 0.0
-    """Prefilled in a turn."""
-    squared_tokens: float = 0.0
+    tokens: float = FIRST_TOKENS
+    """That a turn adds to its prompt."""
+    squared_tokens: float = FIRST_TOKENS**2
     turns: int = 0
 
     def after_gap(self, gap_s: float) -> "Pace":
@@ -33,8 +37,8 @@ class Pace:
         return replace(self, turns_per_s=1.0 / mean_s)
 
     def after_turn(self, tokens: float) -> "Pace":
-        """A turn is prefilled."""
-        weight = max(TOKENS_WEIGHT, 1.0 / (self.turns + 1))
+        """A turn has added so many."""
+        weight = max(TOKENS_WEIGHT, 1.0 / (self.turns + 2))
         return replace(
             self,
             tokens=self.tokens + weight * (tokens - self.tokens),

@@ -92,22 +92,26 @@ class WarmSessions:
             live = _comes_back(now_s - own.used_s)
             load -= live * own.demand.load
             load_s -= live * own.demand.load_s
-        return max(0.0, load_s) / 2.0 / max(MIN_IDLE_SHARE, 1.0 - max(0.0, load))
+        return max(0.0, load_s) / 2.0 / _idle_share(load)
 
     def delay_s(self, work_s: float, besides: str, now_s: float) -> float:
         """What the others are likely to wait for a prefill of that length: each that has its next
-        turn meanwhile waits for what is left of it."""
+        turn meanwhile waits for what is left of it, and passes its delay on to those that come
+        before the node is idle again."""
         faded = _comes_back(now_s - self._at_s)
         live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
+        load = self._live_load * faded
         own = self._sessions.get(besides)
         if own is not None:
             own_live = _comes_back(now_s - own.used_s)
             live -= own_live
             turns_per_s -= own_live * own.demand.turns_per_s
+            load -= own_live * own.demand.load
         if live < _NOTHING or turns_per_s < _NOTHING:
             return 0.0
         mean_gap_s = live / turns_per_s
-        return live * (work_s - mean_gap_s * (1.0 - exp(-work_s / mean_gap_s)))
+        direct_s = live * (work_s - mean_gap_s * (1.0 - exp(-work_s / mean_gap_s)))
+        return direct_s / _idle_share(load)
 
     def loss_s(
         self, tokens: float, besides: str, now_s: float, price: Callable[[float, float], float]
@@ -141,6 +145,10 @@ class WarmSessions:
         self._live_load *= faded
         self._live_load_s *= faded
         self._at_s = now_s
+
+
+def _idle_share(load: float) -> float:
+    return max(MIN_IDLE_SHARE, 1.0 - max(0.0, load))
 
 
 def _comes_back(idle_s: float) -> float:

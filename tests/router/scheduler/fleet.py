@@ -37,12 +37,15 @@ class Prefixes:
     def __init__(self) -> None:
         self.held: dict[tuple[str, int], Coverage] = {}
         """By node and the first hash of a chain."""
+        self.asked = 0
+        """How often."""
 
     def hold(self, node_id: str, chain: Chain, tokens: int, memory_tokens: int = -1) -> None:
         memory = tokens if memory_tokens < 0 else memory_tokens
         self.held[node_id, chain.hashes[0]] = Coverage(tokens // 100, tokens, memory)
 
     def coverage(self, node_id: str, chain: Chain) -> Coverage:
+        self.asked += 1
         return self.held.get((node_id, chain.hashes[0]), NOT_COVERED)
 
 

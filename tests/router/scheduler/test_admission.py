@@ -11,6 +11,7 @@ from router.types import (
     Action,
     Caller,
     Grant,
+    Hints,
     Priority,
     Queued,
     Reject,
@@ -19,6 +20,7 @@ from router.types import (
 )
 from tests.router.conftest import model_status, node_view
 from tests.router.scheduler.fleet import (
+    TOKEN_S,
     Fleet,
     agents,
     asking,
@@ -328,3 +330,30 @@ def test_a_prompt_that_takes_much_longer_than_its_deadline_is_not_begun() -> Non
     assert reject.kind is RejectKind.DEADLINE
     assert reject.wait_s > 10.0
     assert fleet.scheduler.open_leases == 0
+
+
+def test_a_long_queue_is_not_priced_at_each_event() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    lease, _ = (fleet.lease(asking(name, 5_000)) for name in "12")
+    for number in range(4 * LOOK_TICKETS):
+        queued(fleet.ask(asking(f"waits {number}", 5_000)))
+    asked = fleet.prefixes.asked
+    assert fleet.scheduler.on_time(fleet.moment) == []
+    assert fleet.prefixes.asked == asked
+    assert len(fleet.first(lease)) == 1
+    assert fleet.prefixes.asked - asked <= 2 * (LOOK_TICKETS + 1)
+
+
+def test_what_nobody_wanted_is_offered_to_who_comes_and_asked_about_no_more() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    warm = asking("1", 20_000, hints=Hints("s"))
+    assert fleet.serve(warm, prefill_s=20_000 * TOKEN_S).node_id == "a"
+    assert warm.chain is not None
+    fleet.prefixes.hold("a", warm.chain, 20_000)
+    busy = fleet.lease(asking("2", 1_000, pinned_node_id="a"))
+    queued(fleet.ask(replace(warm, request_id="3")))
+    asked = fleet.prefixes.asked
+    assert fleet.scheduler.on_time(fleet.moment) == []
+    assert fleet.prefixes.asked == asked
+    assert fleet.lease(asking("4", 1_000)).node_id == "b"
+    assert names(fleet.first(busy)) == ["3"]

@@ -167,9 +167,18 @@ def test_a_session_is_bound_only_once_it_was_served() -> None:
     assert fleet.term(asking("2", 500, of=7, hints=Hints("s")), other, "switch_s") == 0.0
 
 
+def test_a_cold_first_prompt_is_no_measure_of_a_session_s_turns() -> None:
+    fleet = Fleet(*agents("a"))
+    fleet.serve(asking("1", 10_000, hints=Hints("s")), prefill_s=10_000 * TOKEN_S)
+    assert 0.0 < fleet.term(asking("2", 100), "a", "crowd_s") < 1.0
+
+
 def test_sessions_spread_over_equal_nodes() -> None:
     fleet = Fleet(*agents("a", "b", "c", "d"))
-    homes = [fleet.serve(asking(f"{n}", 3_000, hints=Hints(f"s{n}"))).node_id for n in range(8)]
+    homes = [
+        fleet.serve(asking(f"{n}", 3_000, hints=Hints(f"s{n}")), prefill_s=3_000 * TOKEN_S).node_id
+        for n in range(8)
+    ]
     assert sorted(homes) == sorted("abcdabcd")
 
 

@@ -64,6 +64,13 @@ def test_others_wait_for_what_is_left_of_a_prefill_when_their_turn_comes() -> No
     assert warm.delay_s(1000.0, "a", 0.0) == 0.0
 
 
+def test_a_busy_node_passes_a_delay_on() -> None:
+    idle, busy = WarmSessions(), WarmSessions()
+    idle.touch("a", 1.0, Demand(turns_per_s=0.1), 0.0)
+    busy.touch("a", 1.0, Demand(turns_per_s=0.1, load=0.5), 0.0)
+    assert busy.delay_s(1.0, "", 0.0) == pytest.approx(2.0 * idle.delay_s(1.0, "", 0.0))
+
+
 STEPS = st.lists(
     st.tuples(st.integers(0, 4), st.integers(1, 1000), st.floats(0.0, 50.0)), max_size=30
 )
