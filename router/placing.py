@@ -16,6 +16,7 @@ from router.errors import (
     UnknownModel,
 )
 from router.fleet import Fleet
+from router.ledger import OUTCOME_CANCELLED
 from router.metrics import Metrics
 from router.scheduler.scheduler import Scheduler
 from router.types import (
@@ -174,6 +175,7 @@ class Placing:
         elif answer.done() and not answer.cancelled():
             granted = answer.result()
             if isinstance(granted, Grant):
+                self._decisions.ended(ticket_id, OUTCOME_CANCELLED)
                 self.on_done(granted.lease, served=False)
 
     def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action:
@@ -205,6 +207,10 @@ class Placing:
     def _wake(self, action: Grant | Reject) -> None:
         waiting = self._waiting.pop(_ticket_id(action), None)
         if waiting is None or waiting.answer.done():
+            if isinstance(action, Grant):
+                # Its caller has left, and its task has not run since to say so.
+                self._decisions.ended(action.lease.ticket_id, OUTCOME_CANCELLED)
+                self.on_done(action.lease, served=False)
             return
         if isinstance(action, Reject) and not action.position:
             told = waiting.told

@@ -19,6 +19,7 @@ from router.ledger import (
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
 )
+from router.node_client import MAX_ANSWER_BYTES
 from router.types import Lease, Ticket
 from router.upstream_response import Response
 
@@ -132,15 +133,15 @@ class Relay:
         try:
             final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
             if response.status in RETRY_STATUSES and not final:
-                body = await response.read_all()
+                body = await response.read_all(MAX_ANSWER_BYTES)
                 raise _Answered(response.status, response.headers, body)
             if response.status in REFUSAL_STATUSES:
-                await response.read_all()
+                await response.read_all(MAX_ANSWER_BYTES)
                 raise self._dispatcher.refused(lease, response.status)
             if response.status == 200 and self.ticket.stream:
                 await self._pass_stream(lease, response)
             else:
-                body = await response.read_all()
+                body = await response.read_all(MAX_ANSWER_BYTES)
                 self._pass_whole(lease, response.status, response.headers, body)
             finished = True
             return _outcome_of(response.status)

@@ -18,13 +18,14 @@ FAILED_LOAD_S = 600.0
 BLAME_WAIT_S = 600.0
 SWITCH_S, SWITCH_SHARE = 2.0, 0.2
 """A session leaves the node where it is warm for one that is better by the larger of both."""
-TIE_S, TIE_SHARE = 0.1, 0.02
-"""Nodes whose costs differ by no more than the larger of both are equally good."""
+TIE_S, TIE_SHARE, TIE_TOKENS = 0.5, 0.02, 256
+"""Nodes whose costs differ by no more than the larger of both are equally good, unless one has so
+much less of the prompt: a prefix is worth keeping together where prefill is fast, too."""
 COMING_SHARE = 0.85
 """How much is reckoned with of a prefix that is still to be prefilled: its tokens are estimated."""
 PROMISED_SHARE = 0.5
 """How much of that is promised: a beginning may have fewer tokens for its bytes than the rest."""
-CROWD_SHARE, DELAY_SHARE = 1.5, 1.0
+CROWD_SHARE, DELAY_SHARE = 1.5, 0.7
 """How much the waits count that are only likely: of the session's turns to come, of which it has
 several, and of others."""
 _NO_WARM = WarmSessions()
@@ -47,12 +48,19 @@ class Ask:
     attempt: int = 1
 
 
-def choose(totals_s: Sequence[float], rank: Callable[[int], tuple[float, int]]) -> tuple[int, bool]:
+def choose(
+    totals_s: Sequence[float], cached: Sequence[int], rank: Callable[[int], tuple[float, int]]
+) -> tuple[int, bool]:
     """The index of the least cost, of equally good ones that of the least rank; and whether there
     were some."""
     least_s = min(totals_s)
     limit_s = least_s + max(TIE_S, TIE_SHARE * least_s)
-    good = [index for index, total_s in enumerate(totals_s) if total_s <= limit_s]
+    least_cached = cached[totals_s.index(least_s)] - TIE_TOKENS
+    good = [
+        index
+        for index, total_s in enumerate(totals_s)
+        if total_s <= limit_s and cached[index] >= least_cached
+    ]
     return (good[0], False) if len(good) == 1 else (min(good, key=rank), True)
 
 

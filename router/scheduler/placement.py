@@ -46,6 +46,7 @@ class Price:
     base_s: float
     """All terms but the prefill ahead."""
     work_s: float
+    cached_tokens: int
 
 
 class Placement:
@@ -104,7 +105,8 @@ class Placement:
         if not able:
             return Choice(terms)
         totals_s = [terms[index].total_s for index in able]
-        best, tied = choose(totals_s, self._rank(able, moment, ask.ticket.model))
+        cached = [terms[index].cached_tokens for index in able]
+        best, tied = choose(totals_s, cached, self._rank(able, moment, ask.ticket.model))
         return Choice(terms, able[best], tied)
 
     def hold_s(self, waiting: int) -> float:
@@ -140,7 +142,8 @@ class Placement:
                 totals_s.append(price.base_s + queue_s)
         if not able:
             return -1
-        best, _ = choose(totals_s, self._rank(able, moment, ask.ticket.model))
+        cached = [prices[index].cached_tokens for index in able]
+        best, _ = choose(totals_s, cached, self._rank(able, moment, ask.ticket.model))
         return able[best]
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
@@ -200,6 +203,7 @@ class Placement:
             excluded=bool(terms.excluded),
             base_s=terms.total_s - book.ahead_s(now_s),
             work_s=work_s(terms),
+            cached_tokens=terms.cached_tokens,
         )
 
     def _rank(

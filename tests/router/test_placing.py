@@ -92,6 +92,18 @@ async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world
     assert world.placing.open_leases == 0
 
 
+async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: World) -> None:
+    first = await world.lease(await world.place("1"))
+    second = await world.place("2")
+    second.cancel()
+    # Its task has not run since, so that the scheduler does not know.
+    world.placing.on_done(first, served=True)
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert world.placing.open_leases == 0
+    assert (await world.lease(await world.place("3"))).ticket_id == "3"
+
+
 async def test_a_node_that_comes_takes_who_waits(world: World) -> None:
     await world.place("1")
     second = await world.place("2")
