@@ -43,7 +43,7 @@ KIND_AGENT = "agent"
 KIND_OPENAI = "openai"
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Of a follow-up: a stored response holds its input, too."""
+"""Of an answer that is read whole; a stored response holds its input, too."""
 _EVENT_BYTES = 512 * 1024
 """A longer line of an event stream is no event."""
 

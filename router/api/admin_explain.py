@@ -31,8 +31,11 @@ async def explain(admin: AdminGiven, asked: AskDecision) -> DecisionRow:
     if asked.path not in RELAYED_PATHS:
         paths = ", ".join(sorted(RELAYED_PATHS))
         raise BadRequest(f"path: a request goes to one of {paths}.", param="path")
-    headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.items()]
-    body = msgspec.json.encode(asked.body)
+    try:
+        headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.items()]
+        body = msgspec.json.encode(asked.body)
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"The request holds half of a character: {error.reason}.") from error
     core = admin.core
     tickets, now_s = Tickets(core), time.monotonic()
     try:

@@ -214,7 +214,8 @@ class _Planner:
                 if length >= earlier.input_length + earlier.output_length:
                     followers[before] = index
                     del waiting[number]
-            full = self._requests[index].input_length // self._block_tokens
+            # A prompt without ids is one block of its own, however long.
+            full = min(self._requests[index].input_length // self._block_tokens, len(numbers))
             if full:
                 waiting[numbers[full - 1]] = index
         return followers

@@ -78,6 +78,8 @@ async def test_a_dry_run_shows_every_node_and_sends_nothing(
         ({"body": BODY, "path": "/v1/embeddings"}, "invalid_value", "/v1/chat/completions"),
         ({"body": [BODY]}, "invalid_value", "body"),
         ({"body": BODY, "headers": {"x-fleet-priority": "now"}}, "invalid_value", "priority"),
+        ({"body": {**BODY, "user": "\ud800"}}, "invalid_value", "character"),
+        ({"body": BODY, "headers": {"x": "\ud800"}}, "invalid_value", "character"),
     ],
 )
 async def test_a_dry_run_that_cannot_be_is_refused_with_what_to_do(

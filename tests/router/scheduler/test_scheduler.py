@@ -10,7 +10,7 @@ import pytest
 from node.protocol.messages import ModelState
 from router.scheduler.admission import RETRY_AFTER_S
 from router.scheduler.book import FIRST_BLAME_S, MAX_BLAME_S
-from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S
+from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S, TIE_S, TIE_TOKENS
 from router.scheduler.rates import LOAD_BYTES_PER_S, LOAD_FIXED_S
 from router.scheduler.scheduler import MAX_ATTEMPTS
 from router.types import (
@@ -180,6 +180,22 @@ def test_sessions_spread_over_equal_nodes() -> None:
         for n in range(8)
     ]
     assert sorted(homes) == sorted("abcdabcd")
+
+
+def test_a_prefix_is_kept_together_where_prefill_is_fast_too() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    for number in range(10):
+        for name in "ab":
+            seen = asking(f"{name}{number}", 1_000, pinned_node_id=name)
+            fleet.serve(seen, prefill_s=0.01)
+    asked = asking("1", 2_000)
+    assert asked.chain is not None
+    fleet.prefixes.hold("b", asked.chain, 1_000)
+    assert fleet.term(asked, "a", "prefill_s") < TIE_S
+    assert fleet.chosen(asked) == "b"
+    few = TIE_TOKENS // 2
+    fleet.prefixes.hold("b", asked.chain, few)
+    assert fleet.chosen(asked) == "a"
 
 
 def test_a_pinned_request_goes_to_its_node_however_busy_that_is() -> None:

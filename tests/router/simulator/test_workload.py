@@ -48,6 +48,13 @@ def test_an_answer_that_no_prompt_goes_on_with_is_kept_by_itself() -> None:
     assert only.stored_ends[-1] == 370
 
 
+def test_a_prompt_without_ids_is_one_block_of_its_own() -> None:
+    made = workload(read_trace([line(0, 400, 0, []), line(9, 400, 0, [])], 100))
+    first, second = (script.calls[0] for script in made.scripts)
+    assert (len(first.path), first.ends[-1]) == (1, 400)
+    assert first.path != second.path
+
+
 def test_clones_share_the_first_two_blocks_only() -> None:
     trace = read_trace([line(0, 400, 0, [1, 2, 3, 4], 1)], 100)
     made = workload(trace, clones=3)
