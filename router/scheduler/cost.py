@@ -18,7 +18,7 @@ FAILED_LOAD_S = 600.0
 BLAME_WAIT_S = 600.0
 SWITCH_S, SWITCH_SHARE = 2.0, 0.2
 """A session leaves the node where it is warm for one that is better by the larger of both."""
-TIE_S, TIE_SHARE, TIE_TOKENS = 0.5, 0.02, 256
+TIE_S, TIE_SHARE, TIE_TOKENS = 0.7, 0.02, 512
 """Nodes whose costs differ by no more than the larger of both are equally good, unless one has so
 much less of the prompt: a prefix is worth keeping together where prefill is fast, too."""
 COMING_SHARE = 0.85

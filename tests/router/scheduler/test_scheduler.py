@@ -186,7 +186,7 @@ def test_a_prefix_is_kept_together_where_prefill_is_fast_too() -> None:
     fleet = Fleet(*agents("a", "b"))
     for number in range(10):
         for name in "ab":
-            seen = asking(f"{name}{number}", 1_000, pinned_node_id=name)
+            seen = asking(f"{name}{number}", 1_000, hints=Hints(name), pinned_node_id=name)
             fleet.serve(seen, prefill_s=0.01)
     asked = asking("1", 2_000)
     assert asked.chain is not None
