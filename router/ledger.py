@@ -18,6 +18,7 @@ log = logging.getLogger("mlx_fleet.requests")
 
 OUTCOME_SERVED = "served"
 OUTCOME_CANCELLED = "cancelled"
+OUTCOME_LATE = "deadline_exceeded"
 OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
 REASON_UNREPORTED = "unreported"
@@ -35,6 +36,18 @@ class _Entry:
     outcome: str = ""
     accounts: Finished | None = None
     """What the node told before the relay had ended."""
+    earlier: int = 0
+    """Attempts at the same node before this one, whose accounts may still come."""
+
+    def is_of_earlier(self, instance_id: str, finished: Finished) -> bool:
+        """Whether the accounts are of an earlier attempt. The connection of each one broke, so that
+        the node tells it as cancelled, if it ever got it."""
+        if instance_id != self.instance_id:
+            return True
+        if not self.earlier or finished.reason is not FinishReason.CANCELLED:
+            return False
+        self.earlier -= 1
+        return True
 
 
 class Ledger:
@@ -65,8 +78,12 @@ class Ledger:
     ) -> None:
         """The request has been sent to the lease's node."""
         key = (lease.node_id, ticket.request_id)
-        self._ended.pop(key, None)  # a retry on the same node
-        self._open[key] = _Entry(ticket, lease, instance_id, node_name, reported)
+        entry = _Entry(ticket, lease, instance_id, node_name, reported)
+        earlier = self._open.get(key)
+        if earlier is not None:  # a retry on the same node
+            self._ended.pop(key, None)
+            entry.earlier = earlier.earlier + 1 if earlier.instance_id == instance_id else 0
+        self._open[key] = entry
 
     def ended(self, lease: Lease, now_s: float, outcome: str) -> None:
         """The relay of the request is over, as `outcome` says; its accounts may still come."""
@@ -89,9 +106,11 @@ class Ledger:
         if not finished.origin.startswith(self._origin_prefix):
             return
         key = (node_id, finished.request_id)
+        entry = self._open.get(key)
+        if entry is not None and entry.is_of_earlier(instance_id, finished):
+            return  # the one row of the request on this node is to be that of its last attempt
         key_id = finished.origin[len(self._origin_prefix) :]
         self._rows.append(reported_row(node_id, instance_id, key_id, finished))
-        entry = self._open.get(key)
         if entry is None:
             return
         if self._log_requests:
@@ -106,7 +125,7 @@ class Ledger:
     def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
         """Passes the node's word on where the relay saw nothing wrong; a failure it saw is
         known."""
-        if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED):
+        if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED, OUTCOME_LATE):
             return
         failed = accounts.reason is FinishReason.ERROR
         whole = accounts.reason in (FinishReason.STOP, FinishReason.LENGTH)

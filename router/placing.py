@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -175,14 +176,15 @@ class Placing:
         elif answer.done() and not answer.cancelled():
             granted = answer.result()
             if isinstance(granted, Grant):
-                self._decisions.ended(ticket_id, OUTCOME_CANCELLED)
-                self.on_done(granted.lease, served=False)
+                self._perform(self._give_back(granted.lease))
 
     def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action:
         """Tells those who wait. Returns the last word on the ticket `of`, which does not wait
         yet."""
         own: Action = _NOTHING
-        for action in actions:
+        due = deque(actions)
+        while due:
+            action = due.popleft()
             is_own = of is not None and _ticket_id(action) == of.request_id
             ticket = of if is_own else self._ticket(action)
             if ticket is not None:
@@ -190,7 +192,7 @@ class Placing:
             if is_own:
                 own = action
             elif not isinstance(action, Queued):
-                self._wake(action)
+                due.extend(self._wake(action))
         self._arm()
         return own
 
@@ -204,18 +206,22 @@ class Placing:
         elif isinstance(action, Reject):
             self._decisions.rejected(ticket, action)
 
-    def _wake(self, action: Grant | Reject) -> None:
+    def _wake(self, action: Grant | Reject) -> list[Action]:
+        """Tells the ticket's task; the actions that follow where that takes no grant any more."""
         waiting = self._waiting.pop(_ticket_id(action), None)
         if waiting is None or waiting.answer.done():
-            if isinstance(action, Grant):
-                # Its caller has left, and its task has not run since to say so.
-                self._decisions.ended(action.lease.ticket_id, OUTCOME_CANCELLED)
-                self.on_done(action.lease, served=False)
-            return
+            # Its caller has left, and its task has not run since to say so.
+            return self._give_back(action.lease) if isinstance(action, Grant) else []
         if isinstance(action, Reject) and not action.position:
             told = waiting.told
             action = replace(action, position=told.position, wait_s=told.wait_s)
         waiting.answer.set_result(action)
+        return []
+
+    def _give_back(self, lease: Lease) -> list[Action]:
+        """A lease that nobody is there to take."""
+        self._decisions.ended(lease.ticket_id, OUTCOME_CANCELLED)
+        return self._scheduler.on_done(lease, self._moment(), served=False)
 
     def _arm(self) -> None:
         """One timer, for the time that the scheduler names."""

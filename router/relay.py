@@ -6,15 +6,25 @@ stream itself and fills it with comments.
 """
 
 import asyncio
+import math
+import time
+from collections.abc import Awaitable
 
 from node.protocol.ids import client_id
 from router import sse
 from router.dialects import dialect_of, id_headers
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher
-from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.errors import (
+    DeadlineExceeded,
+    NodeFailed,
+    NodeRefused,
+    RouterError,
+    WrongNodeToken,
+)
 from router.exchange import Exchange
 from router.ledger import (
     OUTCOME_CANCELLED,
+    OUTCOME_LATE,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
@@ -72,6 +82,8 @@ class Relay:
         self._last_events = b""
         """What was sent last of a stream."""
         self._timer: asyncio.TimerHandle | None = None
+        self._limit: asyncio.Timeout | None = None
+        """The ticket's deadline, while an attempt must keep it."""
 
     @property
     def request_id(self) -> str:
@@ -103,8 +115,11 @@ class Relay:
                 lease = self.lease = held
                 self._fill_later()
                 try:
-                    outcome = await self._attempt(lease)
+                    outcome = await self._attempt_in_time(lease)
                     return
+                except DeadlineExceeded:
+                    outcome = OUTCOME_LATE
+                    raise
                 except RouterError as failure:
                     outcome = OUTCOME_NODE_FAILED
                     if self.content_sent:
@@ -121,6 +136,24 @@ class Relay:
         finally:
             if held is not None:
                 self._dispatcher.done(self.ticket, held, outcome)
+
+    def _attempt_in_time(self, lease: Lease) -> Awaitable[str]:
+        """As `_attempt`, and raises `DeadlineExceeded` where the answer has not begun by then."""
+        if math.isinf(self.ticket.deadline_s):
+            return self._attempt(lease)
+        return self._attempt_until(self.ticket.deadline_s, lease)
+
+    async def _attempt_until(self, deadline_s: float, lease: Lease) -> str:
+        try:
+            async with asyncio.timeout(deadline_s - time.monotonic()) as self._limit:
+                return await self._attempt(lease)
+        except TimeoutError:
+            name = self._dispatcher.node_name(lease)
+            raise DeadlineExceeded(
+                f"The node {name} had not begun to answer at the deadline in `x-fleet-deadline-s`."
+            ) from None
+        finally:
+            self._limit = None
 
     async def _attempt(self, lease: Lease) -> str:
         """One node's whole answer passed on; how it ended.
@@ -185,6 +218,7 @@ class Relay:
                 self._send_head(lease, response.status, response.headers)
             self.content_sent = sse.has_event(events)
             if self.content_sent:
+                self._lift_deadline()
                 self._dispatcher.on_first_content(self.ticket, lease)
                 if self._head_node != lease.node_id:
                     name = self._dispatcher.node_name(lease)
@@ -197,6 +231,7 @@ class Relay:
         self, lease: Lease, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
         self._end_filler()
+        self._lift_deadline()
         self.content_sent = True
         if self._head_sent:
             name = self._dispatcher.node_name(lease)
@@ -205,6 +240,11 @@ class Relay:
             return
         self._send_head(lease, status, headers, length=len(body))
         self._exchange.end(body)
+
+    def _lift_deadline(self) -> None:
+        """The answer begins."""
+        if self._limit is not None:
+            self._limit.reschedule(None)
 
     def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
         self._pass_whole(lease, failure.status, failure.headers, failure.answer)

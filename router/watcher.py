@@ -136,19 +136,37 @@ class Watcher:
         while True:
             started_s = time.monotonic()
             try:
-                await loop(watched)
-                self._lost(watched, "The node closed its event stream.")
-            except RouterError as error:
-                self._lost(watched, error.message)
-            except _PrefixGap:
-                log.info("node %s: a change of its prefixes is missing", watched.record.name)
+                self._over(watched, await self._end_of(watched, loop))
+            except Exception:
+                # Whoever listens to the fleet may fail; the node is watched all the same.
+                log.exception("a fault of the router, at the loss of node %s", watched.record.name)
             finally:
                 watched.first_word.set()
-            self._prefixes.forget_node(watched.record.id)
             if time.monotonic() - started_s > MAX_BACKOFF_S:
                 backoff_s = FIRST_BACKOFF_S
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
+
+    async def _end_of(
+        self, watched: _Watched, loop: Callable[[_Watched], Awaitable[None]]
+    ) -> str | None:
+        """Follows the node until that ends; why it is lost, None where it is not."""
+        try:
+            await loop(watched)
+        except RouterError as error:
+            return error.message
+        except _PrefixGap:
+            log.info("node %s: a change of its prefixes is missing", watched.record.name)
+            return None
+        except Exception:
+            log.exception("a fault of the router, at a word of node %s", watched.record.name)
+            return "The router failed at what the node told; the router's log says how."
+        return "The node closed its event stream."
+
+    def _over(self, watched: _Watched, reason: str | None) -> None:
+        self._prefixes.forget_node(watched.record.id)
+        if reason is not None:
+            self._lost(watched, reason)
 
     def _lost(self, watched: _Watched, reason: str) -> None:
         if self._reachable(watched):

@@ -71,6 +71,8 @@ def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: boo
         ("served", FinishReason.CANCELLED, None),
         ("cancelled", FinishReason.CANCELLED, None),
         ("cancelled", FinishReason.ERROR, True),
+        ("deadline_exceeded", FinishReason.CANCELLED, None),
+        ("deadline_exceeded", FinishReason.ERROR, True),
         ("node_failed", FinishReason.ERROR, None),
         ("refused", FinishReason.ERROR, None),
     ],
@@ -141,6 +143,57 @@ def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
     ledger.expire(50.0 + UNREPORTED_AFTER_S)
     (row,) = ledger.take_rows()
     assert (row.request_id, row.reason) == ("again", "served")
+
+
+CANCELLED = msgspec.structs.replace(FINISHED, seq=6, reason=FinishReason.CANCELLED)
+
+
+def retried(instance_id: str = "i1") -> tuple[Ledger, list[Verdict]]:
+    """A request whose node broke the connection and was then asked again."""
+    ledger = ledger_with("r")
+    told: list[Verdict] = []
+    ledger.on_verdict = lambda verdict, _ticket: told.append(verdict)
+    ledger.ended(lease(), 5.0, "node_failed")
+    ledger.opened(ticket(), lease(attempt=2), "mini", instance_id, reported=True)
+    return ledger, told
+
+
+@pytest.mark.parametrize("first_came", [True, False])
+@pytest.mark.parametrize("report_first", [True, False])
+def test_the_accounts_of_a_broken_attempt_are_not_those_of_its_retry(
+    report_first: bool, first_came: bool
+) -> None:
+    ledger, told = retried()
+    if first_came:
+        ledger.on_finished("n", "i1", CANCELLED)
+    if report_first:
+        ledger.on_finished("n", "i1", FINISHED)
+    ledger.ended(lease(attempt=2), 10.0, "served")
+    if not report_first:
+        ledger.on_finished("n", "i1", FINISHED)
+    assert told == [Verdict(lease(attempt=2), 10.0, failed=False, accounts=FINISHED)]
+    assert [row.seq for row in ledger.take_rows()] == [7]
+    assert ledger.open_requests == 0
+
+
+def test_a_retry_that_its_caller_leaves_is_accounted_for_by_its_own_word() -> None:
+    ledger, told = retried()
+    ledger.on_finished("n", "i1", CANCELLED)
+    ledger.ended(lease(attempt=2), 10.0, "cancelled")
+    ledger.on_finished("n", "i1", msgspec.structs.replace(CANCELLED, seq=8))
+    assert told == []
+    assert [row.seq for row in ledger.take_rows()] == [8]
+    assert ledger.open_requests == 0
+
+
+def test_an_agent_that_has_started_anew_tells_nothing_of_the_attempt_before() -> None:
+    ledger, _ = retried(instance_id="i2")
+    ledger.on_finished("n", "i1", FINISHED)
+    assert ledger.take_rows() == []
+    ledger.ended(lease(attempt=2), 10.0, "cancelled")
+    ledger.on_finished("n", "i2", CANCELLED)
+    assert [(row.instance_id, row.seq) for row in ledger.take_rows()] == [("i2", 6)]
+    assert ledger.open_requests == 0
 
 
 def test_a_foreign_server_s_request_is_written_at_its_end() -> None:

@@ -104,6 +104,30 @@ async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: Worl
     assert (await world.lease(await world.place("3"))).ticket_id == "3"
 
 
+async def test_callers_that_leave_all_at_once_are_forgotten_however_many() -> None:
+    world = World(max_waiting=512)
+    first = await world.lease(await world.place("1"))
+    others = [await world.place(str(number)) for number in range(2, 402)]
+    for each in others:
+        each.cancel()
+    world.placing.on_done(first, served=True)
+    assert world.placing.open_leases == 0
+    assert world.placing.queue_lengths() == []
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+async def test_what_a_caller_that_has_just_left_gives_back_serves_who_asks_next(
+    world: World,
+) -> None:
+    first = await world.lease(await world.place("1"))
+    second = await world.place("2")
+    second.cancel()
+    again = world.placing.place_again(ticket("1"), first, answered=False)
+    lease = await asyncio.wait_for(again, WAIT_S)
+    assert (lease.ticket_id, lease.attempt) == ("1", 2)
+    assert world.placing.open_leases == 1
+
+
 async def test_a_node_that_comes_takes_who_waits(world: World) -> None:
     await world.place("1")
     second = await world.place("2")

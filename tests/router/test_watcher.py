@@ -236,6 +236,27 @@ async def test_a_wait_for_the_first_word_ends_with_the_watch(
     await asyncio.wait_for(waiting, WAIT_S)
 
 
+async def test_a_fault_of_who_listens_is_logged_and_the_node_watched_on(
+    world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults = ["at its first word", "at its loss"]
+
+    def fail() -> None:
+        view = world.fleet.node("id-a")
+        if faults and view is not None and view.error != "The node has not answered yet.":
+            raise RuntimeError(faults.pop(0))
+
+    world.fleet.listen(fail)
+    node = await start_node(silent)
+    await world.watch(node)
+    view = await world.until(lambda view: not view.reachable)
+    assert "log" in str(view.error)
+    await world.until(lambda view: view.reachable)
+    assert len(node.requests) == 2
+    logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert logged == ["at its first word", "at its loss"]
+
+
 # --- prefixes ---
 
 UP = StatusEvent(node_status())
