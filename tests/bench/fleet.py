@@ -5,20 +5,18 @@ done, item by item, until the time is up; started again it goes on where it stop
 prints what there is.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
-
-from rich.console import Console
+from pathlib import Path
 
 from tests.bench import fleet_live, fleet_report, fleet_table, peers
 from tests.bench.fleet_live import ALONE
 from tests.bench.fleet_routers import OURS, PEERS
-from tests.bench.parts import RUN_S, Parts, Result
+from tests.bench.parts import RUN_S, Command, Parts, Result
 from tests.bench.peer_home import open_home
 from tests.bench.peers import Bench
-from tests.bench.shared import CACHE, find_tools, smollm2_folder
+from tests.bench.shared import CACHE, SharedTools
 
 ROUNDS = 3
 TRACES = "data/traces"
@@ -39,7 +37,7 @@ MEASURED = Parts(
 )
 ITEM_S = {
     "setup": 120.0,
-    "table": 300.0,
+    "table": 120.0,
     "fake-sessions": 60.0,
     "sessions-tiny": 180.0,
     "sessions-smollm2": 300.0,
@@ -56,34 +54,11 @@ MEASURES: dict[str, Callable[[Bench, str], list[Result]]] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.fleet", description=__doc__)
-    parts = tuple(MEASURED.items)
-    parser.add_argument("--part", choices=parts, help="this part, not the next one")
-    parser.add_argument("--again", action="store_true", help="forget the part's results first")
-    parser.add_argument("--retry", action="store_true", help="forget the part's failures first")
-    parser.add_argument("--report", action="store_true", help="print the tables and do nothing")
-    given = parser.parse_args()
-    console = Console() if sys.stdout.isatty() else Console(width=170)
-    if given.report:
-        fleet_report.show(console, MEASURED.read())
-        return 0
-    tools, smollm2 = find_tools(), smollm2_folder()
-    if tools is None:
-        return 0
-    if smollm2 is None:
-        print("Nothing measured: $MLX_FLEET_SMOLLM2 names no model folder.")
-        return 0
-    part = given.part or MEASURED.next()
-    if part is None:
-        fleet_report.show(console, MEASURED.read())
-        return 0
-    MEASURED.forget(part, all_of_it=given.again, failures=given.retry)
+def run(tools: SharedTools, smollm2: Path, part: str) -> None:
     bench = Bench(tools, open_home(smollm2), smollm2, time.monotonic() + RUN_S)
     measure = MEASURES[part]
     MEASURED.run(part, lambda item: measure(bench, item), lambda _: ITEM_S[part], bench.deadline_s)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(Command("tests.bench.fleet", __doc__, MEASURED, fleet_report.show, run).main())

@@ -1,14 +1,19 @@
 """A benchmark that takes longer than one run: parts of items, a file for each item's result."""
 
+import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from tests.bench.machine import load_average
 from tests.bench.processes import BenchFailure
+from tests.bench.shared import SharedTools, find_tools, smollm2_folder
 
 RUN_S = 570.0
 """Of one run: less than ten minutes."""
@@ -84,6 +89,50 @@ class Parts:
             print(f"{part} is done; next is {following}.")
         else:
             print("All parts are done; --report prints the tables.")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`python -m` such a benchmark."""
+
+    module: str
+    description: str | None
+    measured: Parts
+    show: Callable[[Console, dict[str, dict[str, Result]]], None]
+    """Prints the tables of the results."""
+    run: Callable[[SharedTools, Path, str], None]
+    """Measures a part, with the folder of the real model."""
+
+    def main(self) -> int:
+        given = self._arguments()
+        console = Console() if sys.stdout.isatty() else Console(width=170)
+        if given.report:
+            self.show(console, self.measured.read())
+            return 0
+        tools, smollm2 = find_tools(), smollm2_folder()
+        if tools is None:
+            return 0
+        if smollm2 is None:
+            print("Nothing measured: $MLX_FLEET_SMOLLM2 names no model folder.")
+            return 0
+        part = given.part or self.measured.next()
+        if part is None:
+            self.show(console, self.measured.read())
+            return 0
+        self.measured.forget(part, all_of_it=given.again, failures=given.retry)
+        self.run(tools, smollm2, part)
+        return 0
+
+    def _arguments(self) -> argparse.Namespace:
+        parser = argparse.ArgumentParser(
+            prog=f"python -m {self.module}", description=self.description
+        )
+        parts = tuple(self.measured.items)
+        parser.add_argument("--part", choices=parts, help="this part, not the next one")
+        parser.add_argument("--again", action="store_true", help="forget the part's results first")
+        parser.add_argument("--retry", action="store_true", help="forget the part's failures first")
+        parser.add_argument("--report", action="store_true", help="print the tables and do nothing")
+        return parser.parse_args()
 
 
 def has_failed(result: Result) -> bool:

@@ -5,7 +5,6 @@ done, item by item, until the time is up; started again it goes on where it stop
 prints what there is.
 """
 
-import argparse
 import json
 import shlex
 import shutil
@@ -18,14 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
-from rich.console import Console
 
 from tests.bench import peer_phases, peer_report, processes, replay
 from tests.bench.machine import Cores
-from tests.bench.parts import RUN_S, Parts, Result
+from tests.bench.parts import RUN_S, Command, Parts, Result
 from tests.bench.peer_home import PeerHome, open_home
 from tests.bench.peer_servers import NO_GC, OURS, SERVERS, serving
-from tests.bench.shared import CACHE, SharedTools, find_tools, smollm2_folder
+from tests.bench.shared import CACHE, SharedTools
 
 TINY_ROUNDS, REPLAY_ROUNDS = 3, 2
 _SETUP = (
@@ -80,28 +78,7 @@ class Bench:
         return self.deadline_s - time.monotonic()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
-    parser.add_argument("--part", choices=tuple(PARTS), help="this part, not the next one")
-    parser.add_argument("--again", action="store_true", help="forget the part's results first")
-    parser.add_argument("--retry", action="store_true", help="forget the part's failures first")
-    parser.add_argument("--report", action="store_true", help="print the tables and do nothing")
-    given = parser.parse_args()
-    console = Console() if sys.stdout.isatty() else Console(width=170)
-    if given.report:
-        peer_report.show(console, MEASURED.read())
-        return 0
-    tools, smollm2 = find_tools(), smollm2_folder()
-    if tools is None:
-        return 0
-    if smollm2 is None:
-        print("Nothing measured: $MLX_FLEET_SMOLLM2 names no model folder.")
-        return 0
-    part = given.part or MEASURED.next()
-    if part is None:
-        peer_report.show(console, MEASURED.read())
-        return 0
-    MEASURED.forget(part, all_of_it=given.again, failures=given.retry)
+def run(tools: SharedTools, smollm2: Path, part: str) -> None:
     bench = Bench(tools, open_home(smollm2), smollm2, time.monotonic() + RUN_S)
     measure = MEASURES[part]
     MEASURED.run(
@@ -110,7 +87,6 @@ def main() -> int:
         lambda item: item_s(part, item),
         bench.deadline_s,
     )
-    return 0
 
 
 def item_s(part: str, item: str) -> float:
@@ -240,4 +216,4 @@ def two_free_ports() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(Command("tests.bench.peers", __doc__, MEASURED, peer_report.show, run).main())
