@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
@@ -68,8 +70,7 @@ class KeyRecord:
     salt: str = field(default="", repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(msgspec.Struct, frozen=True):
     """One finished request as its node told it; (node_id, request_id) is unique.
 
     `instance_id` and `seq` name the event; None where the node could not tell.

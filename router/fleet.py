@@ -3,7 +3,8 @@
 import difflib
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from node.protocol.messages import NodeStatus
 from registry.records import AliasRecord, NodeRecord, ResidencyRecord

@@ -1,9 +1,10 @@
 """The router's own nouns, frozen: who asks, for what, where it goes and why."""
 
 import math
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Protocol
+
+import msgspec
 
 from node.protocol.messages import Finished, NodeStatus
 from node.protocol.prefix import Chain
@@ -20,8 +21,7 @@ class Priority(IntEnum):
     BATCH = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Hints:
+class Hints(msgspec.Struct, frozen=True):
     """What a client's headers and body say of the session that a request belongs to. Texts of the
     client's own; never more than a hint."""
 
@@ -30,8 +30,7 @@ class Hints:
     """The session that this one came from, whose prefix it is likely to share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The holder of an API key."""
 
     key_id: str
@@ -46,8 +45,7 @@ class Caller:
     """Parts its prefixes from those of others; empty: it shares them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True):
     """One inference request, its body parsed for routing only."""
 
     request_id: str
@@ -74,8 +72,7 @@ class Ticket:
     """Whether the caller wants to see where it went and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """A ticket's place on one node."""
 
     ticket_id: str
@@ -91,8 +88,7 @@ class Lease:
     """Estimated."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """What a node's accounts say of a lease that has ended."""
 
     lease: Lease
@@ -102,8 +98,7 @@ class Verdict:
     """None where the node keeps none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(msgspec.Struct, frozen=True):
     """How much of a request's prompt a node holds."""
 
     positions: int = 0
@@ -124,8 +119,7 @@ class Prefixes(Protocol):
         """The deepest position of the chain that the node holds."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeTerms:
+class NodeTerms(msgspec.Struct, frozen=True):
     """What a request would cost on one node, in seconds until its first token and in those that
     it takes from others."""
 
@@ -179,8 +173,7 @@ class NodeTerms:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Where a request goes, and what it would have cost elsewhere."""
 
     ticket_id: str
@@ -200,14 +193,12 @@ class Decision:
         return next((terms for terms in self.nodes if terms.node_id == self.node_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     lease: Lease
     decision: Decision
 
 
-@dataclass(frozen=True, slots=True)
-class Queued:
+class Queued(msgspec.Struct, frozen=True):
     """The ticket waits in the router; a `Grant` or a `Reject` will follow."""
 
     ticket_id: str
@@ -227,8 +218,7 @@ class RejectKind(StrEnum):
     """It would not begin before its deadline, or has not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True):
     """No node takes the ticket."""
 
     ticket_id: str
@@ -245,8 +235,7 @@ class Reject:
 Action = Grant | Queued | Reject
 
 
-@dataclass(frozen=True, slots=True)
-class NodeView:
+class NodeView(msgspec.Struct, frozen=True):
     """What the router last heard of one node."""
 
     node_id: str
@@ -269,8 +258,7 @@ class NodeView:
         return frozenset(model.name for model in self.status.models)
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """What the scheduler decides from: the time, and the last word of every node."""
 
     now_s: float

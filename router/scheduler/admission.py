@@ -1,7 +1,8 @@
 """Who is granted now, who waits, and who is turned away."""
 
-from dataclasses import replace
 from math import ceil, inf
+
+from msgspec.structs import replace
 
 from router.scheduler import explain
 from router.scheduler.book import Books, OpenLease

@@ -4,7 +4,8 @@ Reads what is known of rates, caches and leases, and changes nothing of it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus
 from router.scheduler.book import Books, NodeBook
@@ -31,8 +32,7 @@ several, and of others."""
 _NO_WARM = WarmSessions()
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True):
     """A ticket, and what is known of it whichever node takes it."""
 
     ticket: Ticket

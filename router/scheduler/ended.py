@@ -1,7 +1,8 @@
 """What leases that have ended teach: speeds, and where sessions are warm."""
 
 from collections import OrderedDict
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from router.scheduler.book import Books, OpenLease
 from router.scheduler.rates import Rates

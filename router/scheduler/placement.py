@@ -1,8 +1,11 @@
 """The best node for a ticket, and whether it can begin there now."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
+
+import msgspec
+from msgspec.structs import replace
 
 from router.scheduler.book import Books
 from router.scheduler.cost import Ask, Pricing, choose, model_of, occupancy, work_s
@@ -20,8 +23,7 @@ the more wait: on a node that could take it, if nothing has happened there, on a
 has happened. It is looked at anew before a ticket is granted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """All nodes' terms, and the best of them."""
 
     terms: tuple[NodeTerms, ...]

@@ -4,7 +4,7 @@ A ticket is granted when the node that costs it least can begin with it, and wai
 so that order and place are decided as late as they can be.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from router.scheduler.admission import Admission, able, decision, no_node
 from router.scheduler.book import Books

@@ -1,7 +1,10 @@
 """Which node a session was served by. Hints: nothing breaks where they are wrong or lost."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from router.scheduler.warm import Demand
 from router.types import Ticket
@@ -17,8 +20,7 @@ GAP_WEIGHT, TOKENS_WEIGHT = 0.4, 0.3
 """Of the latest turn in a session's means; of the first ones, more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(msgspec.Struct, frozen=True):
     """How often a session has turns, and how much of each has to be prefilled where it is warm.
 
     What a turn costs where it is not warm says nothing of those to come: a first prompt of a minute

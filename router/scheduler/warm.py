@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp
 
+import msgspec
+
 MEMORY_S = 30.0
 """After so long without a request, a session comes back with a probability of 1/e."""
 FORGOTTEN_S = 20 * MEMORY_S
@@ -16,8 +18,7 @@ _NOTHING = 1e-6
 """What rounding may leave of sums that are 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True):
     """What a session asks of its node while it lives."""
 
     turns_per_s: float = 0.0

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,7 @@ def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) 
 def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:
     caller = Caller("key-1", "ann", frozenset(("inference",)), owner_mark("key-1"))
     made = Ticket(request_id, caller, CHAT, model, model, stream=True, arrived_s=0.0, body=b"{}")
-    return replace(made, **fields)
+    return msgspec.structs.replace(made, **fields)
 
 
 def lease(ticket_id: str = "r", node_id: str = "n", attempt: int = 1) -> Lease:

@@ -1,8 +1,7 @@
 """The ring of decisions, and the short form of one."""
 
-from dataclasses import fields
-
 import pytest
+from msgspec.structs import fields
 
 from node.protocol.ids import client_id
 from router.decisions import TERMS, Decisions, short

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from node.protocol.messages import Finished, FinishReason
 from router.ledger import Ledger, finished_line

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from router.scheduler.admission import LOOK_S, LOOK_TICKETS, MAX_RETRY_AFTER_S, RETRY_AFTER_S
 from router.scheduler.queue import AdmissionLimits

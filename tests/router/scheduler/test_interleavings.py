@@ -4,7 +4,7 @@ ends once, and nothing is left behind."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
@@ -65,7 +65,7 @@ class Node:
         status: NodeStatus = msgspec.structs.replace(
             view.status, instance_id=self.instance_id, models=tuple(models)
         )
-        return replace(view, status=status)
+        return msgspec.structs.replace(view, status=status)
 
     def unload_if_idle(self, model: str) -> None:
         if model in self.states and not any(x.model == model for x in self.running.values()):
@@ -158,7 +158,7 @@ class World:
             deadline_s=self.now_s + self.chance.choice((inf, inf, 0.0, 4.0, 60.0)),
         )
         key = self.chance.choice("pq")
-        made = replace(made, caller=Caller(key, key, frozenset({"inference"}), key))
+        made = msgspec.structs.replace(made, caller=Caller(key, key, frozenset({"inference"}), key))
         self.tickets[name] = self.waiting[name] = made
         self.take(self.scheduler.on_request(made, self.moment))
         assert name in self.waiting or name in self.leases or name in self.ended

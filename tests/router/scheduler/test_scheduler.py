@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
 from router.scheduler.admission import RETRY_AFTER_S
