@@ -40,9 +40,10 @@ else
 	$(BIN)/pytest $(ALONE)
 endif
 
-# 1,000 kills of a process that spills, in some minutes; 1,000,000 schedules, in about an hour.
+# 1,000 kills of a process that spills, in some minutes; 1,000,000 schedules, in about two hours:
+# `FROM=420000` goes on with them where they were broken off.
 soak: .venv/.dev
-	MLX_FLEET_SOAK=1 $(BIN)/pytest tests/node/engine/cache/test_disk_kill.py \
+	MLX_FLEET_SOAK=1 MLX_FLEET_SOAK_FROM=$(FROM) $(BIN)/pytest -v tests/node/engine/cache/test_disk_kill.py \
 	  tests/router/scheduler/test_interleavings.py $(ARGS)
 
 # Parsers, templates and dialects against a corpus; `ARGS=--observed` adds other parsers' opinions.

@@ -48,13 +48,6 @@ class Prompt:
     places: Places | None = field(default=None, compare=False, repr=False)
     """Of the body's items; None where they are not known."""
 
-    @property
-    def item_ends(self) -> tuple[int, ...]:
-        """For each item, how many tokens all prompts share whose bodies go on from its end; the
-        last items may be missing."""
-        places = self.places
-        return tuple(places.tokens_within(item.end) for item in places.items) if places else ()
-
 
 class Renderer(Protocol):
     """Makes token ids of a request's messages or prompt."""

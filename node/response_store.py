@@ -20,11 +20,12 @@ from node.dialects.responses_answer import StoredResponse
 from node.dialects.responses_input import History, Item
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
 from node.protocol.ids import response_of
+from node.protocol.prefix import Head
 
 FILE_NAME = "responses.sqlite3"
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
-VERSION = 2
+VERSION = 3
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ CREATE TABLE responses (
     previous_id TEXT,
     bytes INTEGER NOT NULL,
     used INTEGER NOT NULL,
-    chain_head INTEGER NOT NULL DEFAULT 0
+    chain_head INTEGER NOT NULL DEFAULT 0,
+    chain_front INTEGER NOT NULL DEFAULT 0,
+    chain_bytes INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX responses_used ON responses (used, bytes);
 -- Apart from the rest, which is written anew at each use.
@@ -57,13 +60,25 @@ CREATE TRIGGER texts_go AFTER DELETE ON responses BEGIN
 END;
 PRAGMA user_version = {VERSION};
 """
-_COLUMNS = "id, origin, model, created_s, previous_id, bytes, used, chain_head"
-_FROM_VERSION_1 = f"""
+_COLUMNS = (
+    "id, origin, model, created_s, previous_id, bytes, used, chain_head, chain_front, chain_bytes"
+)
+_FROM_VERSION_1 = """
 BEGIN IMMEDIATE;
 ALTER TABLE responses ADD COLUMN chain_head INTEGER NOT NULL DEFAULT 0;
+PRAGMA user_version = 2;
+COMMIT;
+"""
+# A head says nothing without what its chain begins with.
+_FROM_VERSION_2 = f"""
+BEGIN IMMEDIATE;
+ALTER TABLE responses ADD COLUMN chain_front INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE responses ADD COLUMN chain_bytes INTEGER NOT NULL DEFAULT 0;
+UPDATE responses SET chain_head = 0;
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
+_NO_HEAD = Head(0, 0, 0)
 
 T = TypeVar("T")
 
@@ -85,10 +100,10 @@ class ResponseFile:
         self._limits = limits
         self._db: sqlite3.Connection | None = None
 
-    def put(self, response: StoredResponse, origin: str, chain_head: int = 0) -> None:
-        """Keeps a response, and lets go of others as the limits want it. `chain_head`: of the
-        prefix chain up to its end; 0 where that is not known. Raises `ResponseStoreFault`, also
-        where there is one of the same id."""
+    def put(self, response: StoredResponse, origin: str, head: Head | None = None) -> None:
+        """Keeps a response, and lets go of others as the limits want it. `head`: of the prefix
+        chain up to its end; None where that is not known. Raises `ResponseStoreFault`, also where
+        there is one of the same id."""
         body = zlib.compress(response.body, 1)
         items = zlib.compress(msgspec.json.encode(response.items), 1)
         nbytes = len(body) + len(items) + _ROW_BYTES
@@ -101,8 +116,10 @@ class ResponseFile:
 
         def put(db: sqlite3.Connection) -> None:
             use = _next_use(db)
-            whole = (*row, use, _signed(chain_head))
-            db.execute(f"INSERT INTO responses ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", whole)
+            hash_, front, size_bytes = head or _NO_HEAD
+            whole = (*row, use, _signed(hash_), _signed(front), size_bytes)
+            places = ", ".join("?" * len(whole))
+            db.execute(f"INSERT INTO responses ({_COLUMNS}) VALUES ({places})", whole)
             db.execute("INSERT INTO texts VALUES (?, ?, ?)", texts)
             self._evict(db)
 
@@ -112,11 +129,14 @@ class ResponseFile:
         """The response, which counts as a use. Raises `ResponseStoreFault`."""
         return self._run(lambda db: self._get(db, response_id, origin, _next_use(db)))
 
-    def chain_head(self, response_id: str, origin: str) -> int:
-        """As it was put; 0 where there is no such response. Raises `ResponseStoreFault`."""
-        wanted = "SELECT chain_head FROM responses WHERE id = ? AND origin = ?"
+    def head(self, response_id: str, origin: str) -> Head | None:
+        """As it was put; None where there is no such response. Raises `ResponseStoreFault`."""
+        wanted = (
+            "SELECT chain_head, chain_front, chain_bytes FROM responses "
+            "WHERE id = ? AND origin = ? AND chain_head != 0"
+        )
         found = self._run(lambda db: db.execute(wanted, (response_id, origin)).fetchone())
-        return 0 if found is None else int(found[0]) % _HASHES
+        return None if found is None else Head(found[0] % _HASHES, found[1] % _HASHES, found[2])
 
     def has(self, response_id: str) -> bool:
         """Whether the id is taken, whosever it is. Raises `ResponseStoreFault`."""
@@ -237,6 +257,8 @@ class ResponseFile:
                 db.executescript(_SCHEMA)
             if db.execute("PRAGMA user_version").fetchone()[0] == 1:
                 db.executescript(_FROM_VERSION_1)
+            if db.execute("PRAGMA user_version").fetchone()[0] == 2:
+                db.executescript(_FROM_VERSION_2)
             if db.execute("PRAGMA user_version").fetchone()[0] != VERSION:
                 raise sqlite3.DatabaseError("it is of another version")
             db.execute("PRAGMA journal_mode = WAL")
@@ -279,19 +301,19 @@ class ResponseStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
 
     def put(
-        self, response: StoredResponse, origin: str = "", chain_head: int = 0
+        self, response: StoredResponse, origin: str = "", head: Head | None = None
     ) -> asyncio.Future[None]:
         """As `ResponseFile.put`, but a failure is only logged: the answer is good without. Begun
         at once, also if nobody awaits it."""
-        return self._begin(lambda: self._try_put(response, origin, chain_head))
+        return self._begin(lambda: self._try_put(response, origin, head))
 
     async def get(self, response_id: str, origin: str = "") -> StoredResponse | None:
         """As `ResponseFile.get`."""
         return await self._begin(lambda: self._file.get(response_id, origin))
 
-    async def chain_head(self, response_id: str, origin: str = "") -> int:
-        """As `ResponseFile.chain_head`."""
-        return await self._begin(lambda: self._file.chain_head(response_id, origin))
+    async def head(self, response_id: str, origin: str = "") -> Head | None:
+        """As `ResponseFile.head`."""
+        return await self._begin(lambda: self._file.head(response_id, origin))
 
     async def has(self, response_id: str) -> bool:
         """As `ResponseFile.has`."""
@@ -312,9 +334,9 @@ class ResponseStore:
         await self._begin(self._file.close)
         self._thread.shutdown()
 
-    def _try_put(self, response: StoredResponse, origin: str, chain_head: int) -> None:
+    def _try_put(self, response: StoredResponse, origin: str, head: Head | None) -> None:
         try:
-            self._file.put(response, origin, chain_head)
+            self._file.put(response, origin, head)
         except ResponseStoreFault as exc:
             logger.warning("Response %s is not kept. %s", response.response_id, exc.message)
 
@@ -327,9 +349,9 @@ def _items_of(response: StoredResponse) -> list[Item]:
     return [*response.items, *output]
 
 
-def _signed(chain_head: int) -> int:
+def _signed(hash_: int) -> int:
     """As SQLite holds 64 bits."""
-    return chain_head - _HASHES if chain_head >= _HASHES // 2 else chain_head
+    return hash_ - _HASHES if hash_ >= _HASHES // 2 else hash_
 
 
 def _next_use(db: sqlite3.Connection) -> int:

@@ -9,7 +9,8 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A Mac that the router dials. `kind` is "agent" or "openai"; `credential` is secret text."""
+    """A Mac that the router dials. `kind` is "agent" or "openai"; `credential` is secret text.
+    `max_rows` are the requests that it serves at once, where an admin has said so."""
 
     id: str
     name: str
@@ -17,6 +18,7 @@ class NodeRecord:
     kind: str
     credential: str = field(repr=False)
     created_at_s: float
+    max_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

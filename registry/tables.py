@@ -44,6 +44,7 @@ nodes = Table(
     Column("kind", Text, nullable=False),
     Column("credential", Text, nullable=False),
     Column("created_at_s", Double, nullable=False),
+    Column("max_rows", Integer),
 )
 
 models = Table(

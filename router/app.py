@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from starlette.routing import BaseRoute, Match
+from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.prefix import Chainer
 from registry import aliases, keys, nodes, residency
@@ -90,6 +90,7 @@ async def _load_core(registry: Registry, settings: Settings) -> Core:
         registry=registry,
         keys=ring,
         fleet=fleet,
+        prefixes=prefixes,
         ledger=ledger,
         metrics=metrics,
         chainer=Chainer(),
@@ -161,23 +162,13 @@ def write_secret(file: Path, text: str) -> None:
 def build_app(core: Core) -> AsgiApp:
     """The HTTP side: /v1 outermost and raw, everything else FastAPI."""
     v1 = V1(core)
-    rest = FastAPI(title="mlx-fleet router", docs_url=None, redoc_url=None, openapi_url=None)
+    rest = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     admin = admin_routes(lambda: core)
     rest.include_router(admin)
     counted = metrics_routes(lambda: core)
     rest.include_router(counted)
 
-    @rest.exception_handler(404)
-    @rest.exception_handler(405)
-    async def refused(request: Request, error: Exception) -> Response:
-        path = request.url.path
-        methods = methods_of((*admin.routes, *counted.routes, *rest.routes), request.scope)
-        answer: RouterError = UnknownPath(f"There is nothing at {path}.")
-        headers = {}
-        if getattr(error, "status_code", 404) == 405 and methods:
-            answer = MethodNotAllowed.at(path, methods)
-            headers["allow"] = ", ".join(methods)
-        return Response(answer.body(), answer.status, headers, "application/json")
+    _answer_errors(rest, (admin, counted, rest.router))
 
     @rest.get("/health")
     async def health() -> dict[str, str]:
@@ -199,6 +190,28 @@ def build_app(core: Core) -> AsgiApp:
                 await send_error(send, ShuttingDown())
 
     return app
+
+
+def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
+    """Has every error leave in OpenAI's envelope."""
+
+    @rest.exception_handler(404)
+    @rest.exception_handler(405)
+    async def refused(request: Request, error: Exception) -> Response:
+        path = request.scope["path"]
+        routes = (route for router in routers for route in router.routes)
+        methods = methods_of(routes, request.scope)
+        answer: RouterError = UnknownPath(f"There is nothing at {path}.")
+        headers = {}
+        if getattr(error, "status_code", 404) == 405 and methods:
+            answer = MethodNotAllowed.at(path, methods)
+            headers["allow"] = ", ".join(methods)
+        return Response(answer.body(), answer.status, headers, "application/json")
+
+    @rest.exception_handler(Exception)
+    async def failed(_request: Request, _error: Exception) -> Response:
+        """Starlette raises the error again, so that the connection logs it."""
+        return Response(RouterError().body(), RouterError.status, media_type="application/json")
 
 
 def methods_of(routes: Iterable[BaseRoute], scope: Scope) -> list[str]:

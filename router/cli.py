@@ -135,6 +135,14 @@ def add_node(
         bool,
         typer.Option("--allow-plain-http", help="Plain HTTP to another machine: it shows keys."),
     ] = False,
+    max_rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Requests that a server of kind openai serves at once; 32 if not given. "
+            "More wait in the router.",
+        ),
+    ] = None,
     router: Router = None,
 ) -> None:
     """Add a node to the fleet."""
@@ -146,6 +154,7 @@ def add_node(
         "token": nodes.read_token(token),
         "kind": kind,
         "allow_plain_http": allow_plain_http,
+        "max_rows": max_rows,
     }
     with admin(router) as client:
         nodes.add(client, asked)

@@ -52,7 +52,10 @@ def keys_create(
         list[str] | None, typer.Option("--scope", help="inference (as if given) or admin.")
     ] = None,
     expires_days: Annotated[
-        float | None, typer.Option("--expires-days", metavar="N", help="Never, if not given.")
+        float | None,
+        typer.Option(
+            "--expires-days", min=0.001, max=3650, metavar="N", help="Never, if not given."
+        ),
     ] = None,
     priority: Annotated[
         str, typer.Option(help="Best class of its requests: interactive, default or batch.")
@@ -66,7 +69,7 @@ def keys_create(
     """Make a key; it is printed this once."""
     from router.commands import keys
 
-    scopes = [part for given in scope or ["inference"] for part in given.split(",")]
+    scopes = [part.strip() for given in scope or ["inference"] for part in given.split(",")]
     asked = {
         "name": name,
         "scopes": scopes,

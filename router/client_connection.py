@@ -16,13 +16,15 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from router.errors import BadRequest, RouterError
+from router.dialects import dialect_of, error_body
+from router.errors import BadRequest, HeadTooLong, RequestTimeout, RouterError
 from router.exchange import EXTENSION, Exchange, Message
+from router.patience import USUAL, Pace, Patience, held_bytes, probe
+from router.request_head import check_head, refusal_of
 
 MAX_HEAD_BYTES = 64 * 1024
 _LINE_BYTES = 4
 """Of a header line besides name and value."""
-_TOO_LONG = "The head of the request is too long."
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 log = logging.getLogger("mlx_fleet.router")
@@ -37,6 +39,8 @@ class ClientConnection(asyncio.Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        patience: Patience = USUAL,
     ) -> None:
         if not config.loaded:
             config.load()
@@ -45,16 +49,15 @@ class ClientConnection(asyncio.Protocol):
         self.write_paused = False
         self._app = config.loaded_app
         self._app_state = app_state
-        self._keep_alive_s = float(config.timeout_keep_alive)
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
+        self._pace = Pace(patience, float(config.timeout_keep_alive), self._loop.time())
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
         """The one that is being answered."""
         self._deaf = False
         """Whether nothing that still comes is read."""
         self._drained: asyncio.Future[None] | None = None
-        self._idle_since_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._fixed: dict[str, Any] = {}
         """Of every scope."""
@@ -94,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
     def on_answered(self, exchange: Exchange) -> None:
         self._state.total_requests += 1
         self._exchange = None
-        self._idle_since_s = self._loop.time()
+        self._pace.idle_since_s = self._loop.time()
         if not exchange.keep_alive or self._deaf:
             self.transport.close()
         elif not exchange.body_complete:
@@ -114,8 +117,8 @@ class ClientConnection(asyncio.Protocol):
             "server": _address(transport.get_extra_info("sockname")),
             "root_path": "",
         }
-        self._idle_since_s = self._loop.time()
-        self._timer = self._loop.call_later(self._keep_alive_s, self._on_timer)
+        probe(transport.get_extra_info("socket"))
+        self._timer = self._loop.call_later(self._pace.look_each_s, self._on_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -130,9 +133,11 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
+        self._pace.taken_s = self._loop.time()
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        self._pace.taken_s = self._loop.time()
         drained, self._drained = self._drained, None
         if drained is not None and not drained.done():
             drained.set_result(None)
@@ -147,14 +152,13 @@ class ClientConnection(asyncio.Protocol):
             if self._exchange is not None:  # answered as if it had asked for no other protocol
                 self._exchange.keep_alive = False
         except httptools.HttpParserError as error:
-            is_long = self._field_bytes > MAX_HEAD_BYTES
-            self._on_broken(_TOO_LONG if is_long else f"This is not an HTTP request: {error}.")
+            self._on_broken(refusal_of(error))
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._on_broken(_TOO_LONG)
+                self._on_broken(HeadTooLong())
 
-    def _on_broken(self, what: str) -> None:
+    def _on_broken(self, refusal: RouterError) -> None:
         """What came is no request, or one before the answer to another, which goes on: after that
         the connection is closed."""
         exchange = self._exchange
@@ -165,19 +169,29 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.on_lost()
         if not self._deaf and (exchange is None or not exchange.began):
-            _say(Exchange(self, b"", "1.0"), BadRequest(what))
+            _say(Exchange(self, b"", "1.0"), refusal, self._url)
         self._deaf = True
         self.transport.close()
 
     def _on_timer(self) -> None:
-        """Closes the connection where nothing has been asked for as long as it is kept."""
-        rest_s = self._keep_alive_s
-        if self._exchange is None:
-            rest_s += self._idle_since_s - self._loop.time()
-        if rest_s > 0:
-            self._timer = self._loop.call_later(rest_s, self._on_timer)
-        else:
-            self.transport.close()
+        pace, now_s = self._pace, self._loop.time()
+        self._timer = self._loop.call_later(pace.look_each_s, self._on_timer)
+        waiting_bytes = self.transport.get_write_buffer_size()
+        is_full = self.write_paused or (waiting_bytes > 0 and self.transport.is_closing())
+        exchange = self._exchange
+        if is_full:
+            waiting_bytes += held_bytes(self.transport.get_extra_info("socket"))
+        if pace.takes_nothing(now_s, waiting_bytes, is_full=is_full):
+            log.warning("A caller that took nothing of its answer for too long is cut off.")
+            self.transport.abort()
+        elif self._in_head:
+            if pace.head_is_late(now_s):
+                self._on_broken(RequestTimeout("The head of the request took too long."))
+        elif exchange is None:
+            if pace.is_idle(now_s):
+                self.transport.close()
+        elif not exchange.body_complete and pace.body_is_late(now_s):
+            self._on_broken(RequestTimeout("The body of the request took too long."))
 
     # --- httptools ---
 
@@ -187,6 +201,7 @@ class ClientConnection(asyncio.Protocol):
         self._url = b""
         self._headers = []
         self._in_head = True
+        self._pace.begin(self._loop.time())
         self._head_bytes = self._field_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -202,18 +217,17 @@ class ClientConnection(asyncio.Protocol):
     def _count(self, nbytes: int) -> None:
         self._field_bytes += nbytes
         if self._field_bytes > MAX_HEAD_BYTES:
-            raise BadRequest(_TOO_LONG)
+            raise HeadTooLong
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         parser = self._parser
         method, version = parser.get_method(), parser.get_http_version()
+        waits = check_head(version, self._headers)
         exchange = self._exchange = Exchange(self, method, version)
+        exchange.expects_continue = waits
         if not parser.should_keep_alive():
             exchange.keep_alive = False
-        for name, value in self._headers:
-            if name == b"expect" and value.lower() == b"100-continue" and version == "1.1":
-                exchange.expects_continue = True
         raw_path, query = self._url, b""
         if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:
             url = httptools.parse_url(raw_path)
@@ -235,6 +249,7 @@ class ClientConnection(asyncio.Protocol):
         task.add_done_callback(self._state.tasks.discard)
 
     def on_body(self, piece: bytes) -> None:
+        self._pace.body_bytes += len(piece)
         if self._exchange is not None:
             self._exchange.on_body(piece)
 
@@ -253,11 +268,12 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()  # the caller sees that the answer is not whole
         else:
             exchange.keep_alive = False
-            _say(exchange, RouterError())
+            _say(exchange, RouterError(), scope["raw_path"])
 
 
-def _say(exchange: Exchange, error: RouterError) -> None:
-    body = error.body()
+def _say(exchange: Exchange, error: RouterError, url: bytes) -> None:
+    path = url.partition(b"?")[0].decode("latin-1")
+    body = error_body(error, dialect_of(path))
     headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
     exchange.begin(error.status, headers)
     exchange.end(body)

@@ -9,6 +9,7 @@ from router.dispatcher import Dispatcher
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.metrics import Metrics
+from router.prefix_index import PrefixIndex
 from router.settings import Settings
 from router.watcher import Watcher
 
@@ -22,6 +23,7 @@ class Core:
     registry: Registry
     keys: KeyRing
     fleet: Fleet
+    prefixes: PrefixIndex
     ledger: Ledger
     metrics: Metrics
     chainer: Chainer

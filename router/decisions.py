@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from node.protocol.ids import parse_id, response_of
 from node.protocol.messages import Finished
-from router.types import Decision, NodeTerms, Priority, Reject, Ticket, Verdict
+from router.types import Decision, NodeTerms, Priority, Reject, Ticket, Verdict, ticket_id_of
 
 KEPT = 2000
 TERMS = {
@@ -46,6 +46,12 @@ class Attempt:
             return self.decision.waited_s
         work_s = terms.queue_s + terms.prefill_s + terms.restore_s + terms.load_s
         return self.decision.waited_s + work_s
+
+    def take(self, accounts: Finished | None) -> None:
+        """The node's accounts; they tell, too, when an answer began that the router saw whole."""
+        self.accounts = accounts
+        if self.ttft_s is None and accounts is not None and accounts.ttft_s is not None:
+            self.ttft_s = self.decision.waited_s + accounts.ttft_s
 
 
 @dataclass(slots=True)
@@ -98,7 +104,7 @@ class Decisions:
             return
         for attempt in reversed(decided.attempts):
             if attempt.decision.node_id == verdict.lease.node_id:
-                attempt.accounts = verdict.accounts
+                attempt.take(verdict.accounts)
                 return
 
     # --- reading ---
@@ -110,7 +116,7 @@ class Decisions:
             return found
         for text in (request_id, response_of(request_id) or ""):
             parsed = parse_id(text)
-            if parsed and (found := self._decided.get(parsed.request_id)):
+            if parsed and (found := self._decided.get(ticket_id_of(parsed.request_id))):
                 return found
         return None
 
@@ -155,7 +161,8 @@ def short(decision: Decision) -> bytes:
         seconds: float = getattr(chosen, term)
         if seconds >= _LEAST_SHOWN_S or term in _ALWAYS_SHOWN:
             parts.append(f"{name}={seconds:.1f}s")
-    parts.append(f"cached={chosen.cached_tokens}/{chosen.prompt_tokens}")
+    guessed = " estimated" if chosen.is_estimated else ""
+    parts.append(f"cached={chosen.cached_tokens}/{chosen.prompt_tokens}{guessed}")
     parts.append(f"total={chosen.total_s:.1f}s")
     if other := _next_best(decision, chosen):
         parts.append(f"next={other.name} {other.total_s:.1f}s")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from router.decisions import Decisions
 from router.errors import (
+    DeadlineExceeded,
     NodeAway,
     NodeFailed,
     NodeRefused,
@@ -22,14 +23,16 @@ from router.ledger import (
     Ledger,
 )
 from router.metrics import Metrics
-from router.node_client import KIND_AGENT, WholeAnswer
+from router.node_client import WholeAnswer
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
 from router.types import (
+    KIND_AGENT,
     PATH_COUNT_TOKENS,
     Caller,
     Decision,
+    Failure,
     Lease,
     NodeView,
     Queued,
@@ -55,6 +58,10 @@ class Known:
     metrics: Metrics
 
 
+class NotSent(NodeFailed):
+    """The node that was to answer is not there any more."""
+
+
 class Dispatcher:
     """One road from a ticket to a node and back."""
 
@@ -67,6 +74,7 @@ class Dispatcher:
         self._placing = placing
         self._known = known
         ledger.on_verdict = self._on_verdict
+        ledger.on_prefilled = placing.on_prefilled
 
     async def place(self, ticket: Ticket) -> Lease:
         """As `Placing.place`."""
@@ -77,16 +85,18 @@ class Dispatcher:
             self._known.metrics.request_ended(ticket.model, "", outcome)
             raise
 
-    async def place_again(self, ticket: Ticket, lease: Lease, *, answered: bool) -> Lease | None:
+    async def place_again(self, ticket: Ticket, lease: Lease, how: Failure) -> Lease | None:
         """A lease in place of one whose node failed before content; None if no node takes it.
 
-        `answered`: the failure is the node's own word, and not its connection's end.
+        Raises `DeadlineExceeded`.
         """
-        outcome = OUTCOME_REFUSED if answered else OUTCOME_NODE_FAILED
+        outcome = OUTCOME_REFUSED if how is Failure.ANSWERED else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, time.monotonic(), outcome)
         self._ended(lease, outcome)
         try:
-            return await self._placing.place_again(ticket, lease, answered=answered)
+            return await self._placing.place_again(ticket, lease, how)
+        except DeadlineExceeded:
+            raise
         except RouterError:
             return None
         finally:
@@ -107,20 +117,21 @@ class Dispatcher:
     async def open(self, ticket: Ticket, lease: Lease) -> Response:
         """Sends the ticket to its node; returns at the response's head.
 
-        Raises `NodeFailed` where the connection fails before that.
+        Raises `NotSent` where its node is not there any more, `NodeFailed` where the connection
+        fails before that.
         """
         client = self._watcher.client(lease.node_id)
         view = self._fleet.node(lease.node_id)
         if client is None or view is None:
-            raise NodeFailed("The node was removed from the fleet.")
+            raise NotSent("The node was removed from the fleet.")
         instance_id = view.status.instance_id if view.status else ""
         if instance_id != lease.instance_id:
-            raise NodeFailed(f"The node {view.name} has started anew.")
+            raise NotSent(f"The node {view.name} has started anew.")
         if ticket.path != PATH_COUNT_TOKENS:
             reported = view.kind == KIND_AGENT
             self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
         try:
-            return await client.open(ticket, self._ledger.origin(ticket.caller))
+            return await client.open(ticket, lease, self._ledger.origin(ticket.caller))
         except OSError as error:
             raise self.node_failed(lease, error) from error
 
@@ -180,6 +191,10 @@ class Dispatcher:
 
     def _on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
         self._placing.on_verdict(verdict)
+        ttft_s = verdict.accounts.ttft_s if verdict.accounts else None
+        if not ticket.stream and ttft_s is not None:
+            waited_s = verdict.lease.granted_s - ticket.arrived_s
+            self._known.metrics.first_content(verdict.lease, waited_s + ttft_s)
         self._known.predictions.on_verdict(verdict, ticket.chain)
 
     def in_flight(self, node_id: str) -> int:

@@ -71,9 +71,6 @@ class EstimatedPrefixes:
         usable, _ = positions[chain.hashes[deepest - 1]]
         return Coverage(deepest, usable, usable)
 
-    def knows(self, node_id: str) -> bool:
-        return node_id in self._nodes
-
     def entries_by_node(self) -> dict[str, int]:
         return {node_id: len(prompts.positions) for node_id, prompts in self._nodes.items()}
 

@@ -114,11 +114,11 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> Aske
     )
 
 
-def hints(asked: Asked, fields: Fields, path: str, caller: Caller) -> Hints:
+def hints(asked: Asked, fields: Fields, path: str, caller: Caller, model: str) -> Hints:
     """The session that the request belongs to, by its headers or else by its body.
 
     No caller steers the sessions of another, and a session has as many parts as it has models,
-    each of which is warm elsewhere.
+    each of which is warm elsewhere: `model` is the one that serves, whatever it was called.
     """
     session, parent = asked.session, asked.parent
     if not session:
@@ -126,8 +126,7 @@ def hints(asked: Asked, fields: Fields, path: str, caller: Caller) -> Hints:
         parent = parent or named
     if not session and not parent:
         return _NO_HINTS
-    model = bytes(fields.get("model", _ABSENT)).decode("utf-8", "replace")
-    scope = f"{caller.owner}/{model}/"
+    scope = f"{caller.owner}/{model!r}/"
     return Hints(_name(scope, session), _name(scope, parent))
 
 

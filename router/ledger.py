@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from node.protocol.messages import Finished, FinishReason
+from node.protocol.messages import Began, Finished, FinishReason
 from registry.records import UsageRecord
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Caller, Lease, Ticket, Verdict
@@ -36,18 +36,6 @@ class _Entry:
     outcome: str = ""
     accounts: Finished | None = None
     """What the node told before the relay had ended."""
-    earlier: int = 0
-    """Attempts at the same node before this one, whose accounts may still come."""
-
-    def is_of_earlier(self, instance_id: str, finished: Finished) -> bool:
-        """Whether the accounts are of an earlier attempt. The connection of each one broke, so that
-        the node tells it as cancelled, if it ever got it."""
-        if instance_id != self.instance_id:
-            return True
-        if not self.earlier or finished.reason is not FinishReason.CANCELLED:
-            return False
-        self.earlier -= 1
-        return True
 
 
 class Ledger:
@@ -62,6 +50,8 @@ class Ledger:
     ) -> None:
         self.on_verdict: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
         """Called with what a node has said of a lease that has ended."""
+        self.on_prefilled: Callable[[Lease], None] = lambda lease: None
+        """Called where a node says that a lease's prefill is over."""
         self._origin_prefix = router_id + "/"
         self._log_requests = log_requests
         self._wall_clock = wall_clock
@@ -77,17 +67,12 @@ class Ledger:
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
     ) -> None:
         """The request has been sent to the lease's node."""
-        key = (lease.node_id, ticket.request_id)
         entry = _Entry(ticket, lease, instance_id, node_name, reported)
-        earlier = self._open.get(key)
-        if earlier is not None:  # a retry on the same node
-            self._ended.pop(key, None)
-            entry.earlier = earlier.earlier + 1 if earlier.instance_id == instance_id else 0
-        self._open[key] = entry
+        self._open[lease.node_id, lease.node_request_id] = entry
 
     def ended(self, lease: Lease, now_s: float, outcome: str) -> None:
         """The relay of the request is over, as `outcome` says; its accounts may still come."""
-        key = (lease.node_id, lease.ticket_id)
+        key = (lease.node_id, lease.node_request_id)
         entry = self._open.get(key)
         if entry is None:
             return
@@ -101,14 +86,20 @@ class Ledger:
         else:
             self._close_unreported(key, entry)
 
+    def on_began(self, node_id: str, instance_id: str, began: Began) -> None:
+        """A node has the first token of a request; others' are passed over."""
+        if not began.origin.startswith(self._origin_prefix):
+            return
+        entry = self._open.get((node_id, began.request_id))
+        if entry is not None and entry.instance_id == instance_id:
+            self.on_prefilled(entry.lease)
+
     def on_finished(self, node_id: str, instance_id: str, finished: Finished) -> None:
         """A node's accounts of a request: of ours, kept; of others', passed over."""
         if not finished.origin.startswith(self._origin_prefix):
             return
         key = (node_id, finished.request_id)
         entry = self._open.get(key)
-        if entry is not None and entry.is_of_earlier(instance_id, finished):
-            return  # the one row of the request on this node is to be that of its last attempt
         key_id = finished.origin[len(self._origin_prefix) :]
         self._rows.append(reported_row(node_id, instance_id, key_id, finished))
         if entry is None:
@@ -167,7 +158,7 @@ class Ledger:
         reason = entry.outcome or REASON_UNREPORTED
         self._rows.append(
             UsageRecord(
-                request_id=entry.ticket.request_id,
+                request_id=entry.lease.node_request_id,
                 node_id=entry.lease.node_id,
                 instance_id=entry.instance_id,
                 seq=0,

@@ -35,12 +35,9 @@ from registry.records import NodeRecord
 from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
-from router.types import Ticket
+from router.types import KIND_AGENT, Lease, Ticket
 from router.upstream import IDLE_S, Upstream
 from router.upstream_response import Response
-
-KIND_AGENT = "agent"
-KIND_OPENAI = "openai"
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole; a stored response holds its input, too."""
@@ -118,7 +115,7 @@ class NodeClient:
 
     # --- inference ---
 
-    async def open(self, ticket: Ticket, origin: str) -> Response:
+    async def open(self, ticket: Ticket, lease: Lease, origin: str) -> Response:
         """Sends an inference request; returns at the response's head, its body unread.
 
         Of the caller's headers its trace alone goes to a node, so that its key never leaves the
@@ -128,7 +125,7 @@ class NodeClient:
         start = self._relay_starts.get(ticket.path)
         if start is None:
             start = self._relay_starts[ticket.path] = self._start("POST", ticket.path)
-        own, request_id = "", ticket.request_id
+        own, request_id = "", lease.node_request_id
         if not self._is_agent:
             request_id = request_id.removeprefix(f"{ticket.caller.owner}-")
         else:

@@ -25,6 +25,7 @@ from router.scheduler.scheduler import Scheduler
 from router.types import (
     Action,
     Decision,
+    Failure,
     Grant,
     Lease,
     Moment,
@@ -84,10 +85,9 @@ class Placing:
         actions = self._scheduler.on_request(ticket, self._moment())
         return await self._outcome(ticket, actions)
 
-    async def place_again(self, ticket: Ticket, lease: Lease, *, answered: bool) -> Lease:
-        """A lease in place of one whose node failed before content: `answered` where that was the
-        node's own word. Raises what `place` raises."""
-        actions = self._scheduler.on_failed(lease, self._moment(), answered=answered)
+    async def place_again(self, ticket: Ticket, lease: Lease, how: Failure) -> Lease:
+        """A lease in place of one whose node failed before content. Raises what `place` raises."""
+        actions = self._scheduler.on_failed(lease, self._moment(), how)
         return await self._outcome(ticket, actions)
 
     def standing(self, ticket_id: str) -> Queued | None:
@@ -105,6 +105,10 @@ class Placing:
         """The lease's answer has begun, so long after its ticket's arrival."""
         self._decisions.first_content(lease.ticket_id, ttft_s)
         self._metrics.first_content(lease, ttft_s)
+        self._perform(self._scheduler.on_first_content(lease, self._moment()))
+
+    def on_prefilled(self, lease: Lease) -> None:
+        """The lease's node has its first token, of which its caller sees nothing yet."""
         self._perform(self._scheduler.on_first_content(lease, self._moment()))
 
     def on_done(self, lease: Lease, *, served: bool, failed: bool = False) -> None:

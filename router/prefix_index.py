@@ -3,14 +3,18 @@
 import time
 from array import array
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
-from node.protocol.prefix import Chain
+from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
+from node.protocol.prefix import Chain, Head
 from node.protocol.prefixes import Tier, unpack_entries, unpack_hashes
 from router.estimated import EstimatedPrefixes
 from router.types import Coverage
+
+MOST_HEADS = 20_000
+"""Of stored responses, the least recently used dropped."""
 
 _TOLD_BITS = 33
 """An entry's value is the moment when the node told it, above the 33 bits that it told: one number,
@@ -69,6 +73,8 @@ class PrefixIndex:
         self._mirrors: dict[str, dict[str, _Mirror]] = {}
         """By node and model."""
         self._estimated = EstimatedPrefixes()
+        self._heads: OrderedDict[str, Head] = OrderedDict()
+        """By stored response."""
 
     # --- reading ---
 
@@ -89,9 +95,12 @@ class PrefixIndex:
         memory = _usable(entries[hashes[in_memory - 1]]) if in_memory else 0
         return Coverage(deepest, usable, min(memory, usable))
 
-    def is_estimated(self, node_id: str) -> bool:
-        """Whether what is known of the node is this router's guess, and not the node's word."""
-        return self._estimated.knows(node_id)
+    def head(self, response_id: str) -> Head | None:
+        """Where the chain ends that goes on from a stored response; None where nothing told."""
+        head = self._heads.get(response_id)
+        if head is not None:
+            self._heads.move_to_end(response_id)
+        return head
 
     def entries_by_node(self) -> dict[str, int]:
         told = {
@@ -145,6 +154,11 @@ class PrefixIndex:
         mirror = mirrors.get(gone.model)
         if mirror is None or mirror.epoch <= gone.epoch:
             mirrors[gone.model] = _Mirror(gone.epoch, ended=True)
+
+    def on_stored(self, stored: Stored) -> None:
+        self._heads[stored.response_id] = Head(stored.hash, stored.front, stored.size_bytes)
+        if len(self._heads) > MOST_HEADS:
+            self._heads.popitem(last=False)
 
     def forget_node(self, node_id: str) -> None:
         """The node is lost or another instance: nothing that it told holds."""

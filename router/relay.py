@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from node.protocol.ids import client_id
 from router import sse
 from router.dialects import dialect_of, id_headers
-from router.dispatcher import REFUSAL_STATUSES, Dispatcher
+from router.dispatcher import REFUSAL_STATUSES, Dispatcher, NotSent
 from router.errors import (
     DeadlineExceeded,
     NodeFailed,
@@ -30,7 +30,7 @@ from router.ledger import (
     OUTCOME_SERVED,
 )
 from router.node_client import MAX_ANSWER_BYTES
-from router.types import Lease, Ticket
+from router.types import Failure, Lease, Ticket
 from router.upstream_response import Response
 
 RETRY_STATUSES = frozenset((409, 429, 503))
@@ -125,9 +125,7 @@ class Relay:
                     if self.content_sent:
                         raise
                     held = None  # given back, whatever comes of the wait for another one
-                    held = await self._dispatcher.place_again(
-                        self.ticket, lease, answered=isinstance(failure, _WORDS)
-                    )
+                    held = await self._dispatcher.place_again(self.ticket, lease, _how(failure))
                     if held is None:
                         if not isinstance(failure, _Answered):
                             raise
@@ -302,8 +300,14 @@ class Relay:
             self._timer = None
 
 
+def _how(failure: RouterError) -> Failure:
+    if isinstance(failure, NotSent):
+        return Failure.UNSENT
+    return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
+
+
 def _id_on_node(lease: Lease) -> str:
-    return client_id("req_", lease.node_id, lease.ticket_id)
+    return client_id("req_", lease.node_id, lease.node_request_id)
 
 
 def _cached(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:

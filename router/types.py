@@ -9,6 +9,8 @@ import msgspec
 from node.protocol.messages import Finished, NodeStatus
 from node.protocol.prefix import Chain
 
+KIND_AGENT, KIND_OPENAI = "agent", "openai"
+"""Nodes of ours, and any server that speaks OpenAI's dialect, which tells nothing of itself."""
 PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
 """Nothing is generated there, so that a node keeps no accounts of it."""
 
@@ -87,6 +89,28 @@ class Lease(msgspec.Struct, frozen=True):
     prompt_tokens: int = 0
     """Estimated."""
 
+    @property
+    def node_request_id(self) -> str:
+        """The request's id on the node: an own one for each attempt, since a node may still be at
+        an earlier one whose connection broke."""
+        return self.ticket_id if self.attempt == 1 else f"{self.ticket_id}.{self.attempt}"
+
+
+def ticket_id_of(node_request_id: str) -> str:
+    """The id of the ticket whose `Lease.node_request_id` that is."""
+    return node_request_id.partition(".")[0]
+
+
+class Failure(StrEnum):
+    """How a lease's node failed before any content."""
+
+    UNSENT = "unsent"
+    """It did not get the request: it was gone or had started anew."""
+    BROKEN = "broken"
+    """The connection broke."""
+    ANSWERED = "answered"
+    """It said so; it would say so again."""
+
 
 class Verdict(msgspec.Struct, frozen=True):
     """What a node's accounts say of a lease that has ended."""
@@ -156,6 +180,8 @@ class NodeTerms(msgspec.Struct, frozen=True):
     """Share of `cached_tokens` that the node is sure to reuse, as far as can be known."""
     held_positions: int = 0
     """Of the request's chain, that the node has told of."""
+    is_estimated: bool = False
+    """Whether `cached_tokens` are a guess, since the node tells nothing of its cache."""
 
     @property
     def total_s(self) -> float:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from node.protocol.messages import (
     PROTOCOL_VERSION,
+    Began,
     Event,
     Finished,
     ModelState,
@@ -20,22 +21,25 @@ from node.protocol.messages import (
     PrefixGone,
     PrefixSnapshot,
     StatusEvent,
+    Stored,
 )
 from registry.records import NodeRecord
 from router.errors import NodeRefused, RouterError, WrongNodeProtocol
 from router.fleet import Fleet
 from router.ledger import Ledger
-from router.node_client import KIND_OPENAI, NodeClient
+from router.node_client import NodeClient
 from router.prefix_index import PrefixIndex
 from router.settings import LOST_GRACE_S
+from router.types import KIND_OPENAI
 
 log = logging.getLogger("mlx_fleet.nodes")
 
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 5.0
 FOREIGN_POLL_S = 5.0
-FOREIGN_ROWS = 8
-"""Requests that a foreign server is taken to serve at once; it does not say."""
+FOREIGN_ROWS = 32
+"""Requests that a foreign server is taken to serve at once, where no admin has said: a usual limit
+of servers that batch. Those above it wait in the router, those below it perhaps in the server."""
 
 
 class _PrefixGap(Exception):
@@ -184,6 +188,8 @@ class Watcher:
                 elif isinstance(event, Finished):
                     watched.last_seq = event.seq
                     self._ledger.on_finished(watched.record.id, watched.instance_id, event)
+                elif isinstance(event, Began):
+                    self._ledger.on_began(watched.record.id, watched.instance_id, event)
                 elif isinstance(event, PrefixSnapshot):
                     async with self._piece:
                         self._on_prefixes(watched, event)
@@ -200,6 +206,8 @@ class Watcher:
                 whole = self._prefixes.on_snapshot(node_id, event)
             elif isinstance(event, PrefixGone):
                 self._prefixes.on_gone(node_id, event)
+            elif isinstance(event, Stored):
+                self._prefixes.on_stored(event)
         except ValueError as error:
             raise NodeRefused(f"{watched.record.url} sent prefixes that are none.") from error
         if not whole:
@@ -242,6 +250,7 @@ async def _end(watched: _Watched) -> None:
 
 def foreign_status(record: NodeRecord, names: list[str]) -> NodeStatus:
     """An OpenAI-compatible server as a node whose models are always ready."""
+    max_rows = record.max_rows or FOREIGN_ROWS
     return NodeStatus(
         protocol=PROTOCOL_VERSION,
         node_id=record.id,
@@ -252,7 +261,7 @@ def foreign_status(record: NodeRecord, names: list[str]) -> NodeStatus:
         memory_budget_bytes=0,
         memory_leased_bytes=0,
         models=tuple(
-            ModelStatus(name=name, state=ModelState.READY, weight_bytes=0, max_rows=FOREIGN_ROWS)
+            ModelStatus(name=name, state=ModelState.READY, weight_bytes=0, max_rows=max_rows)
             for name in names
         ),
     )

@@ -95,6 +95,8 @@ class Account:
     """Of the engine, where it awaits what the request stores."""
     reusable_tokens: int | None = None
     """Of the prompt; as in `GenerateRequest`."""
+    begun: bool = False
+    """Whether its first delta has been taken."""
     told: bool = False
     """Whether its last delta has been taken."""
     left: bool = False

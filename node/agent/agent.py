@@ -28,8 +28,10 @@ from node.protocol.messages import (
     ModelStatus,
     NodeStatus,
     StatusEvent,
+    Stored,
 )
 from node.protocol.models import ModelCard
+from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
 from node.store import ModelStore
@@ -254,6 +256,12 @@ class Agent:
         return ClearedCache(tuple(models), memory_bytes, disk_bytes, tuple(skipped))
 
     # --- events ------------------------------------------------------------------------------
+
+    def tell_stored(self, response_id: str, origin: str, end: Head) -> None:
+        """Tells the router that a response came by where the chain ends from which later ones go
+        on."""
+        if origin:
+            self._hub.publish(Stored(response_id, origin, *end))
 
     def _on_change(self) -> None:
         if self._hub.is_watched:

@@ -9,7 +9,7 @@ import contextlib
 import re
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from node.agent.warming import Warming
 from node.errors import NodeError, RequestCancelled, ShuttingDown, UnknownRequest
 from node.link import RowRefused, RowStream
 from node.prompt import Prompt, Renderers, generate_request
-from node.protocol.messages import Finished, FinishReason
+from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.prefix import Chain
 from node.request import TextRequest
 from node.store import ModelEntry
@@ -185,6 +185,7 @@ class Requests:
                 is_open = True
                 while is_open:
                     deltas = await row.next(tick_s)
+                    self._tell_begin(account, deltas)
                     for delta in deltas:
                         raise_unless_complete(delta)
                         is_open = is_open and not delta.is_last
@@ -220,6 +221,16 @@ class Requests:
         except RowRefused as exc:
             raise refusal(exc, generate, request, handle) from None
         return handle, row
+
+    def _tell_begin(self, account: Account, deltas: Sequence[Delta]) -> None:
+        """Tells routers that a request's prefill is over, unless its answer does so now."""
+        if account.begun or not deltas:
+            return
+        account.begun = True
+        job = account.job
+        shows = job.request.stream and any(delta.parts for delta in deltas)
+        if job.origin and not shows and not deltas[-1].is_last:
+            self._hub.publish(Began(job.request_id, job.origin))
 
     # --- prefixes ----------------------------------------------------------------------------
 

@@ -3,6 +3,9 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from functools import partial
+
+import msgspec
 
 from node.agent.account import Job
 from node.agent.agent import Agent
@@ -11,6 +14,7 @@ from node.api.call import Call
 from node.dialects.base import AnswerHead
 from node.dialects.responses import AskedResponse, read_responses
 from node.dialects.responses_events import ResponseWriter
+from node.dialects.responses_input import History
 from node.dialects.responses_stored import (
     cancel_ended,
     check_retrieve,
@@ -23,7 +27,7 @@ from node.dialects.responses_stored import (
 from node.errors import RequestCancelled, UnknownPath
 from node.protocol.ids import RESPONSE_PREFIX, client_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
-from node.protocol.prefix import Chain, Chainer, Fields, read_fields
+from node.protocol.prefix import Chain, Chainer, Fields, Head, read_fields
 from node.response_store import ResponseStore
 from node.stream import Batch, EventStream, collect
 from node.types import Delta
@@ -50,12 +54,11 @@ class ResponsesApi:
         if asked.needs_history:
             previous_id = asked.facts.previous_id
             history = await self._store.history(previous_id, asked.references, call.origin)
-            head = 0
-            if previous_id is not None:
-                head = await self._store.chain_head(previous_id, call.origin)
+            head = await self._store.head(previous_id, call.origin) if previous_id else None
             # Of a long session, too much for the event loop.
             asked = await asyncio.to_thread(asked.with_history, history)
-            chain = await asyncio.to_thread(self._chain, asked, fields, call.salt, head)
+            make = partial(self._following, asked, fields, call.salt, history, head)
+            chain = await asyncio.to_thread(make)
         wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
         job = self._agent.requests.job(
             asked.request, call.path, wished_id, call.origin, chain, call.salt
@@ -69,12 +72,28 @@ class ResponsesApi:
         return asked, fields, None if asked.needs_history else self._chain(asked, fields, salt)
 
     def _chain(
-        self, asked: AskedResponse, fields: Fields, salt: str, head: int = 0
+        self, asked: AskedResponse, fields: Fields, salt: str, head: Head | None = None
     ) -> Chain | None:
-        if asked.facts.previous_id is not None and not head:
-            # Of what it goes on from there is none.
-            return None
         return self._chainer.chain(fields, PATH, asked.request.model, salt=salt, head=head)
+
+    def _following(
+        self,
+        asked: AskedResponse,
+        fields: Fields,
+        salt: str,
+        history: History,
+        head: Head | None,
+    ) -> Chain | None:
+        """The chain of a body that goes on from what is stored, or refers to it."""
+        if asked.facts.previous_id is None:
+            return self._chain(asked, fields, salt)
+        chain = self._chain(asked, fields, salt, head) if head else None
+        if chain is not None:
+            return chain
+        # Its prompt begins in another way than that of the response before, or of that no end is
+        # known: it is as if all had been sent.
+        whole = msgspec.Raw(msgspec.json.encode([*history.items, *asked.items]))
+        return self._chain(asked, {**fields, "input": whole}, salt)
 
     async def _free_id(self, wished_id: str) -> str:
         """The id that the caller wished for, or another where a response has it. Until the request
@@ -99,7 +118,10 @@ class ResponsesApi:
             record, chain = await asyncio.to_thread(lambda: (writer.record(), job.answered()))
             # One that was deleted meanwhile is not open any more.
             if record is not None and response_id in self._open:
-                await self._store.put(record, job.origin, chain.head if chain else 0)
+                end = chain.end if chain else None
+                await self._store.put(record, job.origin, end)
+                if end is not None:
+                    self._agent.tell_stored(response_id, job.origin, end)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)
         if asked.facts.store:

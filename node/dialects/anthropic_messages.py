@@ -1,6 +1,6 @@
 """The messages of an Anthropic body, from content blocks to messages of no dialect."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -77,7 +77,7 @@ def read_system(content: object, path: str = "system") -> str:
         if kind != "text":
             raise unsupported(f"{kind} blocks in a system prompt", f"{at}.type")
         texts.append(without_volatile_lines(_read(_Text, block, at).text))
-    return "\n".join(text for text in texts if text)
+    return _joined(texts)
 
 
 def read_conversation(given: Sequence[MessageFields]) -> list[Message]:
@@ -130,7 +130,7 @@ def _user(content: object, path: str) -> list[Message]:
             results.append(_result(_read(_ToolResult, block, at), at))
         else:
             texts.append(_plain(kind, block, at))
-    text = "\n".join(texts)
+    text = _joined(texts)
     return [*results, Message("user", text)] if text or not results else results
 
 
@@ -138,7 +138,7 @@ def _result(result: _ToolResult, path: str) -> Message:
     text = ""
     if result.content is not None:
         blocks = _blocks(result.content, f"{path}.content")
-        text = "\n".join(_plain(kind, block, at) for kind, block, at in blocks)
+        text = _joined(_plain(kind, block, at) for kind, block, at in blocks)
     if result.is_error and not text.lstrip().lower().startswith(_ERROR.lower()):
         text = f"{_ERROR}: {text}" if text else _ERROR
     return Message("tool", text, tool_call_id=result.tool_use_id)
@@ -159,8 +159,7 @@ def _assistant(content: object, path: str) -> Message:
         elif kind != "redacted_thinking":
             raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
     # What an answer said is put together as the model said it, without anything in between.
-    reasoning = "\n".join(thought for thought in thoughts if thought)
-    return Message("assistant", "".join(texts), reasoning, tuple(calls))
+    return Message("assistant", "".join(texts), _joined(thoughts), tuple(calls))
 
 
 def _thought(block: _Thinking, path: str) -> str:
@@ -191,6 +190,11 @@ def _plain(kind: str, block: Block, path: str) -> str:
     if document.citations is not None and document.citations.enabled:
         raise unsupported("citations", f"{path}.citations")
     return "\n".join(filter(None, (document.title, document.context, document.source.data)))
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """One text of several. Those that are empty leave no line."""
+    return "\n".join(filter(None, texts))
 
 
 def _blocks(content: object, path: str) -> Iterator[tuple[str, Block, str]]:

@@ -132,8 +132,8 @@ class Row:
     def take(
         self, token: int, end_tokens: frozenset[int], now_s: float, likely: Likely | None = None
     ) -> Delta | None:
-        """What one more token brings; None where it is nothing to tell. `likely` comes with it
-        where the request asks for log probabilities."""
+        """What one more token brings; None where it is nothing to tell, as the first one always is:
+        it ends the prefill. `likely` comes with it where the request asks for log probabilities."""
         self.tally.note_token(now_s)
         self.output.append(token)
         if self.steer is not None and self.steer.error is not None:
@@ -149,7 +149,7 @@ class Row:
             return self.cut_short(parts)
         if self.steer is not None:
             self.steer.take(token)
-        if not parts:
+        if not parts and self.token_count > 1:
             return None
         return Delta(self.uid, tuple(parts), self.token_count, choice=self.choice)
 

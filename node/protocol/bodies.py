@@ -1,6 +1,6 @@
 """The items of each dialect's bodies in canonical form, and what stands before them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -30,8 +30,10 @@ PATH_RESPONSES = "/v1/responses"
 
 
 Canonical = Callable[[msgspec.Raw], bytes]
-"""From the JSON of one item to its form; nothing for what no prompt shows. Raises `Unreadable`, or
+"""From the JSON of something to its form; nothing for what no prompt shows. Raises `Unreadable`, or
 what msgspec raises."""
+Forms = Callable[[bytes], Iterable[bytes]]
+"""The same for the JSON of a list of items: the form of each."""
 
 
 class Unit(NamedTuple):
@@ -45,7 +47,7 @@ class Dialect(NamedTuple):
     preamble: Callable[[Fields], list[Unit]]
     items: Callable[[Fields], msgspec.Raw | None]
     """The list of items, or what is the only one."""
-    item: Canonical
+    forms: Forms
     has_list: bool = True
     """False: a list is an item, too."""
 
@@ -82,16 +84,16 @@ def answer_items(answer: Answer) -> list[bytes]:
 # --- chat ------------------------------------------------------------------------------------
 
 
-class _Function(msgspec.Struct):
+class _Function(msgspec.Struct, gc=False):
     name: str
     arguments: Any = None
 
 
-class _Call(msgspec.Struct):
+class _Call(msgspec.Struct, gc=False):
     function: _Function
 
 
-class _ChatMessage(msgspec.Struct):
+class _ChatMessage(msgspec.Struct, gc=False):
     role: str
     content: Parts = None
     name: str | None = None
@@ -100,17 +102,20 @@ class _ChatMessage(msgspec.Struct):
     refusal: str | None = None
 
 
-class _ChatTool(msgspec.Struct):
+class _ChatTool(msgspec.Struct, gc=False):
     function: dict[str, Any]
 
 
-_chat_message = msgspec.json.Decoder(_ChatMessage).decode
+_chat_messages = msgspec.json.Decoder(list[_ChatMessage]).decode
 _chat_tools = msgspec.json.Decoder(list[_ChatTool] | None).decode
 _objects = msgspec.json.Decoder(list[dict[str, Any]] | None).decode
 
 
-def _chat_item(raw: msgspec.Raw) -> bytes:
-    message = _chat_message(raw)
+def _chat_forms(text: bytes) -> Iterable[bytes]:
+    return map(_chat_form, _chat_messages(text))
+
+
+def _chat_form(message: _ChatMessage) -> bytes:
     role = ROLES.get(message.role)
     if role is None:
         raise Unreadable
@@ -120,11 +125,14 @@ def _chat_item(raw: msgspec.Raw) -> bytes:
     text = text_form(message.content, b"" if role == b"a" else GAP)
     if role != b"a":
         return message_form(role, text, name=message.name)
-    functions = [call.function for call in message.tool_calls or ()]
+    if message.refusal:
+        text += utf8(message.refusal)
+    calls = [
+        Called(call.function.name, call.function.arguments) for call in message.tool_calls or ()
+    ]
     if message.function_call is not None:
-        functions.append(message.function_call)
-    calls = [Called(function.name, function.arguments) for function in functions]
-    return message_form(role, text + utf8(message.refusal or ""), name=message.name, calls=calls)
+        calls.append(Called(message.function_call.name, message.function_call.arguments))
+    return message_form(role, text, name=message.name, calls=calls)
 
 
 def _chat_preamble(fields: Fields) -> list[Unit]:
@@ -155,7 +163,7 @@ def _messages(fields: Fields) -> msgspec.Raw:
 
 # --- completions -----------------------------------------------------------------------------
 
-_prompt = msgspec.json.Decoder(str | list[int | str | list[int]]).decode
+_prompts_of = msgspec.json.Decoder(list[str | list[int | str | list[int]]]).decode
 
 
 def _prompts(fields: Fields) -> msgspec.Raw:
@@ -165,9 +173,12 @@ def _prompts(fields: Fields) -> msgspec.Raw:
     return prompt
 
 
-def _completion_item(raw: msgspec.Raw) -> bytes:
+def _completion_forms(text: bytes) -> Iterable[bytes]:
+    return map(_completion_form, _prompts_of(text))
+
+
+def _completion_form(prompt: Any) -> bytes:
     """A text, or token ids of four bytes each."""
-    prompt: Any = _prompt(raw)
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
@@ -181,18 +192,21 @@ def _completion_item(raw: msgspec.Raw) -> bytes:
 # --- Anthropic -------------------------------------------------------------------------------
 
 
-class _Turn(msgspec.Struct):
+class _Turn(msgspec.Struct, gc=False):
     role: str
     content: Parts = None
     clear_at: str | None = None
 
 
-_turn = msgspec.json.Decoder(_Turn).decode
+_turns = msgspec.json.Decoder(list[_Turn]).decode
 _parts = msgspec.json.Decoder(Parts).decode
 
 
-def _anthropic_item(raw: msgspec.Raw) -> bytes:
-    turn = _turn(raw)
+def _anthropic_forms(text: bytes) -> Iterable[bytes]:
+    return map(_anthropic_form, _turns(text))
+
+
+def _anthropic_form(turn: _Turn) -> bytes:
     content = turn.content
     if turn.role == "system":
         return _system_prompt(content, b"K" + END if turn.clear_at else b"")
@@ -256,7 +270,7 @@ def _tools_of_anthropic(raw: msgspec.Raw) -> bytes:
 # --- responses -------------------------------------------------------------------------------
 
 
-class _Item(msgspec.Struct):
+class _Item(msgspec.Struct, gc=False):
     type: str | None = None
     id: str | None = None
     role: str | None = None
@@ -267,7 +281,7 @@ class _Item(msgspec.Struct):
     output: Parts = None
 
 
-_item = msgspec.json.Decoder(str | _Item).decode
+_response_items = msgspec.json.Decoder(list[str | _Item]).decode
 _instructions = msgspec.json.Decoder(str | None).decode
 
 
@@ -281,8 +295,11 @@ def _inputs(fields: Fields) -> msgspec.Raw | None:
     return None
 
 
-def _response_item(raw: msgspec.Raw) -> bytes:
-    item = _item(raw)
+def _response_forms(text: bytes) -> Iterable[bytes]:
+    return map(_response_form, _response_items(text))
+
+
+def _response_form(item: str | _Item) -> bytes:
     if isinstance(item, str):
         return message_form(b"u", utf8(item))
     kind = item.type or ("message" if item.role else "item_reference" if item.id else None)
@@ -336,9 +353,9 @@ def _response_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 DIALECTS: Mapping[str, Dialect] = {
-    "/v1/chat/completions": Dialect(_chat_preamble, _messages, _chat_item),
-    PATH_COMPLETIONS: Dialect(lambda _fields: [], _prompts, _completion_item, has_list=False),
-    "/v1/messages": Dialect(_anthropic_preamble, _messages, _anthropic_item),
-    PATH_RESPONSES: Dialect(_responses_preamble, _inputs, _response_item),
+    "/v1/chat/completions": Dialect(_chat_preamble, _messages, _chat_forms),
+    PATH_COMPLETIONS: Dialect(lambda _fields: [], _prompts, _completion_forms, has_list=False),
+    "/v1/messages": Dialect(_anthropic_preamble, _messages, _anthropic_forms),
+    PATH_RESPONSES: Dialect(_responses_preamble, _inputs, _response_forms),
 }
 """By path; those that prefill nothing are not there."""

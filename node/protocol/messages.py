@@ -135,6 +135,26 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     finished_unix_s: float
 
 
+class Began(msgspec.Struct, frozen=True, tag="began"):
+    """The first token of a request is there, so its prefill is over. Told where its answer does not
+    say so at once. Not kept: a router that misses it estimates."""
+
+    request_id: str
+    origin: str
+
+
+class Stored(msgspec.Struct, frozen=True, tag="stored"):
+    """A response is kept for later ones to go on from; by where its prefix chain ends its router
+    knows what those begin with. Not kept: a router that misses it knows their own items only."""
+
+    response_id: str
+    origin: str
+    hash: int
+    """With the next two as in `node.protocol.prefix.Head`."""
+    front: int
+    size_bytes: int
+
+
 class CancelMarked(msgspec.Struct, frozen=True, tag="cancel_marked"):
     """The engine process has marked the request as cancelled, at its own monotonic clock."""
 
@@ -177,7 +197,16 @@ class PrefixGone(msgspec.Struct, frozen=True, tag="prefix_gone"):
     epoch: int
 
 
-Event = StatusEvent | Finished | CancelMarked | PrefixSnapshot | PrefixDelta | PrefixGone
+Event = (
+    StatusEvent
+    | Finished
+    | Began
+    | Stored
+    | CancelMarked
+    | PrefixSnapshot
+    | PrefixDelta
+    | PrefixGone
+)
 
 
 class ModelCommand(msgspec.Struct, frozen=True):

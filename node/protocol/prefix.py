@@ -10,14 +10,25 @@ import sys
 from array import array
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 import msgspec
 
-from node.protocol.bodies import DIALECTS, Answer, Canonical, Dialect, Unit, answer_items
+from node.protocol.bodies import DIALECTS, Answer, Dialect, Forms, Unit, answer_items
 from node.protocol.canonical import Called, Fields, Said, seed
-from node.protocol.chain_memo import ChainMemo, Key, Made, Preamble
+from node.protocol.chain_memo import ChainMemo, Key, Made, Preamble, item_ends
 
-__all__ = ["Answer", "Called", "Chain", "Chainer", "Fields", "Said", "answered", "read_fields"]
+__all__ = [
+    "Answer",
+    "Called",
+    "Chain",
+    "Chainer",
+    "Fields",
+    "Head",
+    "Said",
+    "answered",
+    "read_fields",
+]
 
 PIECE_BYTES = 1024
 """Canonical bytes between two cuts inside a long item."""
@@ -29,12 +40,22 @@ MEMO_BYTES = 64 << 20
 """Of all bodies that a `Chainer` remembers."""
 
 _HASH_BYTES = 8
-_NO_TEXT = memoryview(b"")
-_BETWEEN = b" \t\r\n,"
+_SPACE = b" \t\r\n"
+_BETWEEN = _SPACE + b","
 """What is between two items of a list."""
 
 _read_fields = msgspec.json.Decoder(Fields).decode
-_read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class Head(NamedTuple):
+    """Where a chain ends, for others to go on from."""
+
+    hash: int
+    """The last one."""
+    front: int
+    """Names all that stands before the items, and the model, salt and options."""
+    size_bytes: int
+    """Canonical ones up to there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,8 @@ class Chain:
     preamble: int
     """How many positions belong to what stands before the first item: tools, and a system prompt
     that is a field of its own; or one, for all that a chain goes on from."""
+    front: int = 0
+    """As in `Head`."""
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -60,6 +83,11 @@ class Chain:
     def head(self) -> int:
         """The last hash, from which a longer chain goes on; 0 for an empty chain."""
         return self.hashes[-1] if self.hashes else 0
+
+    @property
+    def end(self) -> Head | None:
+        """What a longer chain needs to go on from here; None for an empty chain."""
+        return Head(self.hashes[-1], self.front, self.sizes[-1]) if self.hashes else None
 
 
 def read_fields(body: bytes) -> Fields:
@@ -79,109 +107,123 @@ class Chainer:
         self._memo = ChainMemo(memo_bytes)
 
     def chain(
-        self, fields: Fields, path: str, model: str, *, salt: str = "", head: int = 0
+        self, fields: Fields, path: str, model: str, *, salt: str = "", head: Head | None = None
     ) -> Chain | None:
         """The chain of a body for the endpoint at `path`; None where the body is none that the
         endpoint takes, or the endpoint prefills nothing. `head`: the chain goes on from there,
-        which then is its first position, as if the body had held all that is before."""
+        which then is its first position, as if the body had held all items that are before; None
+        where its prompt begins in another way than the one that ended there."""
         dialect = DIALECTS.get(path)
         if dialect is None:
             return None
         try:
             return self._chain(fields, dialect, seed(fields, model, salt), head)
-        except (msgspec.MsgspecError, ValueError, RecursionError):
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
             return None
 
-    def _chain(self, fields: Fields, dialect: Dialect, begin: bytes, head: int) -> Chain:
-        units = [] if head else dialect.preamble(fields)
+    def _chain(
+        self, fields: Fields, dialect: Dialect, begin: bytes, head: Head | None
+    ) -> Chain | None:
+        units, preamble = dialect.preamble(fields), None
+        if head is not None:
+            preamble = _preamble(begin, units)
+            if head.front != _front(begin, preamble):
+                return None
         raw = dialect.items(fields)
-        text = b"" if raw is None else bytes(raw)
+        text = b"[]" if raw is None else bytes(raw)
         parts = [bytes(unit.raw) for unit in units]
-        if not dialect.has_list or not text.startswith(b"["):
-            preamble = _preamble(begin, head, units)
-            made = _nothing(preamble)
-            if raw is not None:
-                _add(made, dialect.item(raw), begin)
-        elif len(text) + sum(map(len, parts)) < SHORT_BYTES:
-            preamble = _preamble(begin, head, units)
-            made = _extended(_nothing(preamble), text, begin, dialect.item)
+        is_list = dialect.has_list and text.startswith(b"[")
+        if not is_list:
+            text = b"[" + text + b"]"
+        if not is_list or len(text) + sum(map(len, parts)) < SHORT_BYTES:
+            preamble = preamble or _preamble(begin, units)
+            made = _extended(_nothing(preamble, head), text, begin, dialect.forms)
         else:
             # Those that begin alike are compared one by one.
-            key = (begin, head, dialect.item, text[:KEY_BYTES], *parts)
-            preamble = self._memo.preamble(key) or _preamble(begin, head, units)
+            key = (begin, head, dialect.forms, text[:KEY_BYTES], *parts)
+            preamble = preamble or self._memo.preamble(key) or _preamble(begin, units)
             made = self._made(key, preamble, text)
-        return Chain(made.hashes[:], made.sizes[:], made.items[:], len(preamble[0]))
+        front = _front(begin, preamble)
+        before = len(preamble[0]) if head is None else 1
+        return Chain(made.hashes[:], made.sizes[:], made.items[:], before, front)
 
     def _made(self, key: Key, preamble: Preamble, text: bytes) -> Made:
-        begin, _, item, *_ = key
+        begin, head, forms, *_ = key
         known = self._memo.longest(key, text)
-        made = _extended(known or _nothing(preamble), text, begin, item)
-        if made.ends and made is not known:
-            is_longer = known is not None and text.startswith(known.text)
-            self._memo.put(key, preamble, made, known if is_longer else None)
+        made = _extended(known or _nothing(preamble, head), text, begin, forms)
+        if made.items and made is not known:
+            self._memo.put(key, preamble, made)
         return made
 
 
 def answered(chain: Chain, answer: Answer) -> Chain:
     """The chain of the request with its answer behind it, as the client gives it back. A
     completion's is no longer: the next prompt is a longer text."""
-    made = Made(_NO_TEXT, [], chain.hashes[:], chain.sizes[:], chain.items[:])
+    made = Made(b"", chain.hashes[:], chain.sizes[:], chain.items[:])
     for form in answer_items(answer):
         _add(made, form, b"")
-    return Chain(made.hashes, made.sizes, made.items, chain.preamble)
+    return Chain(made.hashes, made.sizes, made.items, chain.preamble, chain.front)
 
 
-def _preamble(begin: bytes, head: int, units: list[Unit]) -> Preamble:
-    if head:
-        return array("Q", [head]), array("I", [0])
-    made = Made(_NO_TEXT, [], array("Q"), array("I"), array("I"))
+def _preamble(begin: bytes, units: list[Unit]) -> Preamble:
+    made = Made(b"", array("Q"), array("I"), array("I"))
     for unit in units:
         _add(made, unit.canonical(unit.raw), begin)
     return made.hashes, made.sizes
 
 
-def _nothing(preamble: Preamble) -> Made:
+def _front(begin: bytes, preamble: Preamble) -> int:
+    hashes, _ = preamble
+    return hashes[-1] if hashes else int.from_bytes(_digest(begin), "little")
+
+
+def _nothing(preamble: Preamble, head: Head | None) -> Made:
     hashes, sizes = preamble
-    return Made(memoryview(b"["), [], hashes[:], sizes[:], array("I"))
+    if head is not None:
+        hashes, sizes = array("Q", [head.hash]), array("I", [head.size_bytes])
+    return Made(b"[", hashes[:], sizes[:], array("I"))
 
 
-def _extended(known: Made, text: bytes, begin: bytes, item: Canonical) -> Made:
+def _extended(known: Made, text: bytes, begin: bytes, forms: Forms) -> Made:
     """The chain of the whole list, of which `known` are the first items."""
-    at = len(known.text)
-    rest = text
-    if known.ends:
+    at, rest, ends = len(known.text), text, known.ends
+    if known.items:
         rest = b"[" + text[at:].lstrip(_BETWEEN)
         if rest == b"[]":
             return known
-    ends = list(known.ends)
-    made = Made(known.text, ends, known.hashes[:], known.sizes[:], known.items[:])
-    for raw in _read_list(rest):
-        while text[at] in _BETWEEN:
-            at += 1
-        at += len(memoryview(raw))
-        ends.append(at)
-        _add(made, item(raw), begin)
-    return made._replace(text=memoryview(text)[:at])
+        if ends is not None:
+            ends = ends + item_ends(text, at)
+    read = text[:-1].rstrip(_SPACE)
+    made = Made(read, known.hashes[:], known.sizes[:], known.items[:], ends)
+    for form in forms(rest):
+        _add(made, form, begin)
+    return made
 
 
 def _add(made: Made, form: bytes, begin: bytes) -> None:
     """Puts an item's positions behind those that are there."""
-    hashes, sizes, items = made.hashes, made.sizes, made.items
-    before = hashes[-1].to_bytes(_HASH_BYTES, "little") if hashes else _digest(begin)
-    digests = []
-    for at in range(0, len(form), PIECE_BYTES):
-        piece = form[at : at + PIECE_BYTES]
-        before = blake2b(before + piece, digest_size=_HASH_BYTES).digest()
-        digests.append(before)
-    added = array("Q", b"".join(digests))
+    hashes, sizes, length = made.hashes, made.sizes, len(form)
+    if length:
+        before = hashes[-1].to_bytes(_HASH_BYTES, "little") if hashes else _digest(begin)
+        digests = []
+        for at in range(0, length, PIECE_BYTES):
+            piece = form[at : at + PIECE_BYTES]
+            # As salt, what is before makes no block of its own.
+            before = blake2b(piece, digest_size=_HASH_BYTES, salt=before).digest()
+            digests.append(before)
+        hashes.extend(_numbers(b"".join(digests)))
+        done = sizes[-1] if sizes else 0
+        if length > PIECE_BYTES:
+            sizes.extend(range(done + PIECE_BYTES, done + length, PIECE_BYTES))
+        sizes.append(done + length)
+    made.items.append(len(hashes))
+
+
+def _numbers(digests: bytes) -> "array[int]":
+    numbers = array("Q", digests)
     if sys.byteorder == "big":
-        added.byteswap()
-    hashes.extend(added)
-    if form:
-        length = sizes[-1] if sizes else 0
-        sizes.extend(range(length + PIECE_BYTES, length + len(form), PIECE_BYTES))
-        sizes.append(length + len(form))
-    items.append(len(hashes))
+        numbers.byteswap()
+    return numbers
 
 
 def _digest(data: bytes) -> bytes:

@@ -20,22 +20,22 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     """The admin API over the core that `core_of` gives once the app has started."""
     router = APIRouter(prefix="/admin", route_class=gated_route(core_of))
     add = router.add_api_route
+    # What stands in a path may hold slashes, as model names on the hub do, or be empty.
     add("/nodes", admin_nodes.list_nodes, methods=["GET"])
     add("/nodes", admin_nodes.add_node, methods=["POST"], status_code=201)
-    add("/nodes/{name}", admin_nodes.remove_node, methods=["DELETE"])
+    add("/nodes/{name:path}", admin_nodes.remove_node, methods=["DELETE"])
     add("/models", admin_models.list_models, methods=["GET"])
     add("/models/load", admin_models.load_model, methods=["POST"])
     add("/models/unload", admin_models.unload_model, methods=["POST"])
     add("/aliases", admin_aliases.list_aliases, methods=["GET"])
-    # A name may hold slashes, as model names on the hub do.
     add("/aliases/{name:path}", admin_aliases.get_alias, methods=["GET"])
     add("/aliases/{name:path}", admin_aliases.set_alias, methods=["PUT"])
     add("/aliases/{name:path}", admin_aliases.remove_alias, methods=["DELETE"])
     add("/keys", admin_keys.list_keys, methods=["GET"])
     add("/keys", admin_keys.create_key, methods=["POST"], status_code=201)
-    add("/keys/{id_or_name}", admin_keys.revoke_key, methods=["DELETE"])
+    add("/keys/{id_or_name:path}", admin_keys.revoke_key, methods=["DELETE"])
     add("/usage", admin_reports.show_usage, methods=["GET"])
     add("/audit", admin_reports.show_audit, methods=["GET"])
     add("/explain", admin_explain.explain, methods=["POST"])
-    add("/explain/{request_id}", admin_explain.explain_request, methods=["GET"])
+    add("/explain/{request_id:path}", admin_explain.explain_request, methods=["GET"])
     return router

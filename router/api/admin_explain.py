@@ -123,4 +123,5 @@ def _cost_row(terms: NodeTerms, *, chosen: bool) -> CostRow:
         prompt_tokens=terms.prompt_tokens,
         cached_tokens=terms.cached_tokens,
         memory_tokens=terms.memory_tokens,
+        estimated=terms.is_estimated,
     )

@@ -20,8 +20,8 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
-from router.node_client import KIND_AGENT, NodeClient
-from router.types import NodeView
+from router.node_client import NodeClient
+from router.types import KIND_AGENT, NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
 """States in which a model takes memory and is not on its way out."""

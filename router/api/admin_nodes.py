@@ -12,8 +12,9 @@ from router.api.admin_gate import AdminGiven
 from router.api.admin_views import AddNode, NodeModel, NodeRow
 from router.core import Core
 from router.credentials import NodeCredential, check_node_url
-from router.errors import Conflict
-from router.node_client import KIND_OPENAI, NodeClient
+from router.errors import BadRequest, Conflict
+from router.node_client import NodeClient
+from router.types import KIND_OPENAI
 
 _NAME_CHARS = 63
 
@@ -31,6 +32,12 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
     url = check_node_url(asked.url, credential)
     if asked.kind == KIND_OPENAI:
         url = url.removesuffix("/v1")  # as other programs want their base URLs
+    elif asked.max_rows is not None:
+        raise BadRequest(
+            "`max_rows` is for a server of kind openai; a node agent has its own limit, "
+            "`node-agent serve --max-rows`.",
+            param="max_rows",
+        )
     async with NodeClient(url, credential, asked.kind) as client:
         node_id = await _contact(client, asked.kind)
     async with admin.core.registry.read() as session:
@@ -44,6 +51,7 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
         kind=asked.kind,
         credential=credential.text(),
         created_at_s=time.time(),
+        max_rows=asked.max_rows,
     )
     await admin.change(
         "node.add", record.name, f"{record.kind} {url}", lambda session: nodes.add(session, record)
@@ -92,6 +100,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         memory_budget_bytes=status.memory_budget_bytes if status else None,
         memory_leased_bytes=status.memory_leased_bytes if status else None,
         in_flight=core.dispatcher.in_flight(record.id),
+        max_rows=record.max_rows,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)
             for model in (status.models if status else ())

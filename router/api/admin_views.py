@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 NODE_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
+MAX_ROWS = 4096
+
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
@@ -23,6 +25,8 @@ class AddNode(Asked):
     token: str = ""
     kind: Annotated[str, StringConstraints(pattern="^(agent|openai)$")] = "agent"
     allow_plain_http: bool = False
+    max_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] | None = None
+    """How many requests a server of kind openai serves at once; None: a usual number."""
 
 
 class ModelOrder(Asked):
@@ -78,6 +82,8 @@ class NodeRow(Shown):
     memory_budget_bytes: int | None
     memory_leased_bytes: int | None
     in_flight: int
+    max_rows: int | None
+    """As an admin has set it."""
     models: tuple[NodeModel, ...]
 
 

@@ -30,6 +30,8 @@ class CostRow(Shown):
     cached_tokens: int
     memory_tokens: int
     """Share of the cached ones that need not be read from disk."""
+    estimated: bool
+    """Whether the cached ones are a guess, since the node tells nothing of its cache."""
 
 
 class DecisionRow(Shown):

@@ -12,9 +12,8 @@ from router.api.ownership import holder, own_id
 from router.auth import SCOPE_ADMIN
 from router.core import Core
 from router.errors import RouterError, UnknownRequest
-from router.node_client import KIND_AGENT
 from router.relay import Relay
-from router.types import Caller, NodeView
+from router.types import KIND_AGENT, Caller, NodeView, ticket_id_of
 
 PATH = "/v1/requests"
 
@@ -74,7 +73,7 @@ class RunningRequests:
         """Ends a request that runs here; False where there is none of the caller's with that id,
         which may be any of those that its answer and its headers carry."""
         parsed = parse_id(request_id)
-        running = self._running.get(parsed.request_id if parsed else request_id)
+        running = self._running.get(ticket_id_of(parsed.request_id if parsed else request_id))
         if running is None or not running.is_for(caller):
             return False
         # A cancelled response is an answer of its own kind, which its node tells and keeps.
@@ -89,13 +88,13 @@ class RunningRequests:
     async def _ends_on_node(self, running: Running) -> bool:
         """Whether the request's node has ended it at the request of its owner."""
         relay = running.relay
-        view = self._core.fleet.node(relay.lease.node_id) if relay.lease else None
-        if view is None or view.kind != KIND_AGENT:
+        lease, caller = relay.lease, relay.ticket.caller
+        view = self._core.fleet.node(lease.node_id) if lease else None
+        if lease is None or view is None or view.kind != KIND_AGENT:
             return False
-        ticket = relay.ticket
-        target = f"{PATH}/{ticket.request_id}"
+        target = f"{PATH}/{lease.node_request_id}"
         try:
-            answer = await self._core.dispatcher.follow_up(view, ticket.caller, "DELETE", target)
+            answer = await self._core.dispatcher.follow_up(view, caller, "DELETE", target)
         except RouterError as error:
             log.warning("%s is cut, since its node did not end it: %s", relay.request_id, error)
             return False

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import secrets
 from collections.abc import Iterable
+from functools import partial
 
 from node.protocol.prefix import Chain
 from router import hints
@@ -15,6 +16,11 @@ from router.types import PATH_COUNT_TOKENS, Caller, Ticket
 
 THREAD_BYTES = 1 << 20
 """The chain of a longer body is made in a thread, so that it stalls no stream."""
+THREAD_ITEMS = 3000
+"""So is that of a body with more messages and parts, if it is no short one."""
+_SHORT_BYTES = 256 << 10
+_EVERY_BYTES, _SEEN_BYTES = 64 << 10, 8 << 10
+"""To count them all would take a tenth of the time that a chain takes."""
 
 
 class Tickets:
@@ -50,8 +56,8 @@ class Tickets:
             body=body if model == routing.model else with_model(routing.fields, model),
             trace=trace_lines(headers),
             pinned_node_id=await self._pinned(caller, path, routing, model),
-            chain=await self._chain(caller, path, routing, model, len(body)),
-            hints=hints.hints(asked, routing.fields, path, caller),
+            chain=await self._chain(caller, path, routing, model, body),
+            hints=hints.hints(asked, routing.fields, path, caller, model),
             priority=asked.priority,
             deadline_s=arrived_s + asked.deadline_after_s,
             shows_decision=asked.wants_decision,
@@ -69,13 +75,29 @@ class Tickets:
         return node_of_items(fleet, caller, items, model) if items else ""
 
     async def _chain(
-        self, caller: Caller, path: str, routing: Routing, model: str, size: int
+        self, caller: Caller, path: str, routing: Routing, model: str, body: bytes
     ) -> Chain | None:
         if path == PATH_COUNT_TOKENS:
             return None
 
-        def make() -> Chain | None:
-            chainer = self._core.chainer
-            return chainer.chain(routing.fields, path, model, salt=caller.salt)
+        previous = routing.previous_response_id
+        head = self._core.prefixes.head(previous) if previous else None
 
-        return await asyncio.to_thread(make) if size > THREAD_BYTES else make()
+        def make() -> Chain | None:
+            chain = partial(self._core.chainer.chain, routing.fields, path, model, salt=caller.salt)
+            return (chain(head=head) if head else None) or chain()
+
+        return await asyncio.to_thread(make) if takes_long(body) else make()
+
+
+def takes_long(body: bytes) -> bool:
+    """Whether making the chain of the body would stall a loop."""
+    size = len(body)
+    if size <= _SHORT_BYTES or size > THREAD_BYTES:
+        return size > THREAD_BYTES
+    seen = sum(
+        body.count(name, at, at + _SEEN_BYTES)
+        for at in range(0, size, _EVERY_BYTES)
+        for name in (b'"role"', b'"type"')
+    )
+    return seen * _EVERY_BYTES > THREAD_ITEMS * _SEEN_BYTES

@@ -194,5 +194,8 @@ def _read(adapter: TypeAdapter[T], answer: Any) -> T:
 
 
 def in_path(name: str) -> str:
-    """A name as one segment of a path; slashes stay, since model names have them."""
-    return quote(name, safe="/")
+    """A name as the end of a path; slashes stay, since model names have them, and dots lead
+    nowhere."""
+    return "/".join(
+        part.replace(".", "%2E") if part in (".", "..") else quote(part) for part in name.split("/")
+    )

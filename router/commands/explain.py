@@ -15,6 +15,19 @@ from router.commands.client import AdminClient, CommandFailed, in_path, read_row
 
 STANDARD_INPUT = Path("-")
 HOLDS = "REQUEST.json holds the body of a request, as a client sends it; - reads standard input."
+MEANINGS = {
+    "queue": "work that is ahead of it",
+    "prefill": "its tokens that are not cached",
+    "restore": "cached ones that are on disk",
+    "load": "the model has to be loaded",
+    "evict": "what others will compute again",
+    "slow": "for streams that run there",
+    "crowd": "its next turns behind other sessions",
+    "delay": "other sessions behind it",
+    "blame": "the node failed lately",
+    "switch": "its session is warm elsewhere",
+}
+"""Of the terms, in short."""
 _LEAST_SHOWN_S = 0.005
 """A term below is shown as 0.00."""
 
@@ -69,7 +82,7 @@ def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> Non
     if decided.model != decided.asked_model:
         model += f" (now {decided.model})"
     console.say(
-        f"Request {decided.request_id}: {decided.path}, {model}, {decided.priority}, "
+        f"Request {request_id}: {decided.path}, {model}, {decided.priority}, "
         f"{wording.span(decided.arrived_ago_s)} ago"
     )
     for number, attempt in enumerate(decided.attempts, 1):
@@ -88,7 +101,7 @@ def _read_body(file: Path) -> dict[str, Any]:
         data = sys.stdin.buffer.read() if file == STANDARD_INPUT else file.read_bytes()
         return msgspec.json.decode(data, type=dict[str, Any])
     except OSError as error:
-        raise CommandFailed(f"{name} cannot be read ({error.strerror}). {HOLDS}") from error
+        raise CommandFailed(f"{name} cannot be read ({error.strerror}).") from error
     except msgspec.ValidationError as error:
         raise CommandFailed(f"{name} is not a JSON object. {HOLDS}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -105,6 +118,8 @@ def _print_costs(decision: DecisionRow) -> None:
         columns.append("Excluded")
     console.print_table(columns, [_cost_cells(cost, terms, columns) for cost in decision.costs])
     console.say("Seconds until the first token, and those taken from others; * chosen.")
+    if meanings := [f"{term}: {MEANINGS[term]}" for term in terms if term in MEANINGS]:
+        console.say(f"{'; '.join(meanings)}.")
 
 
 def _terms_of(costs: Sequence[CostRow]) -> list[str]:
@@ -125,7 +140,9 @@ def _cost_cells(cost: CostRow, terms: Sequence[str], columns: Sequence[str]) -> 
         return [Text(text) for text in (*cells, cost.excluded)]
     cells += [f"{cost.terms_s.get(term, 0.0):.2f}" for term in terms]
     cells.append(f"{cost.total_s:.2f}")
-    cells.append(f"{wording.number(cost.cached_tokens)} / {wording.number(cost.prompt_tokens)}")
+    guessed = " (estimated)" if cost.estimated else ""
+    cached = f"{wording.number(cost.cached_tokens)} / {wording.number(cost.prompt_tokens)}"
+    cells.append(cached + guessed)
     cells += [""] * (len(columns) - len(cells))
     return [Text(text, style) for text in cells]
 
@@ -160,16 +177,8 @@ def _comparison(attempt: AttemptRow, chosen: CostRow) -> list[tuple[str, str, st
             _seconds(chosen.terms_s.get("prefill")),
             _seconds(accounts.prefill_s if accounts else None),
         ),
-        ("First token", _seconds(attempt.expected_ttft_s), _seconds(_ttft_s(attempt))),
+        ("First token", _seconds(attempt.expected_ttft_s), _seconds(attempt.ttft_s)),
     ]
-
-
-def _ttft_s(attempt: AttemptRow) -> float | None:
-    """As the router has seen it, the wait in its queue included; else as the node tells."""
-    if attempt.ttft_s is not None or attempt.accounts is None:
-        return attempt.ttft_s
-    ttft_s = attempt.accounts.ttft_s
-    return None if ttft_s is None else attempt.decision.waited_s + ttft_s
 
 
 def _outcome(outcome: str | None, accounts: AccountsRow | None) -> str:

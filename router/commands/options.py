@@ -38,14 +38,14 @@ PromoteAfter = Annotated[
         "--promote-after",
         min=0.01,
         max=3599,
-        help="Seconds after which a waiting request counts as of the next better class.",
+        help="Seconds after which a waiting request may go before those that came later.",
     ),
 ]
 
 RequestFile = Annotated[
     Path | None,
     typer.Argument(
-        metavar="[REQUEST.json]", help="A request's body; - reads it from standard input."
+        metavar="REQUEST.json", help="A request's body; - reads it from standard input."
     ),
 ]
 RequestId = Annotated[
@@ -59,7 +59,12 @@ RequestPath = Annotated[
     ),
 ]
 Session = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="As its header x-session-id.")
+    str | None,
+    typer.Option(
+        "--session",
+        metavar="ID",
+        help="As its header x-session-id: one of the admin key's own sessions; no other key's.",
+    ),
 ]
 
 Trace = Annotated[
@@ -74,12 +79,18 @@ Nodes = Annotated[
     typer.Option(min=1, max=256, metavar="N", help="A fleet of N equal Macs; 4 if not given."),
 ]
 Policy = Annotated[
-    str, typer.Option(metavar="NAME", help="Only this one: ours, or another router's.")
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Only this one: ours, round_robin, least_in_flight, session_pin, text_tree, oracle.",
+    ),
 ]
 Clones = Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Copies of each session.")]
 GapS = Annotated[
     float | None,
-    typer.Option(min=0, metavar="S", help="Seconds between the starts of two sessions; 20."),
+    typer.Option(
+        min=0, max=86_400, metavar="S", help="Seconds between the starts of two sessions; 20."
+    ),
 ]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and the moments of the starts.")]
 BlockTokens = Annotated[

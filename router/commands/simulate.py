@@ -23,6 +23,7 @@ ALL = "all"
 NODES = 4
 """Where neither option says."""
 GAP_S = 20.0
+MAX_REQUESTS = 100_000
 _COLUMNS = {
     "ttft_mean_s": ("TTFT mean", ".2f"),
     "ttft_p50_s": ("p50", ".2f"),
@@ -54,16 +55,22 @@ def run(asked: Asked, *, as_json: bool) -> None:
     trace = _trace(asked)
     if asked.gap_s is not None and not trace.has_sessions and asked.clones == 1:
         raise CommandFailed("--gap-s needs a trace with sessions, or --clones.")
+    requests = len(trace.requests) * asked.clones
+    if requests > MAX_REQUESTS:
+        raise CommandFailed(
+            f"That is {wording.number(requests)} requests, and at most "
+            f"{wording.number(MAX_REQUESTS)} are played; take a shorter trace or fewer --clones."
+        )
     gap_s = GAP_S if asked.gap_s is None else asked.gap_s
     workload = Planned(trace).workload(Load(asked.clones, gap_s, asked.seed))
-    with console.progress(f"playing {wording.number(workload.calls)} requests"):
+    with console.progress(f"playing {wording.counted(workload.calls, 'request')}"):
         rows = compare(names, workload, specs, asked.seed)
     if as_json:
         console.print_json({"policies": msgspec.to_builtins(rows)})
         return
-    console.say(_fleet_line(specs))
+    console.say(_fleet_line(specs, models=len(workload.models)))
     console.say(_load_line(workload, trace))
-    _print(rows)
+    print_rows(rows)
 
 
 def _policies(asked: str) -> Sequence[str]:
@@ -109,51 +116,68 @@ def _opened(path: Path) -> Iterator[Iterable[bytes]]:
             yield plain
 
 
-def _fleet_line(specs: Sequence[NodeSpec]) -> str:
+def _fleet_line(specs: Sequence[NodeSpec], *, models: int) -> str:
     kinds = Counter(
         f"{spec.prefill_tokens_per_s:g} tokens/s prefill, {spec.decode_tokens_per_s:g} decode, "
         f"cache of {wording.number(spec.cache_tokens)} tokens"
         + (f" and {wording.number(spec.disk_tokens)} on disk" if spec.disk_tokens else "")
         + (", snapshots only" if spec.snapshot_only else "")
+        + (_models_words(spec) if models > 1 else "")
         for spec in specs
     )
     return "Fleet: " + "; ".join(f"{count} × {kind}" for kind, count in kinds.items())
 
 
-def _load_line(workload: Workload, trace: Trace) -> str:
-    sessions = f" in {wording.number(len(workload.scripts))} sessions"
+def _models_words(spec: NodeSpec) -> str:
+    each = " for each model" if spec.resident_models > 1 else ""
     return (
-        f"Load: {wording.number(workload.calls)} requests{sessions if trace.has_sessions else ''}, "
-        f"{wording.number(workload.distinct_tokens)} different prompt tokens"
+        f"{each}, {wording.counted(spec.resident_models, 'model')} in memory at once, "
+        f"{spec.load_s:g} s to load one"
     )
 
 
-def _print(rows: Sequence[PolicyFigures]) -> None:
+def _load_line(workload: Workload, trace: Trace) -> str:
+    sessions = wording.counted(len(workload.scripts), "session")
+    models = len(workload.models)
+    return (
+        f"Load: {wording.counted(workload.calls, 'request')}"
+        + (f" in {sessions}" if trace.has_sessions else "")
+        + (f" for {models} models" if models > 1 else "")
+        + f", {wording.number(workload.distinct_tokens)} different prompt tokens"
+    )
+
+
+def print_rows(rows: Sequence[PolicyFigures]) -> None:
     rivals = [row for row in rows if row.policy != LIMIT]
-    best = {field: _best(rivals, field) for field in _COLUMNS} if len(rivals) > 1 else {}
+    best = {field: _best(rivals, field) for field in _COLUMNS}
     cells = [
         [
             Text(row.policy),
             *(
-                _cell(
-                    format(getattr(row, field), form), best=getattr(row, field) == best.get(field)
-                )
-                for field, (_, form) in _COLUMNS.items()
+                _cell(_shown(row, field), best=row in rivals and _shown(row, field) == best[field])
+                for field in _COLUMNS
             ),
         ]
         for row in rows
     ]
     console.print_table(("Policy", *(f">{head}" for head, _ in _COLUMNS.values())), cells)
     notes = [
-        "* best" if best else "",
+        "* best" if any(best.values()) else "",
         f"{LIMIT} knows the future" if len(rows) > len(rivals) else "",
     ]
     console.say("; ".join(["Times in seconds", *filter(None, notes)]) + ".")
 
 
-def _best(rows: Sequence[PolicyFigures], field: str) -> float:
-    values: list[float] = [getattr(row, field) for row in rows]
-    return max(values) if field == "cached_share" else min(values)
+def _shown(row: PolicyFigures, field: str) -> str:
+    return format(getattr(row, field), _COLUMNS[field][1])
+
+
+def _best(rows: Sequence[PolicyFigures], field: str) -> str | None:
+    """The best figure as it is shown; None where all are as good."""
+    if len({_shown(row, field) for row in rows}) < 2:
+        return None
+    sign = -1 if field == "cached_share" else 1
+    return _shown(min(rows, key=lambda row: sign * getattr(row, field)), field)
 
 
 def _cell(text: str, *, best: bool) -> Text:

@@ -1,5 +1,6 @@
 """Sizes, times and states in a person's words. Pure."""
 
+import math
 from collections.abc import Sequence
 
 GIB = 1024**3
@@ -29,6 +30,10 @@ def number(count: int | None) -> str:
     return "?" if count is None else f"{count:,}"
 
 
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def span(seconds: float) -> str:
     """A length of time in its one or two largest units that matter."""
     if seconds < 60:
@@ -48,7 +53,7 @@ def ago(at_s: float, now_s: float) -> str:
 def until(at_s: float | None, now_s: float) -> str:
     if at_s is None:
         return "never"
-    return f"in {span(at_s - now_s)}" if at_s > now_s else f"{ago(at_s, now_s)}"
+    return f"in {span(math.ceil(at_s - now_s))}" if at_s > now_s else f"{ago(at_s, now_s)}"
 
 
 def state_words(state: str) -> str:

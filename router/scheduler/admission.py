@@ -10,6 +10,7 @@ from router.scheduler.cost import Ask, exclusion, model_of, work_s
 from router.scheduler.placement import Choice, Placement
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
 from router.types import (
+    KIND_AGENT,
     Action,
     Decision,
     Grant,
@@ -33,6 +34,7 @@ MIN_LOOK_S = 0.002
 HOPELESS_FACTOR, HOPELESS_S = 2.0, 1.0
 """An estimated wait that is so many times the time left, and so much more, passes the deadline for
 certain."""
+_NONE: frozenset[str] = frozenset()
 CHANGED_SHARE = 0.1
 """A ticket whose work has changed by less keeps its place."""
 
@@ -51,13 +53,15 @@ class Admission:
         """What was free when the last look had ended, by model."""
         self._planned_s: dict[str, float] = {}
         """Prefill that waits here, by the node that is the best for it."""
+        self._able: tuple[NodeView, ...] = ()
+        """The fleet in which each of those who wait has a node that can take it."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def wake_s(self) -> float | None:
         """When `late` and `look` are due; None while nothing waits."""
-        return min(self._look_s, self._queue.next_time_s()) if self._queue else None
+        return min(self._look_s, self._queue.next_deadline_s()) if self._queue else None
 
     def leave(self, ticket_id: str) -> None:
         """Nothing is said of a ticket whose caller has left."""
@@ -71,14 +75,14 @@ class Admission:
             return [_late(ticket)]
         choice = self._placement.decide(ask, moment, {})
         if choice.index < 0:
-            return [no_node(ticket, moment)]
+            return [no_node(ask, moment)]
         if not ask.prompt_bytes or (not self._queue and self._may_begin(ask, choice, moment)):
             begins_s = choice.chosen.queue_s + work_s(choice.chosen)
             hopeless = _hopeless(ticket, begins_s, now_s)
             return [hopeless or self._grant(ask, choice, moment)]
-        waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice), ticket.priority)
+        waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice))
         waiting.prices = self._placement.prices(choice.terms, moment)
-        self._queue.add(waiting, now_s)
+        self._queue.add(waiting)
         actions = self.look(moment, waiting)
         if ticket.request_id not in self._queue:
             return actions
@@ -87,7 +91,8 @@ class Admission:
     def look(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
         """Grants what can begin now, in the queue's order.
 
-        Where nothing is free but what nobody wanted a moment ago, only the `new` ticket is asked.
+        Of what is free but what nobody wanted a moment ago only the `new` ticket is asked; of all
+        that is free, those who wait at least every `LOOK_S`.
         """
         if not self._queue:
             return []
@@ -95,54 +100,81 @@ class Admission:
         for book in self._books:
             book.settle(now_s)
         free = self._free(moment)
-        if self._is_unwanted(free, now_s):
-            turn = [new] if new is not None and _has_free(new.ask, free) else []
-        else:
-            self._planned_s = {}
+        if not 0.0 < self._again_s - now_s <= LOOK_S:
             self._again_s = now_s + LOOK_S
-            turn = self._turn(free)
+            self._expect(now_s)
+            self._unwanted = {}
+        promoted: list[Waiting] = []
+        turn: list[Waiting] = []
+        if not self._is_unwanted(free):
+            self._planned_s = {}
+            promoted = self._promoted(free, now_s)
+            turn = [*promoted, *self._turn(free, promoted)]
         grants = self._ask_each(turn, free, moment)
+        if new is not None and new not in turn and _has_free(new.ask, free):
+            grants += self._ask_each([new], free, moment, is_new=True)
+        for grant in grants:
+            ticket_id = grant.lease.ticket_id
+            is_promoted = any(each.ask.ticket.request_id == ticket_id for each in promoted)
+            self._queue.take(ticket_id, is_promoted=is_promoted)
+        for waiting in turn:
+            self._reorder(waiting)
         self._unwanted = free
         self._plan_look(moment)
         return list(grants)
 
-    def _turn(self, free: dict[str, set[str]]) -> list[Waiting]:
+    def _expect(self, now_s: float) -> None:
+        """Those who wait are sure to ask for what they have where they were."""
+        for waiting in self._queue.tickets():
+            home = waiting.ask.home
+            book = self._books.known(home.node_id) if home is not None else None
+            warm = book.warm.get(waiting.ask.ticket.model) if book is not None else None
+            if warm is not None:
+                warm.expect(waiting.ask.session, now_s)
+
+    def _promoted(self, free: dict[str, set[str]], now_s: float) -> list[Waiting]:
+        """Who of each model goes before all others."""
+        found = (
+            next((w for w in self._queue.promoted(model, now_s) if _has_free(w.ask, free)), None)
+            for model, nodes in free.items()
+            if nodes
+        )
+        return [waiting for waiting in found if waiting is not None]
+
+    def _turn(self, free: dict[str, set[str]], promoted: list[Waiting]) -> list[Waiting]:
         """The first of each model. Those for whom nothing is free hold up nobody."""
         left = dict.fromkeys((model for model, nodes in free.items() if nodes), LOOK_TICKETS)
         turn: list[Waiting] = []
         for waiting in self._queue.in_order() if left else ():
             model = waiting.ask.ticket.model
-            if left.get(model) and _has_free(waiting.ask, free):
+            if left.get(model) and _has_free(waiting.ask, free) and waiting not in promoted:
                 turn.append(waiting)
                 left[model] -= 1
                 if not any(left.values()):
                     break
         return turn
 
-    def _is_unwanted(self, free: dict[str, set[str]], now_s: float) -> bool:
+    def _is_unwanted(self, free: dict[str, set[str]]) -> bool:
         """Whether those who wait have left all that is free to others."""
-        if not 0.0 < self._again_s - now_s <= LOOK_S:
-            return False
-        return all(nodes <= self._unwanted.get(model, set()) for model, nodes in free.items())
+        return all(nodes <= self._unwanted.get(model, _NONE) for model, nodes in free.items())
 
     def _ask_each(
-        self, turn: list[Waiting], free: dict[str, set[str]], moment: Moment
+        self,
+        turn: list[Waiting],
+        free: dict[str, set[str]],
+        moment: Moment,
+        *,
+        is_new: bool = False,
     ) -> list[Grant]:
-        """Grants to those of a turn who can begin, until nothing is free."""
+        """Grants to those of a turn who can begin, until nothing is free that may be wanted."""
         grants: list[Grant] = []
-        looked: list[Waiting] = []
-        queues_s = self._placement.queues_s(moment, self._planned_s)
+        queues_s = self._placement.queues_s(moment, self._planned_s) if turn else []
         for waiting in turn:
-            looked.append(waiting)
+            if not is_new and self._is_unwanted(free):
+                break
             index = self._consider(waiting, moment, queues_s, grants)
             if index >= 0:
                 self._still_free(free, moment.fleet[index], moment.now_s)
-                if not any(free.values()):
-                    break
-        for grant in grants:
-            self._queue.take(grant.lease.ticket_id)
-        for waiting in looked:
-            self._reorder(waiting)
         return grants
 
     def _free(self, moment: Moment) -> dict[str, set[str]]:
@@ -164,8 +196,11 @@ class Admission:
 
     def drop_unable(self, moment: Moment) -> list[Action]:
         """Rejects those whom no node can take any more."""
+        before, self._able = self._able, moment.fleet
+        if not self._queue or not _takes_less(before, moment.fleet):
+            return []
         return [
-            self._drop(waiting, no_node(waiting.ask.ticket, moment))
+            self._drop(waiting, no_node(waiting.ask, moment))
             for waiting in self._queue.tickets()
             if not able(waiting.ask, moment)
         ]
@@ -221,23 +256,24 @@ class Admission:
     def _plan_look(self, moment: Moment) -> None:
         self._look_s, soonest_s = self._again_s, moment.now_s + MIN_LOOK_S
         for view in moment.fleet:
-            free_s = self._placement.free_s(view, moment.now_s)
+            free_s = self._placement.free_s(view, moment.now_s) if view.reachable else inf
             self._look_s = min(self._look_s, max(free_s, soonest_s))
 
     def _grant(self, ask: Ask, choice: Choice, moment: Moment) -> Grant:
         ticket, terms, now_s = ask.ticket, choice.chosen, moment.now_s
-        status = moment.fleet[choice.index].status
+        view = moment.fleet[choice.index]
         lease = Lease(
             ticket_id=ticket.request_id,
             node_id=terms.node_id,
             model=ticket.model,
             granted_s=now_s,
             attempt=ask.attempt,
-            instance_id=status.instance_id if status else "",
+            instance_id=view.status.instance_id if view.status else "",
             predicted_tokens=terms.promised_tokens,
             prompt_tokens=terms.prompt_tokens,
         )
         book = self._books.of(terms.node_id)
+        book.settle(now_s)
         opened = OpenLease(
             ticket,
             lease,
@@ -245,11 +281,12 @@ class Admission:
             terms,
             pace=ask.pace,
             demand=self._placement.demand(ask.pace, terms, ticket.model),
-            rows=book.rows.get(ticket.model, 0),
+            rows=book.rows.get(ticket.model, 0) + book.others_rows(ticket.model),
             tried=ask.tried,
             work_s=work_s(terms),
             charged=(terms.held_positions, len(ticket.chain) if ticket.chain else 0),
             alone=not book.prefilling,
+            is_told=ticket.stream or view.kind == KIND_AGENT,
         )
         self._books.open(opened, now_s)
         return Grant(lease, decision(ticket, choice, now_s, now_s - ticket.arrived_s))
@@ -266,7 +303,7 @@ class Admission:
         if not self._queue.is_over(ticket.model):
             return [queued]
         last = (
-            self._queue.last_below(ticket.model, waiting.priority)
+            self._queue.last_below(ticket.model, ticket.priority)
             or self._queue.last_of_largest(ticket.model, ticket.caller.key_id)
             or waiting
         )
@@ -287,15 +324,9 @@ class Admission:
 
     def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
         """Its position among the tickets of its model, and the estimated wait."""
-        ahead_s, position, model = 0.0, 1, waiting.ask.ticket.model
-        for other in self._queue.in_order():
-            if other is waiting:
-                break
-            if other.ask.ticket.model == model:
-                ahead_s += other.work_s
-                position += 1
+        ahead, ahead_s = self._queue.ahead(waiting)
         able_nodes = sum(not each.excluded for each in choice.terms)
-        return position, choice.chosen.queue_s + ahead_s / able_nodes
+        return ahead + 1, choice.chosen.queue_s + ahead_s / able_nodes
 
     def _drop(self, waiting: Waiting, reject: Reject) -> Reject:
         self._queue.remove(waiting.ask.ticket.request_id)
@@ -312,9 +343,23 @@ def able(ask: Ask, moment: Moment) -> bool:
     return any(not exclusion(ask, view, model_of(view, ask.ticket.model)) for view in moment.fleet)
 
 
+def _takes_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bool:
+    """Whether some node may no longer take what it could."""
+    return len(before) != len(after) or any(
+        old is not new
+        and (
+            old.node_id != new.node_id
+            or old.reachable > new.reachable
+            or old.model_names() != new.model_names()
+        )
+        for old, new in zip(before, after, strict=True)
+    )
+
+
 def decision(ticket: Ticket, choice: Choice, now_s: float, waited_s: float) -> Decision:
     if choice.index < 0:
-        return Decision(ticket.request_id, ticket.model, now_s, "", choice.terms, waited_s)
+        reason = explain.nobody(choice.terms)
+        return Decision(ticket.request_id, ticket.model, now_s, "", choice.terms, waited_s, reason)
     chosen = choice.chosen
     others = [each for each in choice.terms if each is not chosen and not each.excluded]
     reason = explain.reason(chosen, others, tied=choice.tied)
@@ -323,8 +368,13 @@ def decision(ticket: Ticket, choice: Choice, now_s: float, waited_s: float) -> D
     )
 
 
-def no_node(ticket: Ticket, moment: Moment) -> Reject:
+def no_node(ask: Ask, moment: Moment) -> Reject:
     """No node can take the ticket now; none could ever, where none has its model."""
+    ticket = ask.ticket
+    if ask.tried:
+        names = {view.node_id: view.name for view in moment.fleet}
+        failed = [names.get(node_id, "a node that was removed") for node_id in sorted(ask.tried)]
+        return _reject(ticket, RejectKind.NO_NODE, explain.failed(failed))
     known = any(ticket.model in view.model_names() for view in moment.fleet)
     kind = RejectKind.NO_NODE if known else RejectKind.UNKNOWN_MODEL
     return _reject(ticket, kind, explain.no_node(ticket.model, known=known))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from node.protocol.messages import NodeStatus
 from node.protocol.prefix import Chain
 from router.scheduler.sessions import Pace
 from router.scheduler.warm import Demand, WarmSessions
@@ -40,7 +41,20 @@ class OpenLease:
     """Positions of its chain that its node will hold once it is prefilled."""
     alone: bool = True
     """Nothing else prefilled there when it was granted."""
+    is_told: bool = True
+    """Whether its node or its answer tells the end of its prefill."""
     first_content_s: float | None = None
+    longest_s: float = field(init=False)
+    """What its prefill takes at most."""
+
+    def __post_init__(self) -> None:
+        self.longest_s = self.work_s
+        if self.is_told:
+            self.longest_s = OVERDUE_FACTOR * self.work_s + OVERDUE_S
+
+    @property
+    def uncached_tokens(self) -> int:
+        return self.terms.prompt_tokens - self.terms.cached_tokens
 
 
 @dataclass(slots=True)
@@ -58,16 +72,44 @@ class Blame:
 
 
 @dataclass(slots=True)
+class OtherRows:
+    """Rows of one model that a node tells of and this router's leases do not explain: those of
+    other routers, and of callers that ask the node itself.
+
+    Statuses lag. So every lease counts as own that was held at any time since the status before,
+    and what one status alone cannot explain may be one that has just been cancelled.
+    """
+
+    count: int = 0
+    """In both of the last two statuses."""
+    in_last: int = 0
+    most_own: int = 0
+    """Most leases at once since the last status."""
+
+    def hear(self, active: int, own: int) -> None:
+        """A status, and the leases that are held."""
+        unexplained = max(0, active - max(own, self.most_own))
+        self.count = min(unexplained, self.in_last)
+        self.in_last, self.most_own = unexplained, own
+
+
+@dataclass(slots=True)
 class NodeBook:
     """One node. Prefills are taken to run one after the other, in the order of their grants."""
 
+    status: NodeStatus | None = None
+    """The last one that was noted."""
     instance_id: str = ""
     leases: dict[str, OpenLease] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     """Leases by model."""
+    others: dict[str, OtherRows] = field(default_factory=dict)
+    """By model."""
     prefilling: dict[str, OpenLease] = field(default_factory=dict)
     behind_s: float = 0.0
     """Work of those that prefill, the first one's too."""
+    coming_tokens: int = 0
+    """What they add to its caches."""
     since_s: float = 0.0
     """When the first of them began."""
     positions: dict[int, int] = field(default_factory=dict)
@@ -84,12 +126,15 @@ class NodeBook:
     def open(self, opened: OpenLease, now_s: float) -> None:
         ticket_id, model = opened.lease.ticket_id, opened.lease.model
         self.leases[ticket_id] = opened
-        self.rows[model] = self.rows.get(model, 0) + 1
+        self.rows[model] = own = self.rows.get(model, 0) + 1
+        if model in self.others:
+            self.others[model].most_own = max(own, self.others[model].most_own)
         if opened.work_s > 0.0:
             if not self.prefilling:
                 self.since_s = now_s
             self.prefilling[ticket_id] = opened
             self.behind_s += opened.work_s
+            self.coming_tokens += opened.uncached_tokens
         for each in _hashes(opened):
             self.positions[each] = self.positions.get(each, 0) + 1
         if opened.ticket.chain is not None:
@@ -127,38 +172,40 @@ class NodeBook:
         del self.prefilling[ticket_id]
         # No rest of a rounding error stays behind.
         self.behind_s = self.behind_s - opened.work_s if self.prefilling else 0.0
+        self.coming_tokens -= opened.uncached_tokens
         self.version += 1
 
     def settle(self, now_s: float) -> None:
         """Ends the prefills that are over by all that is known."""
         while self.prefilling:
             first = next(iter(self.prefilling.values()))
-            over_s = self.since_s + _longest_s(first)
-            if now_s < over_s:
+            if now_s - self.since_s < first.longest_s:
                 return
             # A clock that jumped would be wrong for the next one's beginning, too.
             self.end_prefill(first.lease.ticket_id, min(now_s, self.since_s + first.work_s))
 
     def ahead_s(self, now_s: float) -> float:
-        """Prefill work that a new request would wait for."""
-        if not self.prefilling:
-            return 0.0
-        first = next(iter(self.prefilling.values()))
-        done_s = min(first.work_s, max(0.0, now_s - self.since_s))
-        return max(0.0, self.behind_s - done_s)
+        """Prefill work that a new request would wait for, without what `settle` would end."""
+        behind_s, since_s = self.behind_s, self.since_s
+        for first in self.prefilling.values():
+            spent_s = now_s - since_s
+            if spent_s < first.longest_s:
+                return max(0.0, behind_s - min(first.work_s, max(0.0, spent_s)))
+            behind_s -= first.work_s
+            since_s = min(now_s, since_s + first.work_s)
+        return 0.0
 
-    def coming_tokens(self) -> int:
-        """What its prefills add to its caches."""
-        return sum(
-            opened.terms.prompt_tokens - opened.terms.cached_tokens
-            for opened in self.prefilling.values()
-        )
-
-    def settles_s(self) -> float:
-        """When the first prefill is over at the latest; infinite if nothing prefills."""
+    def falls_below_s(self, ahead_s: float, now_s: float) -> float:
+        """When no more than so much prefill is expected to be ahead, or else the first one is over
+        at the latest; infinite if nothing prefills. Always to come in a book that is settled: what
+        is overdue gets no shorter by waiting."""
         if not self.prefilling:
             return inf
-        return self.since_s + _longest_s(next(iter(self.prefilling.values())))
+        first = next(iter(self.prefilling.values()))
+        falls_s = self.since_s + self.behind_s - ahead_s
+        if self.behind_s - first.work_s <= ahead_s and falls_s > now_s:
+            return falls_s
+        return self.since_s + first.longest_s
 
     def coming(self, chain: Chain, held: int) -> int:
         """How many of the chain's positions the node will hold once its leases are prefilled,
@@ -171,24 +218,35 @@ class NodeBook:
             held += 1
         return held
 
+    def hear(self, status: NodeStatus) -> None:
+        """The node's latest word."""
+        self.status = status
+        if self.instance_id != status.instance_id:
+            self.restart(status.instance_id)
+        for model in status.models:
+            others = self.others.setdefault(model.name, OtherRows())
+            before = others.count
+            others.hear(model.active_requests, self.rows.get(model.name, 0))
+            self.version += before != others.count
+
+    def others_rows(self, model: str) -> int:
+        """Rows of others, as far as they are certain."""
+        others = self.others.get(model)
+        return others.count if others is not None else 0
+
     def restart(self, instance_id: str) -> None:
         """Another instance of the agent: what the one before was told to do, it does not."""
         self.instance_id = instance_id
         self.prefilling.clear()
         self.behind_s = 0.0
+        self.coming_tokens = 0
         self.positions.clear()
         self.warm.clear()
         self.blames.clear()
+        self.others.clear()
         for opened in self.leases.values():
             opened.charged = (0, 0)
         self.version += 1
-
-
-def _longest_s(opened: OpenLease) -> float:
-    """What its prefill takes at most: only a stream tells its end."""
-    if opened.ticket.stream:
-        return OVERDUE_FACTOR * opened.work_s + OVERDUE_S
-    return opened.work_s
 
 
 def _hashes(opened: OpenLease) -> Iterator[int]:
@@ -241,6 +299,7 @@ class Books:
             kept = self.of(node_id)
             kept.leases, kept.rows = book.leases, book.rows
             kept.prefilling, kept.behind_s = book.prefilling, book.behind_s
+            kept.coming_tokens = book.coming_tokens
             kept.since_s, kept.positions = book.since_s, book.positions
 
     def opened(self, lease: Lease) -> OpenLease | None:

@@ -25,6 +25,10 @@ _OTHER_GB_PER_S = 100
 _NAME = re.compile(r"\b(M\d+)(?: (PRO|MAX|ULTRA))?\b")
 
 
+def is_known(chip: str) -> bool:
+    return _NAME.search(chip.upper()) is not None
+
+
 def bandwidth_bytes_per_s(chip: str) -> float:
     """Of the chip's memory, by its name; of a later Mac's, as the last known one of its kind."""
     found = _NAME.search(chip.upper())

@@ -4,6 +4,7 @@ Reads what is known of rates, caches and leases, and changes nothing of it.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -12,7 +13,15 @@ from router.scheduler.book import Books, NodeBook
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.sessions import Pace, Session
 from router.scheduler.warm import WarmSessions
-from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
+from router.types import (
+    KIND_OPENAI,
+    NOT_COVERED,
+    Coverage,
+    NodeTerms,
+    NodeView,
+    Prefixes,
+    Ticket,
+)
 
 FAILED_LOAD_S = 600.0
 """Added where the last load failed: such a node is the last resort, not ruled out."""
@@ -30,6 +39,7 @@ CROWD_SHARE, DELAY_SHARE = 1.5, 0.7
 """How much the waits count that are only likely: of the session's turns to come, of which it has
 several, and of others."""
 _NO_WARM = WarmSessions()
+_IN_MEMORY = (ModelState.READY, ModelState.LOADING)
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -46,6 +56,13 @@ class Ask(msgspec.Struct, frozen=True):
     tried: frozenset[str] = frozenset()
     """Nodes that it is not to be sent to."""
     attempt: int = 1
+
+
+class Home(NamedTuple):
+    """What a ticket costs where its session is warm."""
+
+    cached_tokens: int
+    total_s: float
 
 
 def choose(
@@ -79,15 +96,16 @@ class Pricing:
 
     def all_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> tuple[NodeTerms, ...]:
         """Of every node, in the fleet's order."""
-        home = self.home_terms(ask, fleet, now_s)
+        at_home = self._home_terms(ask, fleet, now_s)
+        if at_home is None:
+            return tuple(self.terms(ask, each, now_s, None) for each in fleet)
+        home = Home(at_home.cached_tokens, at_home.total_s)
         return tuple(
-            home
-            if home is not None and each.node_id == home.node_id
-            else self.terms(ask, each, now_s, home)
+            at_home if each.node_id == at_home.node_id else self.terms(ask, each, now_s, home)
             for each in fleet
         )
 
-    def home_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> NodeTerms | None:
+    def _home_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> NodeTerms | None:
         """Of the node where the ticket's session is warm; None where it is nowhere."""
         if ask.home is None:
             return None
@@ -96,14 +114,13 @@ class Pricing:
         terms = self.terms(ask, view, now_s, None) if view is not None else None
         return terms if terms is not None and terms.cached_tokens else None
 
-    def terms(self, ask: Ask, view: NodeView, now_s: float, home: NodeTerms | None) -> NodeTerms:
-        """Of one node; `home` are those of the node where the session is warm."""
+    def terms(self, ask: Ask, view: NodeView, now_s: float, home: Home | None) -> NodeTerms:
+        """Of one node; `home` is None for the one where the session is warm."""
         model = model_of(view, ask.ticket.model)
         excluded = exclusion(ask, view, model)
         if excluded or model is None or view.status is None:
             return NodeTerms(view.node_id, view.name, excluded)
         book = self._books.of(view.node_id)
-        book.settle(now_s)
         blame_s = _blame_s(book, model, now_s)
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
@@ -119,17 +136,19 @@ class Pricing:
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
+        wait_s, delay_s = warm.waits_s(prefill_s + restore_s, ask.session, now_s)
+        rows = book.rows.get(model.name, 0) + book.others_rows(model.name)
         return NodeTerms(
             view.node_id,
             view.name,
-            queue_s=_queue_s(book, model, rates, now_s),
+            queue_s=_queue_s(book, model, rows, rates, now_s),
             prefill_s=prefill_s,
             restore_s=restore_s,
             load_s=load_s,
             eviction_s=self._eviction_s(ask, view, model, prompt_tokens - cached, now_s),
-            slowdown_s=rates.slowdown_s(book.rows.get(model.name, 0), ask.answer_tokens),
-            crowd_s=CROWD_SHARE * warm.wait_s(ask.session, now_s),
-            delay_s=DELAY_SHARE * warm.delay_s(prefill_s + restore_s, ask.session, now_s),
+            slowdown_s=rates.slowdown_s(rows, ask.answer_tokens),
+            crowd_s=CROWD_SHARE * wait_s,
+            delay_s=DELAY_SHARE * delay_s,
             blame_s=blame_s,
             switch_s=switch_s,
             prompt_tokens=int(prompt_tokens),
@@ -137,6 +156,7 @@ class Pricing:
             memory_tokens=cached - max(0, restored),
             promised_tokens=held.usable_tokens + int(PROMISED_SHARE * coming),
             held_positions=held.positions,
+            is_estimated=view.kind == KIND_OPENAI,
         )
 
     def _cached(
@@ -167,7 +187,7 @@ class Pricing:
         book, cache = self._books.of(view.node_id), model.cache
         needed = uncached + ask.answer_tokens
         warm = book.warm.get(model.name, _NO_WARM)
-        used = cache.memory_used_bytes / cache.bytes_per_token + book.coming_tokens()
+        used = cache.memory_used_bytes / cache.bytes_per_token + book.coming_tokens
         # What no session is known to need goes first, and nobody misses it.
         free = cache.memory_bytes / cache.bytes_per_token - min(used, warm.tokens)
         if needed <= free or not len(warm):
@@ -183,8 +203,9 @@ class Pricing:
         missing = model.weight_bytes - (status.memory_budget_bytes - status.memory_leased_bytes)
         book = self._books.of(view.node_id)
         loss_s = 0.0
-        idle = [m for m in status.models if m.state is ModelState.READY and not m.active_requests]
-        for other in sorted(idle, key=lambda each: each.since_unix_s):
+        # One that is busy leaves, too, as soon as it is not.
+        others = [each for each in status.models if each.state in _IN_MEMORY]
+        for other in sorted(others, key=lambda m: (m.active_requests > 0, m.since_unix_s)):
             if missing <= 0:
                 break
             missing -= other.weight_bytes
@@ -213,12 +234,14 @@ def _loss_s(
     return warm.loss_s(tokens, besides, now_s, rates.prefill.seconds)
 
 
-def _queue_s(book: NodeBook, model: ModelStatus, rates: NodeRates, now_s: float) -> float:
-    ahead_s = book.ahead_s(now_s)
-    rows = book.rows.get(model.name, 0)
-    if rows < max(1, model.max_rows):
+def _queue_s(
+    book: NodeBook, model: ModelStatus, rows: int, rates: NodeRates, now_s: float
+) -> float:
+    """Until the prefill ahead is over, and a row is free where all are taken."""
+    ahead_s, most = book.ahead_s(now_s), max(1, model.max_rows)
+    if rows < most:
         return ahead_s
-    return max(ahead_s, rates.service_s.value / rows)
+    return max(ahead_s, (rows - most + 1) * rates.service_s.value / most)
 
 
 def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
@@ -243,9 +266,11 @@ def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float
 
 
 def model_of(view: NodeView, name: str) -> ModelStatus | None:
-    if view.status is None:
-        return None
-    return next((model for model in view.status.models if model.name == name), None)
+    if view.status is not None:
+        for model in view.status.models:
+            if model.name == name:
+                return model
+    return None
 
 
 def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:

@@ -58,9 +58,12 @@ class Ended:
         self._learn_service(opened, now_s)
         lease, terms = opened.lease, opened.terms
         rates = self._rates.known(lease.node_id, lease.model)
-        if rates is not None and opened.alone and opened.first_content_s is not None:
+        if rates is not None and opened.first_content_s is not None:
             seconds = opened.first_content_s - lease.granted_s
-            rates.prefill.learn(terms.cached_tokens, terms.prompt_tokens, seconds)
+            guessed_s = rates.prefill.seconds(terms.cached_tokens, terms.prompt_tokens)
+            # Beside others it may have waited for them: that long its prefill took at most.
+            if opened.alone or seconds < guessed_s:
+                rates.prefill.learn(terms.cached_tokens, terms.prompt_tokens, seconds)
         self._bind(opened, now_s, 0, 0)
 
     def _learn_service(self, opened: OpenLease, ended_s: float) -> None:
@@ -73,7 +76,7 @@ class Ended:
         rates = self._rates.known(lease.node_id, lease.model)
         if accounts is None or rates is None:
             return
-        rates.learn(accounts, opened.rows)
+        self._rates.learn(lease, accounts, opened.rows)
         if opened.terms.load_s and opened.alone and opened.first_content_s is not None:
             first_s = opened.first_content_s - lease.granted_s
             rates.load_s.learn(max(0.0, first_s - accounts.prefill_s))

@@ -43,6 +43,26 @@ def no_node(model: str, *, known: bool) -> str:
     )
 
 
+def failed(names: Sequence[str]) -> str:
+    """These nodes have failed the request, and none is left for it."""
+    if len(names) > 1:
+        how = f"{' and '.join(names)} failed it, one after the other"
+    else:
+        how = f"{names[0]} failed it, and no other node can take it"
+    return (
+        f"Nothing of the request was answered: {how}. `router nodes` and the logs of the nodes "
+        "show why; it can be sent again."
+    )
+
+
+def nobody(terms: Sequence[NodeTerms]) -> str:
+    """Why no node can take a request, node by node."""
+    if not terms:
+        return "The fleet has no node; `router add-node` adds one."
+    why = " ".join(f"{each.name}: {each.excluded}" for each in terms)
+    return f"No node can take it. {why} `router nodes` shows more."
+
+
 def queue_full(model: str, waiting: int) -> str:
     return f"Too many requests for the model {model!r} are waiting ({waiting}); try again later."
 

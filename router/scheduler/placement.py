@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from router.scheduler.book import Books
-from router.scheduler.cost import Ask, Pricing, choose, model_of, occupancy, work_s
+from router.scheduler.cost import Ask, Home, Pricing, choose, model_of, occupancy, work_s
 from router.scheduler.rates import Rates
 from router.scheduler.sessions import NEW_PACE, Pace, Sessions
 from router.scheduler.warm import Demand
@@ -100,7 +100,9 @@ class Placement:
         terms = self._pricing.all_terms(ask, moment.fleet, moment.now_s)
         if planned_s:
             terms = tuple(
-                replace(each, queue_s=each.queue_s + planned_s.get(each.node_id, 0.0))
+                replace(each, queue_s=each.queue_s + planned_s[each.node_id])
+                if each.node_id in planned_s
+                else each
                 for each in terms
             )
         able = [index for index, each in enumerate(terms) if not each.excluded]
@@ -152,18 +154,18 @@ class Placement:
         """Whether the node would begin with another request at once."""
         book = self._books.of(view.node_id)
         status = model_of(view, model)
-        if status is None or book.rows.get(model, 0) >= max(1, status.max_rows):
+        if status is None:
+            return False
+        # Where others take all rows, one of ours waits there in line with theirs: it would never
+        # find a free row as long as they have more to ask.
+        if book.rows.get(model, 0) >= max(1, status.max_rows - book.others_rows(model)):
             return False
         return status.cache is None or book.ahead_s(now_s) <= PIPELINE_S
 
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node is expected to be little enough; infinite where only
         word of it can tell."""
-        book = self._books.of(view.node_id)
-        ahead_s = book.ahead_s(now_s)
-        if ahead_s > PIPELINE_S:
-            return now_s + ahead_s - PIPELINE_S
-        return book.settles_s()
+        return self._books.of(view.node_id).falls_below_s(PIPELINE_S, now_s)
 
     def _renew(
         self,
@@ -187,13 +189,22 @@ class Placement:
             or not 0.0 <= now_s - price.made_s < hold_s
             or (queue_s <= PIPELINE_S and price.version != self._books.of(view.node_id).version)
         ]
-        if stale:
-            home = self._pricing.home_terms(ask, fleet, now_s)
-            for index in stale:
-                view = fleet[index]
-                at_home = home if home is not None and home.node_id == view.node_id else None
-                each = at_home or self._pricing.terms(ask, view, now_s, home)
-                prices[index] = self._price(each, view, now_s)
+        if not stale:
+            return
+        home = None
+        if ask.home is not None:
+            home_id = ask.home.node_id
+            at_home = next((i for i, each in enumerate(fleet) if each.node_id == home_id), -1)
+            if at_home in stale:
+                stale.remove(at_home)
+                terms = self._pricing.terms(ask, fleet[at_home], now_s, None)
+                prices[at_home] = self._price(terms, fleet[at_home], now_s)
+            if at_home >= 0 and prices[at_home].cached_tokens:
+                price, book = prices[at_home], self._books.of(home_id)
+                home = Home(price.cached_tokens, price.base_s + book.ahead_s(now_s))
+        for index in stale:
+            terms = self._pricing.terms(ask, fleet[index], now_s, home)
+            prices[index] = self._price(terms, fleet[index], now_s)
 
     def _price(self, terms: NodeTerms, view: NodeView, now_s: float) -> Price:
         book = self._books.of(view.node_id)

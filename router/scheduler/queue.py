@@ -1,9 +1,17 @@
 """Tickets that wait in the router: who is next, and who is too many.
 
-Classes come one after the other, but who has waited long moves up a class. Within a class each key
-has its own line, least work first, where a second of waiting counts as much as a part of a second
-of work; the lines are merged by the work of each key that went before since others wait, so that a
-key that asks for much waits behind one that asks for little.
+Classes come one after the other. Within a class each key has its own line, least work first, where
+a second of waiting counts as much as a part of a second of work; the lines are merged by the work
+of each key that went before since others wait, so that a key that asks for much waits behind one
+that asks for little.
+
+All that would let some wait for ever: a worse class behind better ones, a large prompt behind small
+ones that keep coming. So a third of a model's work goes to those who came first, once they have
+waited long: they are promoted over whatever class, key and size say, one at a time, and then others
+are given twice as much work before the next one is. From then on nobody waits longer than about
+three times as long as if all were served as they come, and two thirds of the work stay with the
+better class, however many of a worse one wait. Were promoted tickets to join the better class
+instead, a backlog of theirs would go before whoever of that class comes next.
 """
 
 from bisect import insort
@@ -16,8 +24,14 @@ from router.scheduler.cost import Ask
 from router.scheduler.placement import Price
 from router.types import Priority
 
-AGE_SHARE = 0.1
+AGE_SHARE = 0.3
 """Seconds of work that a second of waiting makes up for."""
+OTHERS_SHARE = 2.0
+"""Work of others for each promoted ticket's, where both wait."""
+LEAST_WORK_S = 0.25
+"""What each grant counts at least: where nothing is prefilled, it takes a row."""
+_NOTHING_S = 1e-6
+"""What rounding may leave of sums that are 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +41,7 @@ class AdmissionLimits:
     max_waiting: int = 256
     """Tickets of one model."""
     promote_after_s: float = 30.0
-    """A ticket that has waited so long in its class goes on in the next better one."""
+    """A ticket that has waited so long may be promoted over those that came later."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,12 +50,8 @@ class Waiting:
     arrived_s: float
     work_s: float
     """Prefill on the node that has the least of it to do."""
-    priority: Priority
-    """Its own, or the better one that it was moved up to."""
     number: int = 0
     """In order of arrival at the queue."""
-    promoted_s: float = inf
-    """When it moves up."""
     rank_s: float = 0.0
     prices: list[Price] = field(default_factory=list)
     """Of the fleet's nodes, in its order; empty before they were asked for."""
@@ -61,9 +71,12 @@ class FairQueue:
         self._tickets: dict[str, Waiting] = {}
         self._lines: tuple[dict[str, _Line], ...] = tuple({} for _ in Priority)
         """By class and key."""
-        self._models: dict[str, int] = {}
-        self._times: list[tuple[float, int, str]] = []
-        """Deadlines and promotions; those of tickets that left stay until they are the first."""
+        self._arrivals: dict[str, list[Waiting]] = {}
+        """By model, who came first before others."""
+        self._others_s: dict[str, float] = {}
+        """Work of each model that others are to be given before somebody is promoted again."""
+        self._deadlines: list[tuple[float, int, str]] = []
+        """Those of tickets that left stay until they are the first."""
         self._number = 0
         self._taken_s: dict[str, float] = {}
         """Work of each waiting key that was granted, on a clock that all of them share."""
@@ -78,32 +91,37 @@ class FairQueue:
 
     def is_over(self, model: str) -> bool:
         """Whether more of the model's tickets wait than may."""
-        return self._models.get(model, 0) > self.limits.max_waiting
+        return len(self._arrivals.get(model, ())) > self.limits.max_waiting
 
     def models(self) -> list[str]:
         """Those that are waited for."""
-        return list(self._models)
+        return list(self._arrivals)
 
-    def add(self, waiting: Waiting, now_s: float) -> None:
+    def add(self, waiting: Waiting) -> None:
         ticket = waiting.ask.ticket
         key = ticket.caller.key_id
         if not self._tickets:
             self._taken_s.clear()
+            self._others_s.clear()
             self._clock_s = 0.0
         self._taken_s[key] = max(self._taken_s.get(key, 0.0), self._clock_s)
         self._number += 1
         waiting.number = self._number
         self._tickets[ticket.request_id] = waiting
-        self._models[ticket.model] = self._models.get(ticket.model, 0) + 1
-        self._join(waiting, now_s)
+        insort(self._arrivals.setdefault(ticket.model, []), waiting, key=_arrived_s)
+        waiting.rank_s = _rank_s(waiting)
+        insort(self._lines[ticket.priority].setdefault(key, []), waiting)
         if ticket.deadline_s < inf:
-            heappush(self._times, (ticket.deadline_s, waiting.number, ticket.request_id))
+            heappush(self._deadlines, (ticket.deadline_s, waiting.number, ticket.request_id))
 
-    def take(self, ticket_id: str) -> None:
-        """The ticket is granted."""
+    def take(self, ticket_id: str, *, is_promoted: bool) -> None:
+        """The ticket is granted, in its turn or because it was promoted."""
         waiting = self.remove(ticket_id)
         if waiting is None:
             return
+        model, work_s = waiting.ask.ticket.model, max(LEAST_WORK_S, waiting.work_s)
+        left_s = OTHERS_SHARE * work_s if is_promoted else self._others_s.get(model, 0.0) - work_s
+        self._others_s[model] = max(0.0, left_s)
         self._taken_s[waiting.ask.ticket.caller.key_id] += waiting.work_s
         active = {key for lines in self._lines for key in lines}
         self._clock_s = min((self._taken_s[key] for key in active), default=self._clock_s)
@@ -118,29 +136,60 @@ class FairQueue:
         waiting = self._tickets.pop(ticket_id, None)
         if waiting is None:
             return None
-        model = waiting.ask.ticket.model
-        self._models[model] -= 1
-        if not self._models[model]:
-            del self._models[model]
-        self._leave(waiting)
+        ticket = waiting.ask.ticket
+        _remove(self._arrivals, ticket.model, waiting)
+        _remove(self._lines[ticket.priority], ticket.caller.key_id, waiting)
         return waiting
 
     def set_work(self, waiting: Waiting, work_s: float) -> None:
         """Its work is another one, since caches have changed."""
-        lines = self._lines[waiting.priority]
-        key = waiting.ask.ticket.caller.key_id
-        lines[key].remove(waiting)
+        ticket = waiting.ask.ticket
+        line = self._lines[ticket.priority][ticket.caller.key_id]
+        line.remove(waiting)
         waiting.work_s = work_s
-        waiting.rank_s = work_s + AGE_SHARE * waiting.arrived_s
-        insort(lines[key], waiting)
+        waiting.rank_s = _rank_s(waiting)
+        insort(line, waiting)
+
+    def promoted(self, model: str, now_s: float) -> Iterator[Waiting]:
+        """Who may go before all others, the one that came first first; nobody while it is the
+        others' turn. Not to be changed meanwhile."""
+        if self._others_s.get(model, 0.0) > _NOTHING_S:
+            return
+        for waiting in self._arrivals.get(model, ()):
+            if now_s - waiting.arrived_s < self.limits.promote_after_s:
+                return
+            yield waiting
 
     def in_order(self) -> Iterator[Waiting]:
-        """Who is next first. Not to be changed meanwhile."""
+        """Who is next first, nobody promoted. Not to be changed meanwhile."""
         for lines in self._lines:
             if len(lines) == 1:
                 yield from next(iter(lines.values()))
             else:
                 yield from self._merged(lines)
+
+    def ahead(self, waiting: Waiting) -> tuple[int, float]:
+        """How many of the ticket's model are before it in this order, and their work."""
+        ticket = waiting.ask.ticket
+        found: list[Waiting] = []
+        for lines in self._lines[: ticket.priority]:
+            for line in lines.values():
+                found += line
+        own = self._lines[ticket.priority][ticket.caller.key_id]
+        own = own[: own.index(waiting)]
+        rank_s = self._taken_s[ticket.caller.key_id] + sum(each.work_s for each in own)
+        rank_s += waiting.rank_s
+        for key, line in self._lines[ticket.priority].items():
+            before_s = self._taken_s[key]
+            for other in line:
+                other_s = before_s + other.rank_s
+                if other_s > rank_s or (other_s == rank_s and other.number >= waiting.number):
+                    break
+                before_s += other.work_s
+                found.append(other)
+        if len(self._arrivals) > 1:
+            found = [each for each in found if each.ask.ticket.model == ticket.model]
+        return len(found), sum(each.work_s for each in found)
 
     def tickets(self) -> list[Waiting]:
         return list(self._tickets.values())
@@ -178,46 +227,23 @@ class FairQueue:
         return None
 
     def late(self, now_s: float) -> list[Waiting]:
-        """Moves up those whose time for it has come. Returns those whose deadline has passed."""
-        late: dict[int, Waiting] = {}
-        while self._times and self._times[0][0] <= now_s:
-            _, number, ticket_id = heappop(self._times)
-            waiting = self._tickets.get(ticket_id)
-            if waiting is None or waiting.number != number:
-                continue
-            if waiting.ask.ticket.deadline_s <= now_s:
-                late[number] = waiting  # its promotion may be due, too
-            elif waiting.promoted_s <= now_s:
-                self._leave(waiting)
-                waiting.priority = Priority(waiting.priority - 1)
-                self._join(waiting, now_s)
-        return list(late.values())
-
-    def next_time_s(self) -> float:
-        """When a deadline passes or somebody moves up."""
-        while self._times:
-            time_s, number, ticket_id = self._times[0]
+        """Those whose deadline has passed."""
+        late: list[Waiting] = []
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, number, ticket_id = heappop(self._deadlines)
             waiting = self._tickets.get(ticket_id)
             if waiting is not None and waiting.number == number:
-                return time_s
-            heappop(self._times)
+                late.append(waiting)
+        return late
+
+    def next_deadline_s(self) -> float:
+        while self._deadlines:
+            deadline_s, number, ticket_id = self._deadlines[0]
+            waiting = self._tickets.get(ticket_id)
+            if waiting is not None and waiting.number == number:
+                return deadline_s
+            heappop(self._deadlines)
         return inf
-
-    def _join(self, waiting: Waiting, now_s: float) -> None:
-        waiting.rank_s = waiting.work_s + AGE_SHARE * waiting.arrived_s
-        ticket = waiting.ask.ticket
-        insort(self._lines[waiting.priority].setdefault(ticket.caller.key_id, []), waiting)
-        waiting.promoted_s = inf
-        if waiting.priority:
-            waiting.promoted_s = now_s + self.limits.promote_after_s
-            heappush(self._times, (waiting.promoted_s, waiting.number, ticket.request_id))
-
-    def _leave(self, waiting: Waiting) -> None:
-        lines = self._lines[waiting.priority]
-        key = waiting.ask.ticket.caller.key_id
-        lines[key].remove(waiting)
-        if not lines[key]:
-            del lines[key]
 
     def _merged(self, lines: dict[str, _Line]) -> Iterator[Waiting]:
         heads = []
@@ -235,3 +261,17 @@ class FairQueue:
             else:
                 rank_s = before_s + line[index].rank_s
                 heapreplace(heads, (rank_s, line[index].number, index, before_s, line))
+
+
+def _arrived_s(waiting: Waiting) -> tuple[float, int]:
+    return waiting.arrived_s, waiting.number
+
+
+def _rank_s(waiting: Waiting) -> float:
+    return waiting.work_s + AGE_SHARE * waiting.arrived_s
+
+
+def _remove(lines: dict[str, _Line], name: str, waiting: Waiting) -> None:
+    lines[name].remove(waiting)
+    if not lines[name]:
+        del lines[name]

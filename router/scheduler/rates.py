@@ -7,9 +7,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import fmean, median
 
 from node.protocol.messages import Finished, ModelStatus, NodeStatus
-from router.scheduler.chips import bandwidth_bytes_per_s
+from router.scheduler.chips import bandwidth_bytes_per_s, is_known
+from router.types import Lease
 
 LEARNING_RATE = 0.2
 """Weight of the newest sample, once there are some."""
@@ -35,6 +37,9 @@ TOKENS_PER_BYTE = 0.25
 ANSWER_TOKENS = 200.0
 MIN_SAMPLE_TOKENS = 64
 """Fewer tell more of a request's fixed cost than of the speed of prefill."""
+
+TELLING_SAMPLES = 3
+"""Prefills after which a node tells how far the guess is off for the model's other nodes."""
 
 
 @dataclass(slots=True)
@@ -78,6 +83,21 @@ class PrefillRate:
             self._token_s[depth] = self._learned[nearest].value * ratio
         self._until_s = _until(self._token_s)
 
+    @property
+    def is_learned(self) -> bool:
+        return bool(self._learned)
+
+    def off_by(self) -> float | None:
+        """What was learned over what was guessed; None before enough was."""
+        if sum(mean.samples for mean in self._learned.values()) < TELLING_SAMPLES:
+            return None
+        return fmean(mean.value / self._prior[depth] for depth, mean in self._learned.items())
+
+    def guess(self, off_by: float) -> None:
+        """Of a node that has taught nothing yet: the guess, times what it is off by elsewhere."""
+        self._token_s = [off_by * each_s for each_s in self._prior]
+        self._until_s = _until(self._token_s)
+
     def _from_start(self, tokens: float) -> float:
         depth = bisect_right(DEPTH_BEGINS, tokens) - 1
         return self._until_s[depth] + (tokens - DEPTH_BEGINS[depth]) * self._token_s[depth]
@@ -104,6 +124,7 @@ class NodeRates:
     def __init__(self, status: NodeStatus, model: ModelStatus) -> None:
         weight_bytes = model.weight_bytes or UNKNOWN_WEIGHT_BYTES
         pass_s = weight_bytes / bandwidth_bytes_per_s(status.chip)
+        self.is_of_known_chip = is_known(status.chip)
         self.prefill = PrefillRate(pass_s / PREFILL_PER_PASS)
         self.load_s = Mean(LOAD_FIXED_S + model.weight_bytes / LOAD_BYTES_PER_S)
         self.row_step_s = Mean(pass_s)
@@ -159,7 +180,15 @@ class Rates:
         rates = models.get(model.name)
         if rates is None:
             rates = models[model.name] = NodeRates(status, model)
+            self._guess(model.name)
         return rates
+
+    def learn(self, lease: Lease, accounts: Finished, rows: int) -> None:
+        """A node's accounts of a lease that decoded beside `rows` others."""
+        rates = self.known(lease.node_id, lease.model)
+        if rates is not None:
+            rates.learn(accounts, rows)
+            self._guess(lease.model)
 
     def known(self, node_id: str, model: str) -> NodeRates | None:
         return self._nodes.get(node_id, {}).get(model)
@@ -172,3 +201,14 @@ class Rates:
 
     def forget_node(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)
+
+    def _guess(self, model: str) -> None:
+        """A node that has not served the model yet is taken to be as much faster or slower than its
+        chip says as those that have: else it would not be tried where all guesses are too slow.
+        Among chips of which anything is known."""
+        rates = (models[model] for models in self._nodes.values() if model in models)
+        known = [each.prefill for each in rates if each.is_of_known_chip]
+        untried = [each for each in known if not each.is_learned]
+        told = [off_by for each in known if (off_by := each.off_by()) is not None]
+        for each in untried if told else ():
+            each.guess(median(told))

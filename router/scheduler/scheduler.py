@@ -16,6 +16,7 @@ from router.scheduler.sessions import Sessions
 from router.types import (
     Action,
     Decision,
+    Failure,
     Lease,
     Moment,
     NodeView,
@@ -62,24 +63,27 @@ class Scheduler:
         self._books.of(lease.node_id).end_prefill(lease.ticket_id, moment.now_s)
         return self._look(moment)
 
-    def on_failed(self, lease: Lease, moment: Moment, *, answered: bool) -> list[Action]:
+    def on_failed(self, lease: Lease, moment: Moment, how: Failure) -> list[Action]:
         """A lease's node failed before any content was sent.
 
-        Granted or queued once more, elsewhere; on the same node only where it had not `answered`
-        (its connection broke: a kept-alive one may have been stale) and no other is left.
+        Granted or queued once more, elsewhere; on the same node only where it did not say so itself
+        and no other is left. What the node never got is no attempt at it.
         """
         self._see(moment)
         opened = self._books.close(lease, moment.now_s)
-        self._books.blame(lease, moment.now_s)
-        self._books.forget_session(opened)
-        if lease.attempt >= MAX_ATTEMPTS:
-            return [no_node(opened.ticket, moment), *self._look(moment)]
         ask = replace(
             self._placement.ask(opened.ticket, moment.now_s),
-            tried=opened.tried | {lease.node_id},
-            attempt=lease.attempt + 1,
+            tried=opened.tried,
+            attempt=lease.attempt,
         )
-        if not answered and not able(ask, moment):
+        if how is not Failure.UNSENT:
+            self._books.blame(lease, moment.now_s)
+            self._books.forget_session(opened)
+            ask = replace(ask, tried=opened.tried | {lease.node_id})
+            if ask.attempt >= MAX_ATTEMPTS:
+                return [no_node(ask, moment), *self._look(moment)]
+            ask = replace(ask, attempt=ask.attempt + 1)
+        if how is Failure.BROKEN and not able(ask, moment):
             ask = replace(ask, tried=opened.tried)
         return [*self._admission.admit(ask, moment), *self._look(moment)]
 
@@ -104,8 +108,6 @@ class Scheduler:
     def on_fleet(self, moment: Moment) -> list[Action]:
         """A node came, went, or told something new."""
         self._see(moment)
-        if not self._admission:
-            return []
         return [*self._admission.drop_unable(moment), *self._look(moment)]
 
     def on_node_removed(self, node_id: str) -> None:
@@ -150,12 +152,12 @@ class Scheduler:
         return self._admission.look(moment)
 
     def _see(self, moment: Moment) -> None:
-        """Notes which nodes have started anew."""
+        """Notes what nodes have told."""
         if moment.fleet is self._fleet:
             return
         self._fleet = moment.fleet
         for view in moment.fleet:
             if view.status is not None:
                 book = self._books.of(view.node_id)
-                if book.instance_id != view.status.instance_id:
-                    book.restart(view.status.instance_id)
+                if book.status is not view.status:
+                    book.hear(view.status)

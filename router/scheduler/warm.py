@@ -67,6 +67,20 @@ class WarmSessions:
         self._live_load += demand.load
         self._live_load_s += demand.load_s
 
+    def expect(self, session: str, now_s: float) -> None:
+        """The session's next turn has come, and waits: it is certain to come back."""
+        warm = self._sessions.get(session)
+        if warm is None or now_s <= warm.used_s:
+            return
+        self._fade(now_s)
+        more = 1.0 - _comes_back(now_s - warm.used_s)
+        warm.used_s = now_s
+        self._live += more
+        self._live_tokens += more * warm.tokens
+        self._live_turns_per_s += more * warm.demand.turns_per_s
+        self._live_load += more * warm.demand.load
+        self._live_load_s += more * warm.demand.load_s
+
     def forget(self, session: str) -> None:
         warm = self._sessions.pop(session, None)
         if warm is None:
@@ -83,36 +97,33 @@ class WarmSessions:
         """That sessions are likely to need again."""
         return self._live_tokens * _comes_back(now_s - self._at_s)
 
-    def wait_s(self, besides: str, now_s: float) -> float:
-        """What a turn of the session `besides` is likely to wait for the turns of the others: the
-        mean wait at a single server whose load and lengths of service are known."""
-        faded = _comes_back(now_s - self._at_s)
-        load, load_s = self._live_load * faded, self._live_load_s * faded
-        own = self._sessions.get(besides)
-        if own is not None:
-            live = _comes_back(now_s - own.used_s)
-            load -= live * own.demand.load
-            load_s -= live * own.demand.load_s
-        return max(0.0, load_s) / 2.0 / _idle_share(load)
+    def waits_s(self, work_s: float, besides: str, now_s: float) -> tuple[float, float]:
+        """Of a session's turn with so long a prefill, what is likely to be waited: by its next
+        turns for those of the others, and by the others for it.
 
-    def delay_s(self, work_s: float, besides: str, now_s: float) -> float:
-        """What the others are likely to wait for a prefill of that length: each that has its next
-        turn meanwhile waits for what is left of it, and passes its delay on to those that come
-        before the node is idle again."""
+        The former is the mean wait at a single server whose load and lengths of service are known.
+        The latter: each that has its next turn meanwhile waits for what is left of the prefill, and
+        passes its delay on to those that come before the node is idle again.
+        """
+        if not self._sessions:
+            return 0.0, 0.0
         faded = _comes_back(now_s - self._at_s)
         live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
-        load = self._live_load * faded
+        load, load_s = self._live_load * faded, self._live_load_s * faded
         own = self._sessions.get(besides)
         if own is not None:
             own_live = _comes_back(now_s - own.used_s)
             live -= own_live
             turns_per_s -= own_live * own.demand.turns_per_s
             load -= own_live * own.demand.load
+            load_s -= own_live * own.demand.load_s
+        idle_share = max(MIN_IDLE_SHARE, 1.0 - max(0.0, load))
+        wait_s = max(0.0, load_s) / 2.0 / idle_share
         if live < _NOTHING or turns_per_s < _NOTHING:
-            return 0.0
+            return wait_s, 0.0
         mean_gap_s = live / turns_per_s
         direct_s = live * (work_s - mean_gap_s * (1.0 - exp(-work_s / mean_gap_s)))
-        return direct_s / _idle_share(load)
+        return wait_s, direct_s / idle_share
 
     def loss_s(
         self, tokens: float, besides: str, now_s: float, price: Callable[[float, float], float]
@@ -148,10 +159,6 @@ class WarmSessions:
         self._at_s = now_s
 
 
-def _idle_share(load: float) -> float:
-    return max(MIN_IDLE_SHARE, 1.0 - max(0.0, load))
-
-
 def _comes_back(idle_s: float) -> float:
     """The probability that a session does."""
-    return exp(-max(0.0, idle_s) / MEMORY_S)
+    return exp(-idle_s / MEMORY_S) if idle_s > 0.0 else 1.0

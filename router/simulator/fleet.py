@@ -5,9 +5,10 @@ from typing import Annotated
 
 import msgspec
 
-Rate = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Number = Annotated[int, msgspec.Meta(ge=1)]
+MAX_NODES = 256
+Rate = Annotated[float, msgspec.Meta(ge=0.01, le=1e9)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 
 
 class FleetError(ValueError):
@@ -17,7 +18,7 @@ class FleetError(ValueError):
 class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of node. The figures are those of a Mac and the model that it serves."""
 
-    count: Number = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)] = 1
     """How many such nodes there are."""
     name: str = "mac"
     chip: str = ""
@@ -28,7 +29,7 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Depth in a prompt at which prefill is half as fast."""
     decode_tokens_per_s: Rate = 40.0
     """Of one row alone."""
-    decode_slowdown: Annotated[float, msgspec.Meta(ge=0)] = 0.15
+    decode_slowdown: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 0.15
     """How much longer a token takes for each further row."""
     max_rows: Number = 16
     """Requests that are prefilled or decoded at once."""
@@ -42,7 +43,7 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What it holds on disk of that which fell out of memory; 0: nothing."""
     restore_tokens_per_s: Rate = 10_000.0
     """From disk."""
-    load_s: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    load_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 10.0
     """Of a model that is not resident."""
     resident_models: Number = 1
     """How many fit in memory at once."""
@@ -69,6 +70,9 @@ def read_fleet(text: str) -> tuple[NodeSpec, ...]:
         raise FleetError(f"It is not TOML: {error}.") from error
     except msgspec.ValidationError as error:
         raise FleetError(f"{str(error).replace('$.', '')}.") from error
+    nodes = sum(kind.count for kind in found.node)
+    if nodes > MAX_NODES:
+        raise FleetError(f"It has {nodes} nodes; a simulated fleet has {MAX_NODES} at most.")
     return spread(found.node)
 
 

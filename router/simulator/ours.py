@@ -2,6 +2,7 @@
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 
 from node.protocol.messages import (
@@ -79,6 +80,8 @@ class Ours:
         """By request, from arrival to the end."""
         self._leases: dict[int, Lease] = {}
         """By the number of the call."""
+        self._active: Counter[tuple[int, str]] = Counter()
+        """Requests by node and model."""
         self._finished = 0
         self._views: dict[int, tuple[int, NodeView]] = {}
         """By node, with the version of it that the view shows."""
@@ -114,6 +117,7 @@ class Ours:
     def _end(self, job: Job, now_s: float) -> list[Move]:
         lease = self._leases.pop(job.call.number)
         del self._jobs[lease.ticket_id]
+        self._active[job.node, job.call.model] -= 1
         moment = self._moment(now_s)
         actions = self._scheduler.on_done(lease, moment, served=False)
         self._finished += 1
@@ -148,7 +152,9 @@ class Ours:
             if isinstance(action, Grant):
                 job = self._jobs[action.lease.ticket_id]
                 self._leases[job.call.number] = action.lease
-                moves.append(Dispatch(job, self._numbers[action.lease.node_id]))
+                number = self._numbers[action.lease.node_id]
+                self._active[number, job.call.model] += 1
+                moves.append(Dispatch(job, number))
             elif isinstance(action, Reject):
                 job = self._jobs.pop(action.ticket_id)
                 moves.append(Retry(job, float(action.retry_after_s)))
@@ -169,9 +175,12 @@ class Ours:
             version="simulated",
             engine="simulated",
             chip=node.spec.chip,
-            memory_budget_bytes=WEIGHT_BYTES * (node.spec.resident_models + 1),
+            memory_budget_bytes=WEIGHT_BYTES * node.spec.resident_models,
             memory_leased_bytes=WEIGHT_BYTES * len(node.ready_s),
-            models=tuple(_model_status(node, model, now_s) for model in node.models),
+            models=tuple(
+                _model_status(node, model, self._active[node.number, model], now_s)
+                for model in node.models
+            ),
         )
         view = NodeView(
             node_id=name,
@@ -188,7 +197,7 @@ class Ours:
         return view
 
 
-def _model_status(node: Node, model: str, now_s: float) -> ModelStatus:
+def _model_status(node: Node, model: str, active: int, now_s: float) -> ModelStatus:
     spec = node.spec
     ready_s = node.ready_s.get(model)
     state = ModelState.ON_DISK
@@ -210,7 +219,7 @@ def _model_status(node: Node, model: str, now_s: float) -> ModelStatus:
         state=state,
         weight_bytes=WEIGHT_BYTES,
         context_tokens=CONTEXT_TOKENS,
-        active_requests=node.in_flight,
+        active_requests=active,
         max_rows=spec.max_rows,
         cache=cache,
     )

@@ -7,7 +7,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+MAX_TOKENS = 1 << 28
+"""Of a prompt, and of an answer."""
 
 
 class TraceError(ValueError):
@@ -17,11 +18,11 @@ class TraceError(ValueError):
 class Request(msgspec.Struct, frozen=True):
     """One line of a trace."""
 
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]
+    timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
     """Milliseconds since any moment, the same for all lines."""
-    input_length: Annotated[int, msgspec.Meta(ge=1)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
     """Tokens of the prompt."""
-    output_length: Count
+    output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
     """Tokens of the answer."""
     hash_ids: list[int]
     """Names of the prompt's blocks, in order; the last one may be shorter than a block."""
@@ -66,7 +67,7 @@ def _read_line(number: int, line: str | bytes) -> Request:
         return _decode(line)
     except msgspec.ValidationError as error:
         raise TraceError(f"Line {number}: {_in_words(str(error))}.") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"Line {number} is not JSON: {error}.") from error
 
 

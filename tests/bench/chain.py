@@ -17,6 +17,8 @@ COLD_MS = 5.0
 NEXT_TURN_MS = 1.5
 _PATH = "/v1/chat/completions"
 _ROUNDS, _QUICK_ROUNDS = 40, 8
+SESSIONS = 16
+_MARKED_TURNS, _QUICK_MARKED_TURNS = 8, 4
 _MESSAGES, _TOOLS = 200, 20
 _SYSTEM_LENGTH, _TOOL_LENGTH, _SAID_LENGTH = 12_000, 1_200, 200
 _WORDS = ("return", "value", "the", "path", "(x)", '"text"', "\n", "    ", "self", "für", "0.25")
@@ -41,6 +43,43 @@ def measure(*, quick: bool) -> Iterator[Figure]:
     size = len(whole) // 1000
     yield Figure(f"chain: {size} KB body, cold", median(cold), "ms", COLD_MS, note=note)
     yield Figure("chain: next turn", median(following), "ms", NEXT_TURN_MS, note="A new message.")
+    turns = _MARKED_TURNS if not quick else _QUICK_MARKED_TURNS
+    moved = marked_turns(bodies[: 2 * turns + 2 : 2])
+    yield Figure(
+        f"chain: next turn, {SESSIONS} sessions, marks move",
+        median(moved),
+        "ms",
+        NEXT_TURN_MS,
+        note=f"Anthropic, marks of caching at the last message and two before; "
+        f"worst {max(moved):.1f} ms",
+    )
+
+
+def marked_turns(bodies: list[bytes]) -> list[float]:
+    """Milliseconds of each turn of sessions that begin alike, without the first two of each."""
+    chainer = Chainer()
+    found: list[float] = []
+    for turn, body in enumerate(bodies):
+        messages = json.loads(body)["messages"]
+        for number in range(SESSIONS):
+            asked = _marked(messages, f"session {number}")
+            (took_ms,) = timed(partial(chained, chainer, asked, "/v1/messages"), 1)
+            if turn > 1:
+                found.append(took_ms)
+    return found
+
+
+def _marked(messages: list[Body], name: str) -> bytes:
+    """The texts of a chat as an Anthropic session that is its own from the second message on."""
+    system, *rest = [message["content"] for message in messages]
+    turns: list[Body] = [
+        {"role": ("user", "assistant")[number % 2], "content": [{"type": "text", "text": text}]}
+        for number, text in enumerate([rest[0], name, *rest[1:]])
+    ]
+    for number in (-1, -3):
+        turns[number]["content"][0]["cache_control"] = {"type": "ephemeral"}
+    asked = {"model": "m", "system": system, "messages": turns}
+    return json.dumps(asked, ensure_ascii=False).encode()
 
 
 def session(turns: int) -> list[bytes]:
@@ -61,8 +100,8 @@ def session(turns: int) -> list[bytes]:
     ]
 
 
-def chained(chainer: Chainer, body: bytes) -> None:
-    if not chainer.chain(read_fields(body), _PATH, "m"):
+def chained(chainer: Chainer, body: bytes, path: str = _PATH) -> None:
+    if not chainer.chain(read_fields(body), path, "m"):
         raise ValueError("the body has no chain")
 
 

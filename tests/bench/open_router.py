@@ -23,8 +23,8 @@ from router.commands.serve import server_config
 from router.core import Core
 from router.credentials import NodeCredential
 from router.exchange import Receive, Send
-from router.node_client import KIND_OPENAI
 from router.settings import Settings
+from router.types import KIND_OPENAI
 
 
 def with_key(app: AsgiApp, key: str) -> AsgiApp:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import uvloop
 
-from node.protocol.prefix import Chainer, Fields
+from node.protocol.prefix import Chainer, Fields, Head
 from router.app import open_core
 from router.commands.serve import (
     Server,
@@ -54,7 +54,7 @@ class NoChains(Chainer):
     """Looks at no prompt."""
 
     def chain(
-        self, fields: Fields, path: str, model: str, *, salt: str = "", head: int = 0
+        self, fields: Fields, path: str, model: str, *, salt: str = "", head: Head | None = None
     ) -> None:
         return None
 

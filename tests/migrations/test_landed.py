@@ -12,6 +12,7 @@ VERSIONS = Path(migrations.__file__).parent / "versions"
 LANDED = {
     "0001_initial.py": "2e007a9b2f2144474bb78bec7ca43bad568726293ab1e43b44a221d6e0dc76f3",
     "0002_key_classes.py": "9e944905469c2a314c845e2fe55f2ef73191199054ceb1ed6c4401beccba1e01",
+    "0003_foreign_rows.py": "acfc6a2076e7b7d8ea3ee00790f1fd7f9876f562712e641d347c900b8b13c3f2",
 }
 
 

@@ -119,6 +119,18 @@ def test_a_stop_string_ends_the_row_before_its_text(tiny: Path, start: int, leng
         assert engine.alone("Q", max_tokens=None).text == text
 
 
+def test_the_first_token_is_told_though_its_text_is_held(tiny: Path) -> None:
+    with Driver(tiny) as engine:
+        text = engine.alone("Q").text
+        engine.submit("held", "Q", stops=(text + "!",))
+        said: list[Delta] = []
+        while not said:
+            said = engine.step()
+        (first,) = said
+        assert (first.token_count, first.parts, first.finish) == (1, (), None)
+        assert engine.run()["held"].text == text
+
+
 def test_the_start_of_a_stop_string_that_never_comes_is_text(tiny: Path) -> None:
     with saying(tiny, " ship left") as engine:
         assert engine.alone("Q", stops=("left!",)).text == " ship left"

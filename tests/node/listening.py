@@ -6,7 +6,14 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.messages import HEADER_SALT, Event, PrefixDelta, PrefixGone, PrefixSnapshot
+from node.protocol.messages import (
+    HEADER_SALT,
+    Event,
+    PrefixDelta,
+    PrefixGone,
+    PrefixSnapshot,
+    Stored,
+)
 from node.protocol.prefix import Chainer, read_fields
 from node.protocol.prefixes import unpack_entries, unpack_hashes
 from tests.node.serving import RunningAgent
@@ -25,6 +32,7 @@ class Mirror:
         self.missing = 0
         self.values: dict[int, int] = {}
         self.pieces: list[int] = []
+        self.stored: list[Stored] = []
 
     def take(self, event: Event) -> None:
         match event:
@@ -46,6 +54,8 @@ class Mirror:
                 for each in unpack_hashes(event.removed):
                     self.values.pop(each, None)
                 self._add(event.changed)
+            case Stored():
+                self.stored.append(event)
             case PrefixGone():
                 assert event.epoch >= self.epoch
                 self.epoch, self.seq, self.missing = event.epoch, 0, 0

@@ -34,6 +34,7 @@ from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.protocol.messages import (
     HEARTBEAT_S,
+    Began,
     CancelMarked,
     Event,
     Finished,
@@ -208,7 +209,7 @@ async def test_what_several_choices_have_said_counts_when_the_client_leaves() ->
         (view,) = agent.requests.open("origin")
         assert (view["state"], view["completion_tokens"]) == ("generating", 6)
         await batches.aclose()
-        _, record = await until_finished(events)
+        *_, record = await until_finished(events)
         assert isinstance(record, Finished)
         assert (record.reason, record.completion_tokens) == (FinishReason.CANCELLED, 6)
 
@@ -253,10 +254,51 @@ async def test_closing_a_run_cancels_its_row() -> None:
         batches = agent.requests.run(job(agent, "mine"), 5.0)
         assert (await first_delta(batches)).token_count == 1
         await batches.aclose()
-        marked, record = await until_finished(events)
+        *_, marked, record = await until_finished(events)
         assert isinstance(marked, CancelMarked) and marked.request_id == "mine"
         assert isinstance(record, Finished)
         assert (record.reason, record.completion_tokens) == (FinishReason.CANCELLED, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, 1),
+        ({"n": 3}, 1),
+        ({"stream": True}, 0),
+        ({"stream": True, "stop": "xxxxxxxxxy"}, 1),  # held, for it may be the stop string
+    ],
+)
+async def test_the_end_of_a_prefill_is_told_once_where_the_answer_does_not_say_so(
+    fields: dict[str, Any], told: int
+) -> None:
+    async with running(Script(outputs=("xxxxxxxxx",), stall_after_tokens=1)) as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        batches = agent.requests.run(job(agent, "mine", **fields), 5.0)
+        await first_delta(batches)
+        await batches.aclose()
+        seen = [event for event in await until_finished(events) if isinstance(event, Began)]
+        assert seen == [Began("mine", "origin")] * told
+
+
+async def test_an_answer_of_one_token_says_itself_that_its_prefill_is_over() -> None:
+    async with running() as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        await run(agent, job(agent, max_tokens=1))
+        (record,) = await until_finished(events)
+        assert isinstance(record, Finished)
+
+
+async def test_nobody_is_told_of_what_no_router_has_asked() -> None:
+    async with running() as agent:
+        events = agent.subscribe("", 0)
+        await anext(events)
+        request = read_chat(json.dumps(chat_body()).encode()).request
+        await run(agent, agent.requests.job(request, "/v1/chat/completions", "mine", ""))
+        (record,) = await until_finished(events)
+        assert isinstance(record, Finished)
 
 
 async def test_silence_is_an_empty_batch_from_the_load_on() -> None:

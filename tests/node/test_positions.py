@@ -205,18 +205,18 @@ def test_sessions_with_the_same_tools_and_system_share_all_of_both(
         assert 0 <= alike(prompt.tokens, other.tokens) - counts[kept - 1] <= 8
 
 
-def test_item_ends_are_where_the_prompt_is_cut(renderers: dict[str, Renderer]) -> None:
+def test_the_ends_of_items_are_where_the_prompt_is_cut(renderers: dict[str, Renderer]) -> None:
     asked = body(CHAT, [Turn("hello"), Turn("so", ()), Turn("more")], "sys", tools=[])
     _, prompt, counts = bound(renderers["open"], CHAT, asked)
-    assert prompt.item_ends == prompt.boundaries == tuple(counts)
+    assert prompt.boundaries == tuple(counts)
 
 
 def test_what_a_prompt_lacks_has_the_end_of_what_comes_before(
     renderers: dict[str, Renderer],
 ) -> None:
     turns = [Turn("hello"), Turn("", (("read", {"path": "x"}),)), Turn("more")]
-    _, prompt, _ = bound(renderers["open"], CHAT, body(CHAT, turns))
-    said, called, result, more = prompt.item_ends
+    chain, _, counts = bound(renderers["open"], CHAT, body(CHAT, turns))
+    said, called, result, more = (counts[stop - 1] for stop in chain.items)
     assert said == called < result < more
 
 
@@ -227,7 +227,8 @@ def test_a_system_message_that_will_be_cleared_ends_what_is_bound(
     passing = {"role": "system", "content": "now", "clear_at": "next_user_message"}
     asked = body(MESSAGES, [], "sys", messages=[*turns, passing], tools=[])
     chain, prompt, counts = bound(renderers["open"], MESSAGES, asked)
-    assert counts[-1] == counts[chain.items[0] - 1] == prompt.item_ends[0]
+    assert counts[-1] == counts[chain.items[0] - 1]
+    assert counts[-1] in prompt.boundaries
 
 
 def test_what_a_response_goes_on_from_is_bound_as_one_position(
@@ -238,7 +239,8 @@ def test_what_a_response_goes_on_from_is_bound_as_one_position(
     data = json.dumps(asked).encode()
     request = read_responses(data).with_history(History(items[:-1])).request
     prompt = renderers["open"].render(request)
-    counts = bind(chain_of(asked, RESPONSES, head=5), prompt)
+    before = chain_of({"input": items[:-1]}, RESPONSES).end
+    counts = bind(chain_of(asked, RESPONSES, head=before), prompt)
     assert len(counts) == 2
     assert tuple(counts) == prompt.boundaries[1:]
 
@@ -246,7 +248,7 @@ def test_what_a_response_goes_on_from_is_bound_as_one_position(
 def test_an_answer_that_goes_on_is_no_item_yet(renderers: dict[str, Renderer]) -> None:
     asked = body(CHAT, [Turn("hello"), Turn("so", ())], continue_final_message=True, tools=[])
     _, prompt, counts = bound(renderers["open"], CHAT, asked)
-    assert counts[0] == counts[1] == prompt.item_ends[0]
+    assert counts[0] == counts[1] == prompt.boundaries[0]
 
 
 @pytest.mark.parametrize("prompt", ["a b " * 1000, list(range(2000)), "ü " * 2000])

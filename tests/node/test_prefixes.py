@@ -3,7 +3,9 @@
 import asyncio
 import random
 from array import array
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -11,12 +13,13 @@ import pytest
 from node.agent import prefixes as prefixes_module
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
+from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
-from node.protocol.messages import NodeStatus, StatusEvent
+from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
 from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
 from node.types import CacheEvent, CacheEventKind, Loaded
-from tests.node.listening import Listener, Mirror, follow, user
+from tests.node.listening import WAIT_S, Listener, Mirror, follow, user
 from tests.node.serving import chat_body, closed, running
 
 STATUS = StatusEvent(NodeStatus(1, "n", "i", "0", "scripted", "chip", 0, 0, ()))
@@ -186,12 +189,57 @@ async def test_a_response_that_goes_on_from_another_goes_on_from_its_chain(tmp_p
             {"model": "scripted", "input": "and then?", "previous_response_id": first["id"]}
         )
         second = (await agent.client.post(path, content=body)).json()
-        longer = listener.chainer.chain(read_fields(body), path, "scripted", head=chain.head)
+        longer = listener.chainer.chain(read_fields(body), path, "scripted", head=chain.end)
         assert longer is not None and longer.hashes[0] == chain.head and len(longer) > 1
         predicted = listener.mirror.values[chain.head] >> 1
         assert 0 < predicted <= second["usage"]["input_tokens_details"]["cached_tokens"]
         await listener.until_told()
         assert set(longer.hashes) <= set(listener.mirror.values)
+
+
+async def test_a_response_whose_prompt_begins_in_another_way_has_the_chain_of_all_of_it(
+    tmp_path: Path,
+) -> None:
+    path = "/v1/responses"
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        asked = {"model": "scripted", "input": "word " * 100}
+        first = (await agent.client.post(path, json=asked)).json()
+        after = {
+            "model": "scripted",
+            "instructions": "Be brief.",
+            "input": "and then?",
+            "previous_response_id": first["id"],
+        }
+        second = (await agent.client.post(path, json=after)).json()
+        assert second["usage"]["input_tokens_details"]["cached_tokens"] < 100
+        said = first["output"][0]["content"][0]["text"]
+        items = [
+            {"role": "user", "content": asked["input"]},
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": "and then?"},
+        ]
+        whole = read_fields(msgspec.json.encode({**after, "input": items}))
+        chain = listener.chainer.chain(whole, path, "scripted")
+        assert chain is not None
+        await listener.until_told()
+        assert set(chain.hashes) <= set(listener.mirror.values)
+
+
+async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path: Path) -> None:
+    path = "/v1/responses"
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        body = msgspec.json.encode({"model": "scripted", "input": "word " * 100})
+        for origin in ("", "router/key"):
+            headers = {HEADER_ORIGIN: origin} if origin else {}
+            first = (await agent.client.post(path, content=body, headers=headers)).json()
+        await listener.until_told()
+        (stored,) = listener.mirror.stored
+        assert (stored.response_id, stored.origin) == (first["id"], "router/key")
+        said = Said(first["output"][0]["content"][0]["text"])
+        chain = listener.chainer.chain(read_fields(body), path, "scripted")
+        assert chain is not None
+        end = answered(chain, Answer(path, [said])).end
+        assert (stored.hash, stored.front, stored.size_bytes) == end
 
 
 async def test_an_answer_of_several_choices_ends_no_chain(tmp_path: Path) -> None:
@@ -213,3 +261,57 @@ async def test_a_client_that_leaves_leaves_no_request_to_wait_for(tmp_path: Path
         await listener.until_told()
         digest = agent.app.agent._prefixes.digest("scripted")
         assert digest is not None and not digest._pending
+
+
+async def test_requests_of_one_id_are_told_apart(tmp_path: Path) -> None:
+    path = "/v1/chat/completions"
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        bodies = [listener.body_of([user(f"{word} " * 100)]) for word in ("one", "two", "three")]
+        headers = {HEADER_REQUEST_ID: "same"}
+        post = partial(agent.client.post, path, headers=headers)
+        answers = await asyncio.gather(*(post(content=each) for each in bodies[:2]))
+        answers.append(await post(content=bodies[2]))
+        await listener.until_told()
+        for body, answer in zip(bodies, answers, strict=True):
+            chain = listener.chainer.chain(read_fields(body), path, "scripted")
+            assert chain is not None
+            said = Said(answer.json()["choices"][0]["message"]["content"])
+            whole = answered(chain, Answer(path, [said]))
+            assert set(whole.hashes) <= set(listener.mirror.values)
+
+
+async def test_an_answer_that_was_not_taken_whole_is_not_told(tmp_path: Path) -> None:
+    path = "/v1/chat/completions"
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        requests = agent.app.agent.requests
+        body = listener.body_of([user("word " * 100)])
+        chain = listener.chainer.chain(read_fields(body), path, "scripted")
+        assert chain is not None
+        batches = requests.run(requests.job(read_chat(body).request, path, "r", "", chain), WAIT_S)
+        await anext(batches)
+        async with asyncio.timeout(WAIT_S):
+            while requests.open(""):
+                await asyncio.sleep(0)
+        # All of the answer is there, but nobody has taken its last delta.
+        await batches.aclose()
+        await listener.until_told()
+        assert set(listener.mirror.values) == set(chain.hashes)
+
+
+async def test_what_the_next_turn_leaves_out_is_not_promised_beyond(tmp_path: Path) -> None:
+    path = "/v1/messages"
+    passing = {"role": "system", "content": "now " * 50, "clear_at": "next_user_message"}
+    said: list[dict[str, Any]] = [user("word " * 100), passing]
+    async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
+        for turn in range(3):
+            asked = {"model": "scripted", "max_tokens": 8, "messages": said}
+            body = msgspec.json.encode(asked)
+            chain = listener.chainer.chain(read_fields(body), path, "scripted")
+            assert chain is not None
+            known = [listener.mirror.values.get(each, 0) >> 1 for each in chain.hashes]
+            answer = (await agent.client.post(path, content=body)).json()
+            await listener.until_told()
+            assert max(known) <= answer["usage"]["cache_read_input_tokens"]
+            assert bool(max(known)) is (turn > 0)
+            content = answer["content"]
+            said = [*said, {"role": "assistant", "content": content}, user("more"), passing]

@@ -11,6 +11,7 @@ import pytest
 
 from node.dialects.responses_answer import StoredResponse
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
+from node.protocol.prefix import Head
 from node.response_store import FILE_NAME, ResponseFile, ResponseStore, StoreLimits
 
 
@@ -55,12 +56,14 @@ def test_what_was_put_comes_back_also_after_a_restart(tmp_path: Path) -> None:
         store.close()
 
 
-def test_a_response_keeps_the_head_of_its_chain(store: ResponseFile) -> None:
-    for name, head in (("a", 1), ("b", 2**64 - 1), ("c", 0)):
+def test_a_response_keeps_where_its_chain_ends(store: ResponseFile) -> None:
+    for name, head in (("a", Head(1, 2**64 - 2, 3)), ("b", Head(2**64 - 1, 5, 1 << 31))):
         store.put(response(name), "router/key", head)
-        assert store.chain_head(f"resp_{name}", "router/key") == head
-    assert store.chain_head("resp_a", "router/other") == 0
-    assert store.chain_head("resp_x", "router/key") == 0
+        assert store.head(f"resp_{name}", "router/key") == head
+    store.put(response("c"), "router/key")
+    assert store.head("resp_c", "router/key") is None
+    assert store.head("resp_a", "router/other") is None
+    assert store.head("resp_x", "router/key") is None
 
 
 def test_an_id_that_is_taken_is_not_taken_again(store: ResponseFile) -> None:
@@ -239,18 +242,22 @@ def test_a_file_of_another_version_is_moved_aside(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_of_version_1_is_kept_without_heads_of_chains(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_file_of_an_older_version_is_kept_without_ends_of_chains(
+    tmp_path: Path, version: int
+) -> None:
     store = limited(tmp_path)
-    store.put(response("a"), "", 7)
+    store.put(response("a"), "", Head(7, 8, 9))
     store.close()
     with sqlite3.connect(store.path) as db:
-        db.execute("ALTER TABLE responses DROP COLUMN chain_head")
-        db.execute("PRAGMA user_version = 1")
+        for column in ("chain_front", "chain_bytes", *(["chain_head"] if version == 1 else [])):
+            db.execute(f"ALTER TABLE responses DROP COLUMN {column}")
+        db.execute(f"PRAGMA user_version = {version}")
     db.close()
     assert store.get("resp_a", "") == response("a")
-    assert store.chain_head("resp_a", "") == 0
-    store.put(response("b"), "", 8)
-    assert store.chain_head("resp_b", "") == 8
+    assert store.head("resp_a", "") is None
+    store.put(response("b"), "", Head(7, 8, 9))
+    assert store.head("resp_b", "") == Head(7, 8, 9)
     store.close()
 
 

@@ -11,7 +11,7 @@ from registry.errors import Conflict, NotFound
 from registry.records import NodeRecord, ResidencyRecord, UsageRecord
 
 MINI = NodeRecord("n1", "mini", "https://mini:1", "agent", '{"secret": "s"}', 5.5)
-STUDIO = NodeRecord("n2", "studio", "https://studio:1", "openai", "{}", 6.0)
+STUDIO = NodeRecord("n2", "studio", "https://studio:1", "openai", "{}", 6.0, max_rows=4)
 
 
 async def test_added_nodes_are_found_by_name_and_listed_by_name(registry: Registry) -> None:

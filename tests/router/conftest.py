@@ -36,6 +36,7 @@ from router.auth import new_key
 from router.client_connection import ClientConnection
 from router.core import Core
 from router.credentials import NodeCredential
+from router.patience import USUAL, Patience
 from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
 
@@ -385,7 +386,7 @@ class _Errors(logging.Handler):
 
 
 @asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
+async def serving(app: Any, patience: Patience = USUAL) -> AsyncIterator[tuple[int, ServerState]]:
     """The app in uvicorn's own protocol on a free port; fails the test where the app raises."""
     config = uvicorn.Config(
         app, http=ClientConnection, ws="none", lifespan="off", log_config=None, access_log=False
@@ -395,7 +396,7 @@ async def serving(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
     errors = _Errors()
     logging.getLogger("uvicorn.error").addHandler(errors)
     server = await asyncio.get_running_loop().create_server(
-        lambda: ClientConnection(config, state, {}), "127.0.0.1", 0
+        lambda: ClientConnection(config, state, {}, patience=patience), "127.0.0.1", 0
     )
     try:
         yield server.sockets[0].getsockname()[1], state
@@ -410,11 +411,13 @@ async def serving(app: Any) -> AsyncIterator[tuple[int, ServerState]]:
 
 
 @asynccontextmanager
-async def running_router(folder: Path, **fields: Any) -> AsyncIterator[RunningRouter]:
+async def running_router(
+    folder: Path, patience: Patience = USUAL, **fields: Any
+) -> AsyncIterator[RunningRouter]:
     settings = Settings(home=folder / "router", **fields)
     async with open_core(settings) as core:
         key = settings.first_key_file.read_text().strip()
-        async with serving(build_app(core)) as (port, state):
+        async with serving(build_app(core), patience) as (port, state):
             running = RunningRouter(core, port, key, state)
             yield running
             for caller in running.callers:

@@ -11,6 +11,7 @@ from registry.migrate import open_migrated
 from router.app import open_core, write_secret
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden
+from router.fleet import Fleet
 from router.settings import Settings
 from tests.router.conftest import RunningRouter, StartNode, node_record, silent
 
@@ -97,6 +98,30 @@ async def test_the_admin_api_is_behind_its_key(router: RunningRouter) -> None:
     assert (await caller.error())["code"] == "invalid_api_key"
     caller = await router.send("GET", "/admin/nodes", authorization=f"Bearer {router.key}")
     assert (await caller.error())["code"] == "permission_denied"
+
+
+@pytest.mark.parametrize("path", ["/ready", "/admin/models"])
+async def test_a_fault_has_openai_s_envelope_and_tells_the_log_alone(
+    router: RunningRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+) -> None:
+    def broken(_fleet: Fleet) -> None:
+        raise ValueError("a fault in its insides")
+
+    monkeypatch.setattr(Fleet, "snapshot", property(broken))
+    key = router.core.settings.admin_key_file.read_text().strip()
+    caller = await router.send("GET", path, authorization=f"Bearer {key}")
+    assert await caller.head() == 500
+    assert await caller.error() == {
+        "message": "The router failed on this request.",
+        "type": "server_error",
+        "param": None,
+        "code": "internal_error",
+    }
+    await router.idle()
+    assert caplog.text.count("ValueError: a fault in its insides") == 1
 
 
 async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRouter) -> None:

@@ -64,7 +64,7 @@ def test_a_key_is_made_used_and_revoked(cli: Cli) -> None:
     made = cli.run("keys", "create", "ci", "--scope", "admin", "--expires-days", "30")
     key = made.stdout.strip()
     assert key.startswith("mlxf-")
-    assert "shown this once" in made.stderr
+    assert "expires in 30 days). It is shown this once" in made.stderr
     listed = cli.must("keys", "list")
     assert key not in listed
     assert "in 29 days" in listed or "in 30 days" in listed
@@ -87,6 +87,23 @@ def test_a_key_is_listed_with_its_class_and_as_isolated(cli: Cli) -> None:
     listed = cli.must("keys", "list")
     assert "Isolated" in listed and "batch" in listed and "yes" in listed
     assert "The classes are" in cli.fails("keys", "create", "x", "--priority", "best")
+
+
+def test_scopes_may_be_listed_with_spaces(cli: Cli) -> None:
+    made = cli.run("keys", "create", "ci", "--scope", " inference, admin")
+    assert "the key ci (admin, inference; default)" in made.stderr
+
+
+@pytest.mark.parametrize("days", ["nan", "inf", "0", "-1", "4000"])
+def test_days_that_are_none_are_wrong_use(cli: Cli, days: str) -> None:
+    done = cli.run("keys", "create", "ci", "--expires-days", days)
+    assert done.exit_code == 2
+    assert "Invalid value for '--expires-days'" in done.stderr
+
+
+def test_a_name_that_is_missing_is_no_other_path(cli: Cli) -> None:
+    assert "no key ''" in cli.fails("keys", "revoke", "")
+    assert "no node ''" in cli.fails("remove-node", "")
 
 
 def test_changes_are_in_the_audit_log(cli: Cli) -> None:
@@ -115,7 +132,9 @@ def test_a_request_that_cannot_be_explained_is_one_line(cli: Cli, tmp_path: Path
     assert "`router models` lists" in cli.fails(*asked)
     text = cli.fails("explain", "-", stdin='{"prompt": "hi"}')
     assert "model" in text
-    assert "remembers the last 2,000" in cli.fails("explain", "--request-id", "req_nosuch")
+    for name in ("req_nosuch", "", "a/b?c#d", "../nodes"):
+        text = cli.fails("explain", "--request-id", name)
+        assert f"knows nothing of a request {name!r}; it remembers the last 2,000" in text
 
 
 def test_a_token_may_come_by_standard_input(cli: Cli) -> None:

@@ -38,6 +38,13 @@ def test_what_came_of_a_decision_is_kept_with_it(decisions: Decisions) -> None:
     assert attempt.expected_ttft_s == pytest.approx(3.21)
 
 
+def test_what_did_not_stream_has_its_first_token_by_the_node_s_word(decisions: Decisions) -> None:
+    decisions.granted(ticket(stream=False), decision(waited_s=2.0))
+    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=False, accounts=FINISHED))
+    found = decisions.find("r")
+    assert found is not None and found.attempts[0].ttft_s == 2.25
+
+
 def test_a_retry_keeps_the_first_decision_and_its_outcome(decisions: Decisions) -> None:
     decisions.granted(ticket(), decision("a"))
     decisions.ended("r", "node_failed")
@@ -88,6 +95,12 @@ def test_the_short_form_leaves_out_terms_that_are_nothing(decisions: Decisions) 
     assert decisions.short("r") == (
         b"node=studio; prefill=1.2s; slow=0.1s; cached=5800/6100; total=1.3s; next=mini 3.4s"
     )
+
+
+def test_the_short_form_marks_what_is_a_guess_at_a_server_s_cache() -> None:
+    guess = NodeTerms("a", "ollama", cached_tokens=58, prompt_tokens=61, is_estimated=True)
+    told = short(Decision("r", "m", 0.0, "a", (guess,)))
+    assert told == b"node=ollama; prefill=0.0s; cached=58/61 estimated; total=0.0s"
 
 
 def test_the_short_form_is_ascii_whatever_a_node_is_called() -> None:

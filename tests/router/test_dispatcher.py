@@ -7,11 +7,11 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import FinishReason
+from node.protocol.messages import Began, FinishReason
 from registry.records import ResidencyRecord
 from router.decisions import Decisions
-from router.dispatcher import Dispatcher, Known
-from router.errors import NodeFailed, NoNodeReady, UnknownModel
+from router.dispatcher import Dispatcher, Known, NotSent
+from router.errors import DeadlineExceeded, NodeFailed, NoNodeReady, UnknownModel
 from router.fleet import Fleet
 from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_SERVED, Ledger
 from router.metrics import Metrics
@@ -19,6 +19,7 @@ from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
+from router.types import Failure
 from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (
@@ -41,6 +42,7 @@ class World:
         self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
         self.clock = FakeClock()
         metrics, decisions = Metrics(str), Decisions()
+        self.metrics = metrics
         self.placing = Placing(Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock)
         known = Known(self.prefixes, Predictions(self.prefixes, metrics), decisions, metrics)
         self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
@@ -49,6 +51,13 @@ class World:
         """A node that is heard of and that nobody can dial."""
         self.fleet.add(node_record("http://x", name))
         self.fleet.heard("id-" + name, node_status(model_status("m")))
+
+
+def first_contents(world: World) -> float | None:
+    """How many the metrics have counted; None before the first."""
+    start = 'mlx_fleet_ttft_seconds_count{model="m",node="id-a"} '
+    lines = world.metrics.text().decode().splitlines()
+    return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), None)
 
 
 @pytest_asyncio.fixture
@@ -78,10 +87,10 @@ async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
     world.add("a")
     lease = await world.dispatcher.place(ticket())
     world.fleet.remove("id-a")
-    with pytest.raises(NodeFailed, match="removed from the fleet"):
+    with pytest.raises(NotSent, match="removed from the fleet"):
         await world.dispatcher.open(ticket(), lease)
     assert world.dispatcher.node_name(lease) == "id-a"
-    assert await world.dispatcher.place_again(ticket(), lease, answered=False) is None
+    assert await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT) is None
     assert world.dispatcher.open_leases == 0
     assert world.ledger.open_requests == 0
     world.dispatcher.forget("id-a")
@@ -108,6 +117,24 @@ async def test_a_node_that_failed_a_request_is_passed_over_for_a_while(world: Wo
         assert other.node_id != lease.node_id
     world.clock.advance(60.0)
     assert (await world.dispatcher.place(ticket("5"))).node_id == lease.node_id
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_first_content_of_each_answer_is_counted_once(world: World, stream: bool) -> None:
+    world.add("a")
+    asked = ticket("1", stream=stream)
+    lease = await world.dispatcher.place(asked)
+    world.ledger.opened(asked, lease, "a", "i1", reported=True)
+    world.ledger.on_began("id-a", "i1", Began("1", FINISHED.origin))
+    if stream:
+        world.dispatcher.on_first_content(asked, lease)
+    assert first_contents(world) == (1.0 if stream else None)
+    world.dispatcher.done(asked, lease, OUTCOME_SERVED)
+    finished = msgspec.structs.replace(FINISHED, request_id="1")
+    world.ledger.on_finished("id-a", "i1", finished)
+    assert first_contents(world) == 1.0
+    decided = world.dispatcher.decisions.find("1")
+    assert decided is not None and decided.attempts[0].ttft_s is not None
 
 
 async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(world: World) -> None:
@@ -140,12 +167,22 @@ async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
     await asyncio.wait_for(world.watcher.watch(node_record(node.url)), WAIT_S)
     lease = await world.dispatcher.place(ticket())
     world.fleet.heard("id-a", node_status(model_status("m"), instance_id="i2"))
-    with pytest.raises(NodeFailed, match="started anew"):
+    with pytest.raises(NotSent, match="started anew"):
         await world.dispatcher.open(ticket(), lease)
-    again = await world.dispatcher.place_again(ticket(), lease, answered=False)
+    again = await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT)
     assert again is not None
-    assert (again.instance_id, again.attempt) == ("i2", 2)
+    assert (again.instance_id, again.attempt) == ("i2", 1)
     world.dispatcher.done(ticket(), again, OUTCOME_SERVED)
+    assert world.dispatcher.open_leases == 0
+
+
+async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World) -> None:
+    world.add("a")
+    late = ticket(deadline_s=world.clock.now_s + 1.0)
+    lease = await world.dispatcher.place(late)
+    world.clock.advance(2.0)
+    with pytest.raises(DeadlineExceeded):
+        await world.dispatcher.place_again(late, lease, Failure.BROKEN)
     assert world.dispatcher.open_leases == 0
 
 

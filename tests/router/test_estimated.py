@@ -19,7 +19,7 @@ def test_a_served_prompt_is_taken_to_be_cached_by_its_bytes() -> None:
 def test_an_empty_chain_leaves_no_guess() -> None:
     guesses = EstimatedPrefixes()
     guesses.on_served("f", chain(), 10)
-    assert not guesses.knows("f")
+    assert guesses.entries_by_node() == {}
 
 
 def test_the_least_recently_served_prompts_are_given_up_from_their_ends() -> None:
@@ -47,7 +47,7 @@ def test_nodes_are_forgotten_alone() -> None:
     guesses.on_served("g", chain(1), 10)
     guesses.forget_node("f")
     guesses.forget_node("f")
-    assert not guesses.knows("f") and guesses.knows("g")
+    assert guesses.entries_by_node() == {"g": 1}
 
 
 def test_what_is_kept_stays_closed_under_prefixes_and_within_its_bound() -> None:

@@ -30,14 +30,18 @@ def read(priority: Priority = Priority.DEFAULT, /, **headers: str) -> Asked:
 
 
 def hinted(
-    body: dict[str, Any], path: str = CHAT, asked: Asked | None = None, owner: str = "o"
+    body: dict[str, Any],
+    path: str = CHAT,
+    asked: Asked | None = None,
+    owner: str = "o",
+    model: str = "m",
 ) -> Hints:
-    fields = read_fields(json.dumps({"model": "m", **body}).encode())
-    return hints(asked or Asked(), fields, path, caller(owner))
+    fields = read_fields(json.dumps({"model": "its alias", **body}).encode())
+    return hints(asked or Asked(), fields, path, caller(owner), model)
 
 
 def scoped(session: str, parent: str = "") -> Hints:
-    return Hints(f'o/"m"/{session}' if session else "", f'o/"m"/{parent}' if parent else "")
+    return Hints(f"o/'m'/{session}" if session else "", f"o/'m'/{parent}" if parent else "")
 
 
 # --- sessions by headers ---
@@ -171,7 +175,7 @@ def test_what_is_no_text_names_nothing(value: object) -> None:
 
 def test_a_text_that_cannot_be_read_names_nothing() -> None:
     fields = read_fields(b'{"model": "m", "user": "\xff"}')
-    assert hints(Asked(), fields, CHAT, caller()) == Hints()
+    assert hints(Asked(), fields, CHAT, caller(), "m") == Hints()
 
 
 def test_a_header_goes_before_the_body() -> None:
@@ -187,12 +191,13 @@ def test_callers_and_models_have_sessions_of_their_own() -> None:
     body = {"prompt_cache_key": "S"}
     assert hinted(body) == hinted(body)
     assert hinted(body) != hinted(body, owner="another")
-    assert hinted(body) != hinted({**body, "model": "another"})
+    assert hinted(body) != hinted(body, model="another")
+    assert hinted(body) == hinted({**body, "model": "another alias"})
 
 
 def test_a_long_name_is_known_by_its_hash() -> None:
     long = "x" * (MAX_ID_CHARS + 1)
     named = hinted({"prompt_cache_key": long}).session
-    assert len(named) <= len('o/"m"/') + MAX_ID_CHARS
+    assert len(named) <= len("o/'m'/") + MAX_ID_CHARS
     assert named != hinted({"prompt_cache_key": long + "x"}).session
     assert hinted({}, asked=Asked(long)).session == named

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from node.protocol.messages import Finished, FinishReason
+from node.protocol.messages import Began, Finished, FinishReason
 from router.ledger import Ledger, finished_line
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Verdict
+from router.types import Lease, Verdict
 from tests.fakes import FakeClock
 from tests.router.conftest import lease, ticket
 
@@ -59,6 +59,22 @@ def test_a_reported_request_is_one_row_with_the_node_s_numbers(report_first: boo
     assert (row.reasoning_tokens, row.ttft_s, row.decode_s) == (2, 0.25, 2.0)
     assert row.finished_at_s == 99.0
     assert ledger.open_requests == 0
+
+
+def test_the_end_of_a_prefill_is_passed_on_for_our_own_open_requests_only() -> None:
+    ledger = ledger_with("r")
+    prefilled: list[Lease] = []
+    ledger.on_prefilled = prefilled.append
+    for node_id, instance_id, request_id, origin in (
+        ("n", "i1", "r", "router-2/key-1"),
+        ("n", "i1", "x", "router-1/key-1"),
+        ("n", "i0", "r", "router-1/key-1"),
+        ("b", "i1", "r", "router-1/key-1"),
+    ):
+        ledger.on_began(node_id, instance_id, Began(request_id, origin))
+    assert prefilled == []
+    ledger.on_began("n", "i1", Began("r", "router-1/key-1"))
+    assert prefilled == [lease("r")]
 
 
 @pytest.mark.parametrize("report_first", [True, False])
@@ -138,61 +154,34 @@ def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
     ledger.opened(ticket("again"), lease("again", attempt=2), "mini", "i1", reported=True)
     ledger.ended(lease("other"), 1.0, "served")
     ledger.expire(1.0 + UNREPORTED_AFTER_S)
-    assert [row.request_id for row in ledger.take_rows()] == ["other"]
+    assert [row.request_id for row in ledger.take_rows()] == ["again", "other"]
     ledger.ended(lease("again", attempt=2), 50.0, "served")
     ledger.expire(50.0 + UNREPORTED_AFTER_S)
     (row,) = ledger.take_rows()
-    assert (row.request_id, row.reason) == ("again", "served")
+    assert (row.request_id, row.reason) == ("again.2", "served")
 
 
 CANCELLED = msgspec.structs.replace(FINISHED, seq=6, reason=FinishReason.CANCELLED)
+AGAIN = msgspec.structs.replace(FINISHED, request_id="r.2")
 
 
-def retried(instance_id: str = "i1") -> tuple[Ledger, list[Verdict]]:
-    """A request whose node broke the connection and was then asked again."""
+@pytest.mark.parametrize("report_first", [True, False])
+def test_each_attempt_at_a_node_is_accounted_for_by_itself(report_first: bool) -> None:
     ledger = ledger_with("r")
     told: list[Verdict] = []
     ledger.on_verdict = lambda verdict, _ticket: told.append(verdict)
     ledger.ended(lease(), 5.0, "node_failed")
-    ledger.opened(ticket(), lease(attempt=2), "mini", instance_id, reported=True)
-    return ledger, told
-
-
-@pytest.mark.parametrize("first_came", [True, False])
-@pytest.mark.parametrize("report_first", [True, False])
-def test_the_accounts_of_a_broken_attempt_are_not_those_of_its_retry(
-    report_first: bool, first_came: bool
-) -> None:
-    ledger, told = retried()
-    if first_came:
-        ledger.on_finished("n", "i1", CANCELLED)
+    again = lease(attempt=2)
+    ledger.opened(ticket(), again, "mini", "i1", reported=True)
     if report_first:
-        ledger.on_finished("n", "i1", FINISHED)
-    ledger.ended(lease(attempt=2), 10.0, "served")
+        ledger.on_finished("n", "i1", AGAIN)
+    ledger.on_finished("n", "i1", CANCELLED)  # the node was still at it
+    ledger.ended(again, 10.0, "served")
     if not report_first:
-        ledger.on_finished("n", "i1", FINISHED)
-    assert told == [Verdict(lease(attempt=2), 10.0, failed=False, accounts=FINISHED)]
-    assert [row.seq for row in ledger.take_rows()] == [7]
-    assert ledger.open_requests == 0
-
-
-def test_a_retry_that_its_caller_leaves_is_accounted_for_by_its_own_word() -> None:
-    ledger, told = retried()
-    ledger.on_finished("n", "i1", CANCELLED)
-    ledger.ended(lease(attempt=2), 10.0, "cancelled")
-    ledger.on_finished("n", "i1", msgspec.structs.replace(CANCELLED, seq=8))
-    assert told == []
-    assert [row.seq for row in ledger.take_rows()] == [8]
-    assert ledger.open_requests == 0
-
-
-def test_an_agent_that_has_started_anew_tells_nothing_of_the_attempt_before() -> None:
-    ledger, _ = retried(instance_id="i2")
-    ledger.on_finished("n", "i1", FINISHED)
-    assert ledger.take_rows() == []
-    ledger.ended(lease(attempt=2), 10.0, "cancelled")
-    ledger.on_finished("n", "i2", CANCELLED)
-    assert [(row.instance_id, row.seq) for row in ledger.take_rows()] == [("i2", 6)]
+        ledger.on_finished("n", "i1", AGAIN)
+    assert told == [Verdict(again, 10.0, failed=False, accounts=AGAIN)]
+    rows = {row.request_id: row.reason for row in ledger.take_rows()}
+    assert rows == {"r": "cancelled", "r.2": "stop"}
     assert ledger.open_requests == 0
 
 

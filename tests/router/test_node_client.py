@@ -33,6 +33,7 @@ from tests.router.conftest import (
     Script,
     ScriptedNode,
     StartNode,
+    lease,
     node_status,
     ticket,
 )
@@ -235,7 +236,7 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
     node = await start_node(answers(b"{}"))
     client = client_of(node, clients)
     asked = ticket("req-1", body=b'{"model":"m"}', asked_model="fast")
-    response = await client.open(asked, "router-1/key-1")
+    response = await client.open(asked, lease(asked.request_id), "router-1/key-1")
     assert await response.read_all() == b"{}"
     (request,) = node.requests
     assert (request.method, request.target, request.body) == ("POST", CHAT, b'{"model":"m"}')
@@ -286,7 +287,7 @@ async def test_a_foreign_server_is_not_told_whose_request_it_is(
     clients.append(client)
     mark = owner_mark("key-1")
     asked = ticket(f"{mark}-0a1b2c3d-000001", asked_model="fast")
-    await (await client.open(asked, "router-1/key-1")).read_all()
+    await (await client.open(asked, lease(asked.request_id), "router-1/key-1")).read_all()
     (request,) = node.requests
     assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
     told = str(request.headers)
@@ -314,7 +315,7 @@ async def test_a_model_name_cannot_add_a_header(
 ) -> None:
     node = await start_node(answers(b"{}"))
     asked = ticket(asked_model="m\r\nx-evil: 1")
-    await (await client_of(node, clients).open(asked, "r/k")).read_all()
+    await (await client_of(node, clients).open(asked, lease(), "r/k")).read_all()
     (request,) = node.requests
     assert request.header("x-evil") is None
     assert request.header("x-fleet-requested-model") == ""
@@ -324,7 +325,7 @@ async def test_a_redirect_is_not_followed(start_node: StartNode, clients: list[N
     async def script(request: Request) -> None:
         await request.answer(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/steal")
 
-    response = await client_of(await start_node(script), clients).open(ticket(), "r/k")
+    response = await client_of(await start_node(script), clients).open(ticket(), lease(), "r/k")
     assert response.status == 307
     assert await response.read_all() == b""
 

@@ -16,7 +16,7 @@ from router.placing import Placing
 from router.prefix_index import PrefixIndex
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
-from router.types import Lease
+from router.types import Failure, Lease
 from tests.router.conftest import WAIT_S, model_status, node_record, node_status, ticket
 
 
@@ -122,7 +122,7 @@ async def test_what_a_caller_that_has_just_left_gives_back_serves_who_asks_next(
     first = await world.lease(await world.place("1"))
     second = await world.place("2")
     second.cancel()
-    again = world.placing.place_again(ticket("1"), first, answered=False)
+    again = world.placing.place_again(ticket("1"), first, Failure.BROKEN)
     lease = await asyncio.wait_for(again, WAIT_S)
     assert (lease.ticket_id, lease.attempt) == ("1", 2)
     assert world.placing.open_leases == 1
@@ -170,7 +170,7 @@ async def test_a_retry_waits_its_turn_too(world: World) -> None:
     first = await world.lease(await world.place("1"))
     world.hear("b")
     await world.place("2")
-    failed = world.placing.place_again(ticket("1"), first, answered=True)
+    failed = world.placing.place_again(ticket("1"), first, Failure.ANSWERED)
     again = asyncio.create_task(failed)
     world.tasks.append(again)
     while world.placing.standing("1") is None:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
-from node.protocol.prefix import Chain
+from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
+from node.protocol.prefix import Chain, Head
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
+from router import prefix_index
 from router.prefix_index import PrefixIndex
 from router.types import NOT_COVERED, Coverage
 
@@ -234,11 +235,10 @@ def test_bytes_that_are_no_entries_are_refused(index: PrefixIndex) -> None:
 
 def test_a_foreign_node_is_covered_by_what_it_served(index: PrefixIndex) -> None:
     index.on_served("f", CHAIN, 4000)
-    assert index.is_estimated("f") and not index.is_estimated("a")
     assert index.coverage("f", chain(1, 2, 99)) == Coverage(2, 2000, 2000)
     assert index.entries_by_node() == {"f": 4}
     index.forget_node("f")
-    assert index.coverage("f", CHAIN) == NOT_COVERED and not index.is_estimated("f")
+    assert index.coverage("f", CHAIN) == NOT_COVERED and index.entries_by_node() == {}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -273,3 +273,15 @@ def test_the_mirror_equals_the_truth_after_any_changes(seed: int) -> None:
         expected = Coverage(len(path), 10 * len(path), 10 * len(path))
         assert index.coverage("a", chain(*path, 10**9)) == expected
     assert index.entries_by_node()["a"] == len(truth)
+
+
+def test_the_ends_of_stored_responses_are_kept_the_least_recently_used_dropped(
+    index: PrefixIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_index, "MOST_HEADS", 2)
+    for number in (1, 2):
+        index.on_stored(Stored(f"resp_{number}", "r/k", number, 10 * number, 100 * number))
+    assert index.head("resp_1") == Head(1, 10, 100)
+    index.on_stored(Stored("resp_3", "r/k", 3, 30, 300))
+    assert index.head("resp_2") is None
+    assert (index.head("resp_1"), index.head("resp_3")) == (Head(1, 10, 100), Head(3, 30, 300))

@@ -385,3 +385,19 @@ async def test_a_fault_of_the_router_carries_the_request_s_id(
     error = json.loads(await caller.body())["error"]
     assert (caller.status, error["code"]) == (500, "internal_error")
     assert f"in request {caller.headers['x-request-id']}" in caplog.text
+
+
+async def test_a_second_attempt_at_a_node_is_a_request_of_its_own_there(
+    router: RunningRouter, add_node: AddNode
+) -> None:
+    async def first_broken(request: Request) -> None:
+        script = whole if (request.header("x-request-id") or "").endswith(".2") else broken
+        await script(request)
+
+    node = await add_node(router, "a", first_broken)
+    caller = await router.post(WHOLE)
+    assert await caller.head() == 200
+    *firsts, second = filter(None, (each.header("x-request-id") for each in node.requests))
+    assert {f"{first}.2" for first in firsts} == {second}
+    shown = caller.headers["x-request-id"]
+    assert shown == f"req_id-a-{second}"

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import HEADER_SALT, StatusEvent
+from node.protocol.messages import (
+    HEADER_ORIGIN,
+    HEADER_REQUEST_ID,
+    HEADER_SALT,
+    Began,
+    CacheStatus,
+    StatusEvent,
+)
 from registry.records import KeyRecord
 from router.auth import new_key
 from tests.router.conftest import (
@@ -125,6 +132,33 @@ async def until_idle(router: RunningRouter, turns: Turns, *callers: RawCaller) -
         turns.next()
     for caller in callers:
         await caller.body()
+
+
+# --- beginning ---
+
+
+async def test_answers_in_one_piece_are_all_begun_as_soon_as_their_node_can(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    """However long the router believes that each of them prefills."""
+    all_begun = asyncio.Barrier(16)
+
+    async def begin(request: Request) -> None:
+        request_id, origin = request.header(HEADER_REQUEST_ID), request.header(HEADER_ORIGIN)
+        assert request_id is not None and origin is not None
+        await node.tell(Began(request_id, origin))
+        async with all_begun:
+            await request.answer(b"{}")
+
+    slow = model_status(
+        "m", weight_bytes=10**13, max_rows=16, cache=CacheStatus(10**12, 0, bytes_per_token=1)
+    )
+    node = await start_node(begin, first_events=(StatusEvent(node_status(slow)),))
+    await router.add(node)
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x" * 100_000}]}
+    async with asyncio.timeout(WAIT_S):
+        callers = [await router.post(asked) for _ in range(16)]
+        assert [await caller.head() for caller in callers] == [200] * 16
 
 
 # --- waiting ---

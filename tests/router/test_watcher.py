@@ -11,7 +11,15 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import PrefixGone, PrefixSnapshot, StatusEvent, encode_event
+from node.protocol.messages import (
+    Began,
+    PrefixGone,
+    PrefixSnapshot,
+    StatusEvent,
+    Stored,
+    encode_event,
+)
+from node.protocol.prefix import Head
 from router import watcher as watcher_module
 from router.fleet import Fleet
 from router.ledger import Ledger
@@ -23,10 +31,12 @@ from tests.router.conftest import (
     Request,
     ScriptedNode,
     StartNode,
+    lease,
     model_status,
     node_record,
     node_status,
     silent,
+    ticket,
 )
 from tests.router.test_ledger import FINISHED
 from tests.router.test_node_client import _Raw, answers
@@ -101,6 +111,18 @@ async def test_accounts_reach_the_ledger(world: World, start_node: StartNode) ->
     await world.until(lambda view: view.status == last.status)
     (row,) = world.ledger.take_rows()
     assert (row.node_id, row.instance_id, row.seq) == ("id-a", "i1", 7)
+
+
+async def test_the_end_of_a_prefill_reaches_the_ledger(world: World, start_node: StartNode) -> None:
+    prefilled: list[str] = []
+    world.ledger.on_prefilled = lambda lease: prefilled.append(lease.ticket_id)
+    asked, last = lease(node_id="id-a"), StatusEvent(node_status(model_status("later")))
+    world.ledger.opened(ticket(), asked, "a", "i1", reported=True)
+    began = Began("r", "router-1/key-1")
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), began, last))
+    await world.watch(node)
+    await world.until(lambda view: view.status == last.status)
+    assert prefilled == ["r"]
 
 
 @pytest.mark.parametrize(
@@ -268,8 +290,10 @@ async def test_prefixes_reach_the_index(world: World, start_node: StartNode) -> 
     await world.until_covered(2)
     await node.tell(delta(1, entries((1, 2, 3))))
     await world.until_covered(3)
+    await node.tell(Stored("resp_1", "router-1/k", 2**64 - 1, 2, 3))
     await node.tell(PrefixGone("m", 1))
     await world.until_covered(0)
+    assert world.prefixes.head("resp_1") == Head(2**64 - 1, 2, 3)
 
 
 async def test_after_a_missing_change_the_stream_begins_anew_and_the_node_stays(

@@ -10,6 +10,7 @@ import pytest
 
 from node.dialects.responses_answer import StoredResponse
 from node.engine.script import Script
+from node.protocol.prefix import Head
 from node.response_store import ResponseFile, ResponseStore
 from tests.node.serving import WAIT_S, RunningAgent, running
 
@@ -128,7 +129,9 @@ async def test_a_response_that_is_deleted_on_its_way_into_the_store_is_gone(
     putting, deleting, go = asyncio.Event(), asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def slow_put(self: ResponseFile, response: StoredResponse, origin: str, head: int) -> None:
+    def slow_put(
+        self: ResponseFile, response: StoredResponse, origin: str, head: Head | None
+    ) -> None:
         loop.call_soon_threadsafe(putting.set)
         assert go.wait(WAIT_S)
         put(self, response, origin, head)

@@ -72,6 +72,14 @@ def test_a_users_content_is_a_string_or_blocks() -> None:
     assert read(user(text("a"), text("b"))) == [Message("user", "a\nb")]
 
 
+def test_an_empty_text_leaves_no_line() -> None:
+    assert read(user(text(""), text("a"), text(""), text("b"))) == [Message("user", "a\nb")]
+    assert read(user(text(""))) == [Message("user", "")]
+    assert read(user(result("t", content=[text(""), text("one")]), text(""))) == [
+        Message("tool", "one", tool_call_id="t")
+    ]
+
+
 def test_results_come_in_order_and_before_the_text_of_their_turn() -> None:
     turn = user(
         result("t1", content="one", cache_control=None),

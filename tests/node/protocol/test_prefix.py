@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.protocol.chain_memo import MOST_MADE
-from node.protocol.prefix import PIECE_BYTES, Answer, Called, Chain, Chainer, Said, answered
+from node.protocol.prefix import (
+    PIECE_BYTES,
+    Answer,
+    Called,
+    Chain,
+    Chainer,
+    Said,
+    answered,
+    read_fields,
+)
 from node.protocol.prefix import read_fields as fields_of
 from tests.node.protocol.bodies import (
     ANSWER,
@@ -301,6 +310,7 @@ def test_the_blocks_of_an_anthropic_message_count_as_the_prompt_shows_them() -> 
         return chain_of({"messages": [{"role": "user", "content": list(blocks)}]}, MESSAGES)
 
     assert chain(result, text) == chain(text, result)
+    assert chain({"type": "text", "text": ""}, text, result) == chain(text, result)
     assert chain(result) != chain({**result, "is_error": True})
     document = {"type": "document", "source": {"type": "text", "data": "a"}}
     assert chain(document) == chain(text)
@@ -331,13 +341,53 @@ def test_a_response_goes_on_from_the_chain_before_as_if_it_had_all_been_sent() -
     items = body(RESPONSES, turns)["input"]
     first = chain_of(body(RESPONSES, turns[:1], "sys"), RESPONSES)
     said_so = answered(first, answer_of(RESPONSES, turns[1]))
-    after = {"previous_response_id": "r", "input": items[-2:], "tools": []}
-    following = chain_of(after, RESPONSES, head=said_so.head)
+    after = body(RESPONSES, turns, "sys", input=items[-2:], previous_response_id="r")
+    following = chain_of(after, RESPONSES, head=said_so.end)
     assert following.preamble == 1
     assert following.hashes == whole.hashes[len(said_so) - 1 :]
+    assert following.sizes == whole.sizes[len(said_so) - 1 :]
     assert list(following.items) == [2, 3]
-    nothing = chain_of({"previous_response_id": "r"}, RESPONSES, head=7)
-    assert (list(nothing.hashes), nothing.preamble, len(nothing.items)) == ([7], 1, 0)
+    assert following.end == whole.end
+    del after["input"]
+    nothing = chain_of(after, RESPONSES, head=said_so.end)
+    assert nothing.hashes == said_so.hashes[-1:]
+    assert (nothing.preamble, len(nothing.items)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"instructions": "others"},
+        {"instructions": None},
+        {"tools": []},
+        {"tool_choice": "none"},
+        {"reasoning": {"effort": "high"}},
+        {"chat_template_kwargs": {"a": 1}},
+        {"model": "other"},
+        {"salt": "s"},
+    ],
+    ids=str,
+)
+def test_what_begins_in_another_way_does_not_go_on_from_a_chain(other: dict[str, Any]) -> None:
+    asked = body(RESPONSES, [Turn("hello")], "sys")
+    end = chain_of(asked, RESPONSES).end
+    after = {"model": "m", "salt": "", **asked, "previous_response_id": "r"}
+
+    def goes_on(given: dict[str, Any]) -> bool:
+        fields, salt = read_fields(json.dumps(given).encode()), given["salt"]
+        return Chainer().chain(fields, RESPONSES, given["model"], salt=salt, head=end) is not None
+
+    assert goes_on(after)
+    assert not goes_on({**after, **other})
+
+
+@pytest.mark.parametrize("wrong", [{"hash": -1}, {"hash": 1 << 64}, {"size_bytes": 1 << 32}])
+def test_there_is_nothing_to_go_on_from_a_head_that_is_none(wrong: dict[str, int]) -> None:
+    fields = read_fields(json.dumps(body(RESPONSES, [Turn("hello")], "sys")).encode())
+    made = Chainer().chain(fields, RESPONSES, "m")
+    assert made is not None and made.end is not None
+    head = made.end._replace(**wrong)
+    assert Chainer().chain(fields, RESPONSES, "m", head=head) is None
 
 
 def test_completions_are_texts_or_token_ids() -> None:

@@ -26,9 +26,10 @@ from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeTo
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.metrics import Metrics
+from router.prefix_index import PrefixIndex
 from router.settings import Settings
 from router.types import Priority
-from router.watcher import Watcher, foreign_status
+from router.watcher import FOREIGN_ROWS, Watcher, foreign_status
 
 GIB = 1024**3
 
@@ -149,6 +150,7 @@ class World:
             registry=self.registry,
             keys=self.ring,
             fleet=self.fleet,
+            prefixes=PrefixIndex(),
             ledger=Ledger("r"),
             metrics=Metrics(str),
             chainer=Chainer(),
@@ -326,6 +328,33 @@ async def test_a_foreign_server_is_a_node_with_an_id_of_ours(
     assert row["models"] == [{"name": "llama", "state": "ready"}]
 
 
+@pytest.mark.parametrize(("asked", "rows"), [({}, FOREIGN_ROWS), ({"max_rows": 4}, 4)])
+async def test_a_foreign_server_serves_as_many_requests_at_once_as_an_admin_says(
+    world: World, api: httpx.AsyncClient, asked: dict[str, int], rows: int
+) -> None:
+    world.play("http://127.0.0.1:1", PlayedNode(a_status("?", a_model("llama"))))
+    wanted = {"url": "http://127.0.0.1:1", "kind": "openai", "name": "x", **asked}
+    assert (await api.post("/nodes", json=wanted)).json()["max_rows"] == asked.get("max_rows")
+    (view,) = world.fleet.snapshot
+    assert view.status is not None and view.status.models[0].max_rows == rows
+    async with world.registry.read() as session:
+        assert (await nodes.get(session, "x")).max_rows == asked.get("max_rows")
+
+
+@pytest.mark.parametrize(("fields", "words"), [({}, "its own limit"), ({"kind": "openai"}, "")])
+async def test_a_number_of_rows_that_cannot_be_applied_is_refused(
+    world: World, api: httpx.AsyncClient, fields: dict[str, str], words: str
+) -> None:
+    world.play("http://127.0.0.1:1", PlayedNode(a_status("n1")))
+    rows = 0 if fields else 4
+    response = await api.post(
+        "/nodes", json={"url": "http://127.0.0.1:1", "max_rows": rows, **fields}
+    )
+    assert words in message(response, 400)
+    assert response.json()["error"]["param"] == "max_rows"
+    assert (await api.get("/nodes")).json() == []
+
+
 async def test_a_removed_node_is_watched_no_more(world: World, api: httpx.AsyncClient) -> None:
     await added(world, api, "mini")
     assert (await api.delete("/nodes/mini")).json()["name"] == "mini"
@@ -496,8 +525,11 @@ async def test_a_key_is_shown_once_and_works_until_it_is_revoked(
 async def test_a_key_may_expire(api: httpx.AsyncClient) -> None:
     made = (await api.post("/keys", json={"name": "ci", "expires_in_days": 2})).json()
     assert made["expires_at_s"] - made["created_at_s"] == 2 * 86_400
-    for days in (0, -1, 1e9):
-        response = await api.post("/keys", json={"name": "x", "expires_in_days": days})
+    for days in ("0", "-1", "1e9", "NaN", "Infinity"):
+        body = f'{{"name": "x", "expires_in_days": {days}}}'
+        response = await api.post(
+            "/keys", content=body, headers={"content-type": "application/json"}
+        )
         assert message(response, 400).startswith("expires_in_days")
 
 
@@ -528,6 +560,11 @@ async def test_a_key_that_cannot_be_is_refused(api: httpx.AsyncClient) -> None:
     )
     assert "taken" in message(await api.post("/keys", json={"name": "boss"}), 409)
     assert message(await api.delete("/keys/nobody"), 404)
+
+
+async def test_a_key_s_name_may_hold_slashes(api: httpx.AsyncClient) -> None:
+    assert (await api.post("/keys", json={"name": "team/ci"})).status_code == 201
+    assert (await api.delete("/keys/team/ci")).json()["name"] == "team/ci"
 
 
 async def test_the_last_admin_key_cannot_be_revoked(world: World, api: httpx.AsyncClient) -> None:

@@ -9,7 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.router.conftest import CHAT, WAIT_S, AddNode, RunningRouter, ScriptedNode, silent
+from tests.router.conftest import (
+    CHAT,
+    WAIT_S,
+    AddNode,
+    Request,
+    RunningRouter,
+    ScriptedNode,
+    StartNode,
+    silent,
+)
 from tests.router.test_ledger import FINISHED
 from tests.router.test_relay import WHOLE, refuse, whole
 
@@ -68,6 +77,21 @@ async def test_a_dry_run_shows_every_node_and_sends_nothing(
     assert chosen["total_s"] == pytest.approx(sum(chosen["terms_s"].values()))
     assert router.core.dispatcher.open_leases == 0
     assert len(router.core.dispatcher.decisions) == 0
+
+
+async def test_what_is_cached_on_a_foreign_server_is_marked_as_a_guess(
+    router: RunningRouter, add_node: AddNode, start_node: StartNode
+) -> None:
+    async def foreign(request: Request) -> None:
+        await request.answer(b'{"data":[{"id":"m"}]}')
+
+    await add_node(router, "a", silent)
+    await router.add(await start_node(foreign), "f", "openai")
+    decision = await ask(router, "POST", "", {"body": BODY})
+    assert {cost["node"]: cost["estimated"] for cost in decision["costs"]} == {
+        "a": False,
+        "f": True,
+    }
 
 
 @pytest.mark.parametrize(

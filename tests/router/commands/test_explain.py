@@ -20,6 +20,7 @@ from router.api.explain_views import (
 from router.commands import explain
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.explain import Wanted
+from router.decisions import TERMS
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 
@@ -36,6 +37,7 @@ def cost(node: str, *, chosen: bool = False, excluded: str | None = None, **s: f
         prompt_tokens=6100,
         cached_tokens=5800 if chosen else 0,
         memory_tokens=0,
+        estimated=False,
     )
 
 
@@ -106,7 +108,12 @@ def test_a_dry_run_prints_a_row_per_node_and_a_column_per_term_that_matters(
     ]
     assert line(text, "[red]mini  ").split()[1:4] == ["1.00", "2.40", "3.40"]
     assert "It cannot be reached." in line(text, "air")
+    assert "queue: work that is ahead of it; prefill: its tokens that are not cached." in text
     assert DECISION.reason in text
+
+
+def test_every_term_has_a_meaning() -> None:
+    assert list(explain.MEANINGS) == list(TERMS.values())
 
 
 def test_path_session_and_body_are_sent(played: Played, body: Path) -> None:
@@ -147,12 +154,16 @@ def test_a_past_request_holds_what_was_expected_against_what_came(
     assert "Outcome: served (stop), 42 tokens." in text
 
 
-def test_what_did_not_stream_has_its_first_token_by_the_node_s_word(
-    played: Played, capsys: pytest.CaptureFixture[str]
+def test_what_is_a_guess_at_a_server_s_cache_is_marked_so(
+    played: Played, body: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unseen = SERVED.model_copy(update={"ttft_s": None})
-    text = past(played, DECIDED.model_copy(update={"attempts": (unseen,)}), capsys)
-    assert line(text, "First token").split()[-2:] == ["1.90", "s"]
+    guess = cost("ollama", chosen=True, prefill=1.0).model_copy(update={"estimated": True})
+    asked = DECISION.model_copy(update={"costs": (guess, cost("mini", prefill=2.0))})
+    client = played(lambda _request: httpx.Response(200, json=asked.model_dump()))
+    explain.run(client, Wanted(body, None, None, None), as_json=False)
+    text = capsys.readouterr().out
+    assert "5,800 / 6,100 (estimated)" in line(text, "ollama *")
+    assert "estimated" not in line(text, "mini")
 
 
 def test_a_retry_shows_every_attempt_and_a_rejection_its_reason(
@@ -172,14 +183,13 @@ def test_a_retry_shows_every_attempt_and_a_rejection_its_reason(
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(None, "cannot be read"), ("{", "is not JSON"), ("[1]", "is not a JSON object")],
+    [("{", "is not JSON"), ("[1]", "is not a JSON object")],
 )
 def test_a_file_that_is_no_request_is_refused_with_what_it_should_hold(
-    played: Played, tmp_path: Path, content: str | None, word: str
+    played: Played, tmp_path: Path, content: str, word: str
 ) -> None:
     file = tmp_path / "request.json"
-    if content is not None:
-        file.write_text(content)
+    file.write_text(content)
     with pytest.raises(CommandFailed, match=word) as failed:
         explain.run(
             played(lambda _request: httpx.Response(500)),
@@ -187,6 +197,15 @@ def test_a_file_that_is_no_request_is_refused_with_what_it_should_hold(
             as_json=False,
         )
     assert explain.HOLDS in failed.value.message
+
+
+def test_a_file_that_is_not_there_is_told_so_and_no_more(played: Played, tmp_path: Path) -> None:
+    client = played(lambda _request: httpx.Response(500))
+    with pytest.raises(CommandFailed) as failed:
+        explain.run(client, Wanted(tmp_path / "none", None, None, None), as_json=False)
+    assert (
+        failed.value.message == f"{tmp_path / 'none'} cannot be read (No such file or directory)."
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ def node(name: str, **changes: Any) -> NodeRow:
         "memory_budget_bytes": 16 * GIB,
         "memory_leased_bytes": 4 * GIB,
         "in_flight": 2,
+        "max_rows": None,
         "models": (NodeModel(name="tiny", state="ready"),),
     }
     return NodeRow(**{**values, **changes})

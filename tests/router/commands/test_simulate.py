@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from router.cli import app
+from router.commands.simulate import print_rows
 from router.simulator.report import PolicyFigures
 from router.simulator.table import POLICIES
 from tests.router.simulator.building import line
@@ -91,6 +92,67 @@ def test_every_option_changes_what_is_played(trace: Path) -> None:
         for more in ((), ("--clones", "3"), ("--gap-s", "0.5"), ("--seed", "9"))
     }
     assert len(texts) == 4
+
+
+def test_what_all_policies_do_as_well_is_marked_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(line(0, 64, 1, [1]) + "\n")
+    text = must(path, "--nodes", "1")
+    assert "Load: 1 request, 64 different prompt tokens" in text
+    assert "*" not in text
+    assert "Times in seconds; oracle knows the future." in text
+
+
+def row(policy: str, mean_s: float, share: float) -> PolicyFigures:
+    return PolicyFigures(policy, mean_s, 1.0, 1.0, 1.0, 1, share, 1.0)
+
+
+def test_the_best_of_a_column_are_all_that_look_so_and_never_the_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_rows([row("a", 0.101, 0.5), row("b", 0.099, 0.9), row("c", 2, 0.1), row("oracle", 0, 1)])
+    lines = capsys.readouterr().out.splitlines()
+    marked = {line.split()[0]: line.count("*") for line in lines if line.strip()}
+    assert [marked[name] for name in ("a", "b", "c", "oracle")] == [1, 2, 0, 0]
+
+
+def test_a_trace_of_several_models_is_told_as_one(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    lines = [json.loads(each) for each in trace.read_text().splitlines()]
+    path.write_text(
+        "\n".join(json.dumps(each | {"model": f"m{each['session'] % 2}"}) for each in lines)
+    )
+    text = must(path, "--nodes", "2", "--policy", "ours")
+    assert "60,000 tokens, 1 model in memory at once, 10 s to load one" in text
+    assert "12 requests in 3 sessions for 2 models" in text
+
+
+def test_the_help_names_every_policy() -> None:
+    text = must("--help")
+    assert [name for name in POLICIES if name not in text] == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--gap-s", "inf"),
+        ("--gap-s", "nan"),
+        ("--gap-s", "-1"),
+        ("--nodes", "100000"),
+        ("--nodes", "0"),
+        ("--clones", "100000"),
+    ],
+)
+def test_what_would_not_end_is_wrong_use(trace: Path, arguments: tuple[str, ...]) -> None:
+    done = simulate(trace, *arguments)
+    assert done.exit_code == 2
+    assert f"Invalid value for '{arguments[0]}'" in done.stderr
+
+
+def test_too_many_requests_are_refused_before_they_are_played(trace: Path, tmp_path: Path) -> None:
+    long = tmp_path / "long.jsonl"
+    long.write_text("".join(line(n, 64, 1, [1]) + "\n" for n in range(101)))
+    assert "That is 101,000 requests, and at most 100,000" in fails(long, "--clones", "1000")
 
 
 def test_errors_are_one_sentence(trace: Path, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def node(name: str, url: str, node_id: str, *models: NodeModel) -> NodeRow:
         memory_budget_bytes=1,
         memory_leased_bytes=0,
         in_flight=0,
+        max_rows=None,
         models=models,
     )
 

@@ -28,6 +28,7 @@ def test_times_are_relative(seconds: float, text: str) -> None:
 def test_an_expiry_is_ahead_past_or_never() -> None:
     assert wording.until(None, 0) == "never"
     assert wording.until(600, 0) == "in 10 min"
+    assert wording.until(2_592_000, 0.1) == "in 30 days"
     assert wording.until(0, 600) == "10 min ago"
 
 

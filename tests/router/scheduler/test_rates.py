@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from router.scheduler.chips import bandwidth_bytes_per_s
-from router.scheduler.rates import DEPTH_BEGINS, DEPTH_SLOWNESS, Mean, PrefillRate
+from router.scheduler.rates import (
+    DEPTH_BEGINS,
+    DEPTH_SLOWNESS,
+    TELLING_SAMPLES,
+    Mean,
+    PrefillRate,
+    Rates,
+)
+from router.types import Lease
+from tests.router.conftest import model_status, node_status
+from tests.router.scheduler.fleet import accounts
 
 
 @pytest.mark.parametrize(
@@ -71,3 +82,42 @@ def test_repeated_samples_of_a_span_are_learned(depth: int, factor: float, token
     for _ in range(200):
         rate.learn(begin, begin + tokens, truth_s)
     assert rate.seconds(begin, begin + tokens) == pytest.approx(truth_s, rel=0.02)
+
+
+def learned_of_two_others(chip: str, model: str = "m") -> float:
+    """Seconds that 1,000 tokens are taken to need on an untried M4 Max, against its guess, where
+    the nodes a and b are three times and twice as slow at "m" as their chips say."""
+    rates, guesses_s = Rates(), {}
+    for node_id, own_chip in (("a", chip), ("b", chip), ("new", "Apple M4 Max")):
+        status = replace(node_status(node_id=node_id), chip=own_chip)
+        for name in ("m", "x"):
+            known = rates.of(status, node_id, model_status(name))
+            guesses_s[node_id, name] = known.prefill.seconds(0, 1_000)
+    for node_id, slowness in (("a", 3.0), ("b", 2.0)):
+        lease = Lease(f"t{node_id}", node_id, "m", granted_s=0.0, attempt=1)
+        took_s = slowness * guesses_s[node_id, "m"]
+        for _ in range(60):
+            rates.learn(lease, accounts(lease, 1_000, prefill_s=took_s), rows=0)
+    untried = rates.known("new", model)
+    assert untried is not None
+    return untried.prefill.seconds(0, 1_000) / guesses_s["new", model]
+
+
+def test_an_untried_node_is_taken_to_be_off_its_chip_as_the_model_s_other_nodes_are() -> None:
+    assert learned_of_two_others("Apple M4") == pytest.approx(2.5, rel=0.01)
+
+
+def test_chips_of_which_nothing_is_known_tell_nothing_of_others() -> None:
+    assert learned_of_two_others("AMD EPYC 7B13") == 1.0
+
+
+def test_one_model_s_speed_tells_nothing_of_another_s() -> None:
+    assert learned_of_two_others("Apple M4", model="x") == 1.0
+
+
+def test_few_prefills_tell_nothing_of_other_nodes() -> None:
+    rate = PrefillRate(0.001)
+    for number in range(TELLING_SAMPLES):
+        assert rate.off_by() is None, number
+        rate.learn(0, 1_000, 2.0)
+    assert rate.off_by() == pytest.approx(1.0 + 1.0 - 1 / (TELLING_SAMPLES + 1))

@@ -13,6 +13,7 @@ from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S, TIE_S, TIE_TOKENS
 from router.scheduler.rates import LOAD_BYTES_PER_S, LOAD_FIXED_S
 from router.scheduler.scheduler import MAX_ATTEMPTS
 from router.types import (
+    Failure,
     Hints,
     NodeView,
     RejectKind,
@@ -24,6 +25,7 @@ from tests.router.scheduler.fleet import (
     accounts,
     agents,
     asking,
+    cached_model,
     chain,
     granted,
     rejected,
@@ -203,15 +205,15 @@ def test_a_pinned_request_goes_to_its_node_however_busy_that_is() -> None:
         fleet.lease(ticket(f"{number}", pinned_node_id="b"))
     lease = fleet.lease(ticket("r", pinned_node_id="b"))
     assert lease.node_id == "b"
-    assert rejected(fleet.scheduler.on_failed(lease, fleet.moment, answered=True))
+    assert rejected(fleet.scheduler.on_failed(lease, fleet.moment, Failure.ANSWERED))
 
 
 def test_a_pinned_request_is_tried_again_on_its_node_alone() -> None:
     fleet = Fleet(*(node_view(name) for name in "ab"))
     lease = fleet.lease(ticket("r", pinned_node_id="b"))
-    again = granted(fleet.scheduler.on_failed(lease, fleet.moment, answered=False))
+    again = granted(fleet.scheduler.on_failed(lease, fleet.moment, Failure.BROKEN))
     assert (again.node_id, again.attempt) == ("b", 2)
-    rejected(fleet.scheduler.on_failed(again, fleet.moment, answered=False))
+    rejected(fleet.scheduler.on_failed(again, fleet.moment, Failure.BROKEN))
 
 
 def test_load_counts_from_the_grant_on() -> None:
@@ -282,24 +284,28 @@ def test_a_node_without_accounts_teaches_by_its_first_content() -> None:
 def test_a_failed_request_goes_to_another_node_once() -> None:
     fleet = Fleet(*(node_view(name) for name in "abc"))
     first = fleet.lease(ticket())
-    second = granted(fleet.scheduler.on_failed(first, fleet.moment, answered=True))
+    second = granted(fleet.scheduler.on_failed(first, fleet.moment, Failure.ANSWERED))
     assert second.node_id != first.node_id
     assert second.attempt == MAX_ATTEMPTS
-    rejected(fleet.scheduler.on_failed(second, fleet.moment, answered=True))
+    told = rejected(fleet.scheduler.on_failed(second, fleet.moment, Failure.ANSWERED))
+    assert told.kind is RejectKind.NO_NODE
+    assert "a and b failed it, one after the other" in told.reason
+    assert "`router nodes`" in told.reason
     assert fleet.scheduler.open_leases == 0
 
 
 def test_a_broken_connection_is_tried_again_on_the_same_node_where_no_other_is_left() -> None:
     fleet = Fleet(node_view("a"), node_view("b", reachable=False))
     first = fleet.lease(ticket())
-    second = granted(fleet.scheduler.on_failed(first, fleet.moment, answered=False))
+    second = granted(fleet.scheduler.on_failed(first, fleet.moment, Failure.BROKEN))
     assert (second.node_id, second.attempt) == ("a", 2)
-    rejected(fleet.scheduler.on_failed(second, fleet.moment, answered=False))
+    rejected(fleet.scheduler.on_failed(second, fleet.moment, Failure.BROKEN))
 
 
 def test_a_node_that_refused_is_not_asked_again() -> None:
     fleet = Fleet(node_view("a"))
-    rejected(fleet.scheduler.on_failed(fleet.lease(ticket()), fleet.moment, answered=True))
+    told = fleet.scheduler.on_failed(fleet.lease(ticket()), fleet.moment, Failure.ANSWERED)
+    assert "a failed it, and no other node can take it" in rejected(told).reason
 
 
 def test_a_node_that_fails_at_once_does_not_draw_all_requests() -> None:
@@ -358,6 +364,25 @@ def test_a_lease_cannot_end_twice() -> None:
     with pytest.raises(KeyError):
         fleet.done(lease, served=True)
     assert fleet.scheduler.in_flight("a") == 0
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_load_costs_what_the_models_that_leave_for_it_have_warm(busy: bool) -> None:
+    resident = cached_model("m", weight_bytes=10)
+    waiting = model_status("other", state=ModelState.ON_DISK, weight_bytes=10)
+    full = node_view("a", resident, waiting)
+    assert full.status is not None
+    status = msgspec.structs.replace(full.status, memory_budget_bytes=10, memory_leased_bytes=10)
+    fleet = Fleet(replace(full, status=status))
+    fleet.serve(asking("1", 9_000), prefill_s=20.0)
+    active = msgspec.structs.replace(resident, active_requests=int(busy))
+    status = msgspec.structs.replace(status, models=(active, waiting))
+    fleet.views = (replace(full, status=status),)
+    asked = asking("2", 1_000, model="other")
+    assert fleet.term(asked, "a", "eviction_s") > 5.0
+    roomy = msgspec.structs.replace(status, memory_budget_bytes=20)
+    fleet.views = (replace(full, status=roomy),)
+    assert fleet.term(asked, "a", "eviction_s") == 0.0
 
 
 def test_a_removed_node_is_forgotten_but_for_its_leases() -> None:

@@ -46,29 +46,41 @@ def test_sessions_that_were_quiet_for_long_are_dropped() -> None:
     assert warm.tokens == pytest.approx(10.0)
 
 
+def test_a_session_whose_turn_waits_is_sure_to_come_back() -> None:
+    warm = WarmSessions()
+    warm.touch("a", 1000.0, Demand(0.1, 0.4, 1.6), 0.0)
+    warm.touch("b", 10.0, Demand(), 0.0)
+    warm.expect("a", 2 * MEMORY_S)
+    assert warm.live_tokens(2 * MEMORY_S) == pytest.approx(1000.0 + 10.0 * exp(-2.0))
+    assert warm.loss_s(1000.0, "", 2 * MEMORY_S, price) == pytest.approx(1.0)
+    warm.expect("unknown", 2 * MEMORY_S)
+    warm.forget("a")
+    assert warm.live_tokens(2 * MEMORY_S) == pytest.approx(10.0 * exp(-2.0))
+
+
 def test_a_turn_waits_for_half_of_what_runs_and_longer_the_busier_the_node_is() -> None:
     warm = WarmSessions()
     # A prefill of 4 s every 10 s: somebody who comes waits 2 s with a probability of 0.4.
     warm.touch("a", 1.0, Demand(0.1, 0.4, 1.6), 0.0)
-    assert warm.wait_s("", 0.0) == pytest.approx(0.8 / 0.6)
-    assert warm.wait_s("a", 0.0) == pytest.approx(0.0)
-    assert warm.wait_s("", MEMORY_S) < warm.wait_s("", 0.0)
+    assert warm.waits_s(0.0, "", 0.0)[0] == pytest.approx(0.8 / 0.6)
+    assert warm.waits_s(0.0, "a", 0.0)[0] == pytest.approx(0.0)
+    assert warm.waits_s(0.0, "", MEMORY_S)[0] < warm.waits_s(0.0, "", 0.0)[0]
 
 
 def test_others_wait_for_what_is_left_of_a_prefill_when_their_turn_comes() -> None:
     warm = WarmSessions()
     warm.touch("a", 1.0, Demand(turns_per_s=0.1), 0.0)
-    short_s, long_s = warm.delay_s(1.0, "", 0.0), warm.delay_s(1000.0, "", 0.0)
+    short_s, long_s = warm.waits_s(1.0, "", 0.0)[1], warm.waits_s(1000.0, "", 0.0)[1]
     assert short_s == pytest.approx(0.05, rel=0.1)
     assert long_s == pytest.approx(990.0)
-    assert warm.delay_s(1000.0, "a", 0.0) == 0.0
+    assert warm.waits_s(1000.0, "a", 0.0)[1] == 0.0
 
 
 def test_a_busy_node_passes_a_delay_on() -> None:
     idle, busy = WarmSessions(), WarmSessions()
     idle.touch("a", 1.0, Demand(turns_per_s=0.1), 0.0)
     busy.touch("a", 1.0, Demand(turns_per_s=0.1, load=0.5), 0.0)
-    assert busy.delay_s(1.0, "", 0.0) == pytest.approx(2.0 * idle.delay_s(1.0, "", 0.0))
+    assert busy.waits_s(1.0, "", 0.0)[1] == pytest.approx(2.0 * idle.waits_s(1.0, "", 0.0)[1])
 
 
 STEPS = st.lists(

@@ -49,6 +49,12 @@ def test_equal_macs_have_the_default_figures() -> None:
         ("[[node]]\nprefil = 3", "`prefil`"),
         ("[[node]]\nprefill_tokens_per_s = 0", "`node[0].prefill_tokens_per_s`"),
         ("[[node]]\n[[node]]\ncount = 'x'", "`node[1].count`"),
+        ("[[node]]\ncount = 1000000000", "<= 256"),
+        ("[[node]]\ncount = 200\n[[node]]\ncount = 57", "257 nodes; a simulated fleet has 256"),
+        ("[[node]]\nprefill_tokens_per_s = inf", "`node[0].prefill_tokens_per_s`"),
+        ("[[node]]\ndecode_tokens_per_s = nan", "`node[0].decode_tokens_per_s`"),
+        ("[[node]]\nload_s = inf", "`node[0].load_s`"),
+        ("[[node]]\ncache_tokens = 1_000_000_000_000_000", "`node[0].cache_tokens`"),
     ],
 )
 def test_an_error_in_a_fleet_file_names_the_key(text: str, says: str) -> None:

@@ -41,10 +41,20 @@ def test_requests_come_in_the_order_of_their_time_and_sessions_together() -> Non
     assert trace.has_sessions
 
 
+def test_bytes_that_are_no_text_are_told_by_their_line() -> None:
+    bad = b'{"model":"\xff"}'
+    with pytest.raises(TraceError, match="Line 2 is not JSON"):
+        read_trace([line(0, 10, 1, [1]).encode(), bad], 64)
+
+
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
         ("{", "Line 2 is not JSON"),
+        ('{"x": ' + "[" * 100_000, "Line 2 is not JSON"),
+        (line(0, 1 << 29, 1, []), "`input_length`: Expected `int` <= 268435456"),
+        (line(0, 9, 1 << 29, []), "`output_length`: Expected `int` <= 268435456"),
+        (line(1e16, 9, 1, []), "`timestamp`: Expected `float` <= "),
         ('{"timestamp": 0}', "Line 2: Object missing required field `input_length`"),
         ('{"timestamp":0,"input_length":0,"output_length":1,"hash_ids":[]}', "`input_length`"),
         ('{"timestamp":0,"input_length":9,"output_length":-1,"hash_ids":[]}', "`output_length`"),

@@ -1,0 +1,105 @@
+"""How long a caller's connection is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import sys
+import termios
+from dataclasses import dataclass
+
+_SO_NWRITE = 0x1024
+"""Of macOS, which Python does not name."""
+_INT_BYTES = 4
+_BODY_BYTES_PER_S = 16 * 1024
+"""What the slowest caller sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What is too long, for callers that are there but do not go on."""
+
+    head_s: float = 30.0
+    """From the first byte of a request's head to its last."""
+    body_s: float = 60.0
+    """For a body, besides what the slowest caller takes for the bytes that came."""
+    unread_s: float = 120.0
+    """While an answer waits and no byte of it is taken."""
+
+
+USUAL = Patience()
+_OPTIONS = {
+    "TCP_KEEPIDLE": 60,
+    "TCP_KEEPALIVE": 60,  # the same on macOS
+    "TCP_KEEPINTVL": 20,
+    "TCP_KEEPCNT": 3,
+    # Probes do not begin while bytes of ours are on their way.
+    "TCP_USER_TIMEOUT": round(USUAL.unread_s * 1000),
+}
+_PROBING = [
+    (int(getattr(socket, name)), value) for name, value in _OPTIONS.items() if hasattr(socket, name)
+]
+
+
+class Pace:
+    """How one caller gets along. It is looked at now and then: no request needs a timer."""
+
+    def __init__(self, patience: Patience, keep_alive_s: float, now_s: float) -> None:
+        self.look_each_s = (
+            min(keep_alive_s, patience.head_s, patience.body_s, patience.unread_s) / 2
+        )
+        self.idle_since_s = now_s
+        self.request_since_s = now_s
+        """When the newest request began to come."""
+        self.body_bytes = 0
+        """Of its body, as many as came."""
+        self.taken_s = now_s
+        """When the caller last took something that waited for it, as far as was looked."""
+        self._patience = patience
+        self._keep_alive_s = keep_alive_s
+        self._waiting_bytes = 0
+
+    def begin(self, now_s: float) -> None:
+        """A request begins to come."""
+        self.request_since_s = now_s
+        self.body_bytes = 0
+
+    def takes_nothing(self, now_s: float, waiting_bytes: int, *, is_full: bool) -> bool:
+        """Whether so much has waited for the caller too long; `is_full`: nothing is added."""
+        if not is_full or waiting_bytes < self._waiting_bytes:
+            self.taken_s = now_s
+        self._waiting_bytes = waiting_bytes
+        return now_s - self.taken_s > self._patience.unread_s
+
+    def is_idle(self, now_s: float) -> bool:
+        return now_s - self.idle_since_s > self._keep_alive_s
+
+    def head_is_late(self, now_s: float) -> bool:
+        return now_s - self.request_since_s > self._patience.head_s
+
+    def body_is_late(self, now_s: float) -> bool:
+        limit_s = self._patience.body_s + self.body_bytes / _BODY_BYTES_PER_S
+        return now_s - self.request_since_s > limit_s
+
+
+def held_bytes(connection: socket.socket) -> int:
+    """What the system still holds of what the caller was sent: it asks for more only once much of
+    that has gone."""
+    try:
+        if sys.platform == "darwin":
+            return connection.getsockopt(socket.SOL_SOCKET, _SO_NWRITE)
+        return int.from_bytes(
+            fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(_INT_BYTES)), sys.byteorder
+        )
+    except OSError:  # the connection has ended: that is told next
+        return 0
+
+
+def probe(connection: socket.socket) -> None:
+    """Has the system look whether a silent caller's machine is there still."""
+    # macOS takes no option for a connection that has ended already; its end is told next.
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _PROBING:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)

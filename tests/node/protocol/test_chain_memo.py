@@ -1,0 +1,102 @@
+"""Tests for node.protocol.chain_memo."""
+
+import json
+from array import array
+from typing import Any
+
+from node.protocol.chain_memo import ChainMemo, Made, item_ends
+from node.protocol.prefix import Chainer
+from tests.node.protocol.bodies import MESSAGES, chain_of
+
+KEY = (b"begin",)
+PREAMBLE = array("Q", [1]), array("I", [8])
+SESSIONS, TURNS = 16, 6
+
+
+def marked(session: int, count: int) -> dict[str, Any]:
+    """An Anthropic body of so many messages, the last and the last but two marked for caching."""
+    texts = ["the same begin " * 300] + [f"{session} says {number} " * 20 for number in range(80)]
+    messages: list[dict[str, Any]] = [
+        {"role": ("user", "assistant")[number % 2], "content": [{"type": "text", "text": text}]}
+        for number, text in enumerate(texts[:count])
+    ]
+    for number in {-1, max(-3, -count)}:
+        messages[number]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    return {"model": "m", "system": "sys", "messages": messages}
+
+
+def made_of(items: list[str], hashes: list[int]) -> Made:
+    """A list of items with a position each."""
+    numbers = array("I", range(2, len(items) + 2))
+    text = ("[" + ", ".join(items)).encode()
+    sizes = array("I", [8 * number for number in range(1, len(items) + 2)])
+    return Made(text, array("Q", [1, *hashes]), sizes, numbers)
+
+
+def test_a_session_is_held_once_however_its_marks_of_caching_move() -> None:
+    chainer = Chainer()
+    for turn in range(TURNS):
+        for session in range(SESSIONS):
+            asked = marked(session, 61 + 2 * turn)
+            assert chain_of(asked, MESSAGES, chainer) == chain_of(asked, MESSAGES)
+    (family,) = chainer._memo._families.values()
+    assert len(family.made) == SESSIONS
+    assert {len(made.items) for made in family.made} == {61 + 2 * (TURNS - 1)}
+
+
+def test_what_moved_marks_leave_alike_is_found_among_many_sessions() -> None:
+    chainer = Chainer()
+    for session in range(SESSIONS):
+        chain_of(marked(session, 61), MESSAGES, chainer)
+    (key,) = chainer._memo._families
+    for session in range(SESSIONS):
+        text = json.dumps(marked(session, 63)["messages"]).encode()
+        found = chainer._memo.longest(key, text)
+        assert found is not None
+        # The last three of the earlier turn are spelled anew: one lost its mark.
+        assert len(found.items) == 58
+        assert text.startswith(found.text + b", ")
+
+
+def test_the_longest_begin_counts_whichever_was_made_last() -> None:
+    memo = ChainMemo(1 << 20)
+    memo.put(KEY, PREAMBLE, made_of(['"a"', '"b"', '"c"'], [2, 3, 4]))
+    memo.put(KEY, PREAMBLE, made_of(['"a"', '"x"'], [2, 5]))
+    found = memo.longest(KEY, b'["a", "b", "d"]')
+    assert found is not None
+    assert (found.text, list(found.hashes), list(found.items)) == (b'["a", "b"', [1, 2, 3], [2, 3])
+
+
+def test_texts_that_differ_within_the_first_item_have_nothing_in_common() -> None:
+    memo = ChainMemo(1 << 20)
+    memo.put(KEY, PREAMBLE, made_of(['"abc"', '"b"'], [2, 3]))
+    assert memo.longest(KEY, b'["abd", "b"]') is None
+
+
+def test_only_what_goes_on_from_a_chain_takes_its_place() -> None:
+    memo = ChainMemo(1 << 20)
+    for items, hashes in (
+        (['"a"'], [2]),
+        (['"a"', '"b"'], [2, 3]),
+        (['"a"', '"c"'], [2, 4]),
+        (['"a" ', '"b"', '"d"'], [2, 3, 5]),
+    ):
+        memo.put(KEY, PREAMBLE, made_of(items, hashes))
+    assert [list(made.hashes) for made in memo._families[KEY].made] == [[1, 2, 4], [1, 2, 3, 5]]
+
+
+def test_all_that_is_held_counts_and_no_more_is_held_than_may_be() -> None:
+    memo = ChainMemo(1 << 16)
+    for number in range(40):
+        made = made_of([f'"{number}"'] * 300, list(range(number * 1000, number * 1000 + 300)))
+        memo.put(KEY, PREAMBLE, made)
+        held = memo._families[KEY].made
+        numbers = sum(20 * len(each.items) + len(each.text) for each in held)
+        assert numbers < memo._held_bytes <= 1 << 16
+    assert len(held) > 1
+
+
+def test_an_end_is_found_behind_any_white_space() -> None:
+    text = b'[ "a"\n,\t{"b": [1, 2]} , "c" ]'
+    assert list(item_ends(text, 1)) == [5, 21, 27]
+    assert list(item_ends(text, 5)) == [21, 27]

@@ -1,0 +1,69 @@
+"""Tests for router.api.tickets."""
+
+import json
+from typing import Any
+
+import pytest
+
+from node.protocol.messages import Stored
+from node.protocol.prefix import Answer, Chainer, Said, answered, read_fields
+from router.api.tickets import THREAD_BYTES, Tickets, takes_long
+from router.types import Ticket
+from tests.router.api.test_responses import response_id
+from tests.router.conftest import AddNode, RunningRouter, silent
+
+RESPONSES = "/v1/responses"
+
+
+def chat(count: int, length: int) -> bytes:
+    messages = [{"role": "user", "content": "x" * length} for _ in range(count)]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "long"),
+    [
+        (chat(1, THREAD_BYTES), True),
+        (chat(1, THREAD_BYTES - 1000), False),
+        (chat(200, 3000), False),
+        (chat(7000, 20), True),
+        (chat(2000, 20), False),
+    ],
+    ids=["large", "one message", "a session", "many messages", "short"],
+)
+def test_a_chain_is_made_in_a_thread_where_it_would_stall_the_loop(body: bytes, long: bool) -> None:
+    assert takes_long(body) is long
+
+
+async def ticket(router: RunningRouter, **asked: Any) -> Ticket:
+    body = json.dumps({"model": "m", **asked}).encode()
+    return await Tickets(router.core).make(router.caller(), RESPONSES, (), body, 0.0)
+
+
+async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    await add_agent(router, "a", silent)
+    name = response_id(router)
+    first = await ticket(router, input="hello", instructions="Be brief.")
+    assert first.chain is not None
+    end = answered(first.chain, Answer(RESPONSES, [Said("so")])).end
+    assert end is not None
+    router.core.prefixes.on_stored(Stored(name, "r/k", *end))
+    asked: dict[str, Any] = {"previous_response_id": name, "input": "more"}
+    items = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": "so"},
+        {"role": "user", "content": "more"},
+    ]
+    whole = await ticket(router, input=items, instructions="Be brief.")
+    assert whole.chain is not None
+    following = await ticket(router, **asked, instructions="Be brief.")
+    assert following.chain is not None
+    assert following.chain.hashes == whole.chain.hashes[-2:]
+    assert following.chain.sizes == whole.chain.sizes[-2:]
+    for other in ({"instructions": "Be long."}, {"previous_response_id": name[:-1] + "2"}):
+        given = {**asked, "instructions": "Be brief.", **other}
+        alone = await ticket(router, **given)
+        fields = read_fields(json.dumps(given).encode())
+        assert alone.chain == Chainer().chain(fields, RESPONSES, "m")

@@ -1,0 +1,318 @@
+"""Nodes for schedules of all that places a request, in a time that a test sets: the supervisor of
+an agent as it is, over engines that are played."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from node.app import ScriptedStore
+from node.cache_watch import CacheWatch
+from node.errors import LoadFailure, NodeError
+from node.formats import ModelFormats
+from node.hardware import Machine
+from node.memory import GIB, Budget
+from node.protocol.messages import (
+    PROTOCOL_VERSION,
+    Event,
+    NodeStatus,
+    PrefixDelta,
+    PrefixGone,
+    PrefixSnapshot,
+    StatusEvent,
+)
+from node.protocol.prefix import Chain
+from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
+from node.settings import Settings
+from node.store import ModelEntry
+from node.supervisor import EngineKind, Supervisor
+from node.types import EngineSpec, EngineStats, Loaded, MemoryLease
+from router.types import Failure, Lease
+from tests.router.conftest import node_record
+from tests.router.scheduler import fleet as hand_made
+
+MODELS = ("m", "x")
+MAX_POSITIONS = 80
+CHAINS = (1, 2, 3)
+ROWS = 4
+STOP_S = 0.1
+ENTRIES = {
+    name: ModelEntry(name, Path(), GIB, 10**6, kv_bytes_per_token=100_000) for name in MODELS
+}
+SETTINGS = Settings(home=Path("/nowhere"), engine="scripted", max_rows=ROWS)
+Fate = asyncio.Future[Failure | None]
+Depths = dict[int, int]
+"""How many positions of each chain are held."""
+
+
+@cache
+def chain_of(model: str, name: int, positions: int = MAX_POSITIONS) -> Chain:
+    """No two models have a hash in common."""
+    return hand_made.chain(name + 10 * MODELS.index(model), positions)
+
+
+class SetClock(asyncio.SelectorEventLoop):
+    """A loop whose time is what the test says; where all wait for a time, it is that time."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.faults: list[dict[str, Any]] = []
+        """Of what nobody waits for."""
+        super().__init__(_Selector(self))
+        self.set_exception_handler(lambda _loop, fault: self.faults.append(fault))
+
+    def time(self) -> float:
+        return self.now_s
+
+    def run_in_executor(  # type: ignore[override]
+        self, _executor: Any, function: Any, *given: Any
+    ) -> Any:
+        """At once."""
+        future = self.create_future()
+        future.set_result(function(*given))
+        return future
+
+
+class _Selector(selectors.DefaultSelector):
+    def __init__(self, clock: SetClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        assert timeout is not None, "all wait, and for no time"
+        self._clock.now_s += timeout
+        return super().select(0)
+
+
+class PlayedLink:
+    """An engine process, as its supervisor sees it. It must not end while it serves."""
+
+    def __init__(self, *, on_loaded: Any, **_: Any) -> None:
+        self.rows: set[str] = set()
+        self.stats: EngineStats | None = None
+        self._on_loaded = on_loaded
+
+    @property
+    def open_rows(self) -> int:
+        return len(self.rows)
+
+    async def start(self, spec: EngineSpec) -> Loaded:
+        load_s = float(spec.script_json)
+        if load_s < 0:
+            raise LoadFailure("The engine fails.")
+        await asyncio.sleep(load_s)
+        info = Loaded(GIB, 10**6, ROWS, 1, stored_bytes_per_token=100_000)
+        self._on_loaded(info)
+        return info
+
+    async def set_lease(self, _lease: MemoryLease) -> None:
+        """Keeps within it at once."""
+
+    async def stop(self, _grace_s: float) -> int:
+        assert not self.rows, "a model was unloaded while it served"
+        await asyncio.sleep(STOP_S)
+        return 0
+
+
+@dataclass
+class _Held:
+    """What the prefix cache of one engine holds, as its agent tells it."""
+
+    epoch: int
+    seq: int = 0
+    depths: Depths = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Said:
+    """An event, and what its model holds once it was heard; None where it brings nothing whole."""
+
+    event: Event
+    depths: Depths | None = None
+    is_late: bool = False
+    """Of an engine that has ended."""
+
+
+class PlayedServer:
+    """A foreign server."""
+
+    def __init__(self, node_id: str) -> None:
+        self.record = node_record(f"http://{node_id}", node_id, "openai", node_id=node_id)
+        self.record = replace(self.record, max_rows=ROWS)
+        self.instance_id = "foreign"
+
+    async def serve(self, _lease: Lease, fate: Fate, begun: Callable[[], None]) -> Failure | None:
+        begun()
+        return await fate
+
+
+class PlayedAgent(CacheWatch):
+    """A node agent and its event stream."""
+
+    def __init__(self, node_id: str, chance: Random) -> None:
+        self.record = node_record(f"http://{node_id}", node_id, node_id=node_id)
+        self.chance = chance
+        self.said: deque[Said] = deque()
+        self.is_alive = self.is_followed = False
+        self.is_lossy = False
+        """Whether something of the stream was lost."""
+        self.held: dict[str, _Held] = {}
+        self._instance = self._epoch = 0
+        self._fates: set[Fate] = set()
+
+    @property
+    def instance_id(self) -> str:
+        return f"{self.record.id}{self._instance}"
+
+    # --- lifecycle ---
+
+    async def start(self) -> None:
+        """Another instance."""
+        self._instance += 1
+        load_s = self.chance.choice((0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 5.0, -1.0))
+        self.entries = self.chance.choice((ENTRIES, ENTRIES, {"m": ENTRIES["m"]}))
+        store = ScriptedStore(tuple(self.entries.values()), ModelFormats())
+        kind = EngineKind(SETTINGS, Machine("x", 64 * GIB), str(load_s))
+        budget = Budget(self.chance.choice((5, 8, 64)) * GIB)
+        self.supervisor = Supervisor(store, budget, kind, on_change=self._on_change, watch=self)
+        await self.supervisor.refresh()
+        self.is_alive = True
+
+    async def load(self) -> None:
+        """A model, if it can."""
+        entry = self.chance.choice(list(self.entries.values()))
+        with contextlib.suppress(NodeError), self.supervisor.serving(entry) as held:
+            await held.ready()
+
+    async def die(self) -> None:
+        """As from kill -9."""
+        self.is_alive = self.is_followed = False
+        self.said.clear()
+        for fate in tuple(self._fates):
+            if not fate.done():
+                fate.set_result(Failure.BROKEN)
+        for engine in self.supervisor.engines().values():
+            self.link(engine.handle.link).rows.clear()
+        await self.supervisor.close(0.0)
+        self.held.clear()
+
+    # --- serving ---
+
+    async def serve(self, lease: Lease, fate: Fate, begun: Callable[[], None]) -> Failure | None:
+        """How its fate wants it to end. Raises `NodeError`."""
+        entry = self.entries[lease.model]
+        self._fates.add(fate)
+        try:
+            with self.supervisor.serving(entry) as held:
+                link = self.link((await held.ready()).link)
+                link.rows.add(lease.node_request_id)
+                begun()
+                try:
+                    return await fate
+                finally:
+                    link.rows.discard(lease.node_request_id)
+        finally:
+            self._fates.discard(fate)
+
+    def rows(self, model: str) -> int:
+        engine = self.supervisor.engines().get(model)
+        return engine.handle.link.open_rows if engine else 0
+
+    def link(self, link: Any) -> PlayedLink:
+        assert isinstance(link, PlayedLink)
+        return link
+
+    # --- telling ---
+
+    def status(self) -> NodeStatus:
+        budget = self.supervisor.budget
+        return NodeStatus(
+            protocol=PROTOCOL_VERSION,
+            node_id=self.record.id,
+            instance_id=self.instance_id,
+            version="0",
+            engine="text",
+            chip="M4",
+            memory_budget_bytes=budget.total_bytes,
+            memory_leased_bytes=budget.leased_bytes,
+            models=self.supervisor.status(),
+        )
+
+    def follow(self) -> None:
+        """A new event stream, from its beginning."""
+        self.is_followed, self.is_lossy = True, False
+        self.said = deque([Said(StatusEvent(self.status()))])
+        for model, held in self.held.items():
+            self.said += self._snapshot(model, held)
+
+    def hold(self, model: str, name: int, depth: int) -> None:
+        """The engine's cache has grown, or lost what was at the end."""
+        held = self.held.get(model)
+        if held is None:
+            return
+        hashes, before = chain_of(model, name).hashes, held.depths.get(name, 0)
+        held.depths[name] = depth
+        held.seq += 1
+        changed = [_entry(hashes, position) for position in range(before, depth)]
+        delta = PrefixDelta(
+            model, held.epoch, held.seq, pack_entries(changed), pack_hashes(hashes[depth:before])
+        )
+        self._say(Said(delta, dict(held.depths)))
+
+    def lose(self) -> None:
+        """A change does not arrive."""
+        changes = [each for each in self.said if isinstance(each.event, PrefixDelta)]
+        if changes:
+            self.said.remove(self.chance.choice(changes))
+            self.is_lossy = True
+
+    def on_loaded(self, model: str, info: Loaded) -> None:
+        self._epoch += 1
+        self.held[model] = _Held(self._epoch)
+
+    def on_gone(self, model: str) -> None:
+        held = self.held.pop(model, None)
+        if held is None:
+            return
+        self._say(Said(PrefixGone(model, held.epoch), {}))
+        if self.chance.random() < 0.5:  # a late word of the engine that has ended
+            entries = pack_entries([_entry(chain_of(model, CHAINS[0]).hashes, 0)])
+            delta = PrefixDelta(model, held.epoch, held.seq + 1, entries, b"")
+            snapshot = PrefixSnapshot(model, held.epoch, held.seq, 0, 1, entries)
+            self._say(Said(delta, is_late=True))
+            self._say(Said(snapshot, is_late=True))
+
+    def _on_change(self) -> None:
+        if self.is_followed:
+            self._say(Said(StatusEvent(self.status())))
+
+    def _say(self, said: Said) -> None:
+        if self.is_followed:
+            self.said.append(said)
+
+    def _snapshot(self, model: str, held: _Held) -> Iterator[Said]:
+        entries = [
+            _entry(chain_of(model, name).hashes, position)
+            for name, depth in held.depths.items()
+            for position in range(depth)
+        ]
+        size = self.chance.choice((7, 50, 4096))
+        parts = [entries[begin : begin + size] for begin in range(0, len(entries), size)] or [[]]
+        for part, each in enumerate(parts):
+            piece = PrefixSnapshot(
+                model, held.epoch, held.seq, part, len(parts), pack_entries(each)
+            )
+            is_whole = part + 1 == len(parts)
+            yield Said(piece, dict(held.depths) if is_whole else None)
+
+
+def _entry(hashes: Any, position: int) -> Entry:
+    return Entry(hashes[position], 100 * (position + 1), Tier.MEMORY)

@@ -1,0 +1,160 @@
+"""Callers that are there but do not go on, on real sockets with short limits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from router.exchange import EXTENSION, Exchange, Message, Receive, Send
+from router.patience import Pace, Patience, held_bytes
+from tests.router.conftest import WAIT_S, AddNode, Request, running_router
+from tests.router.test_client_connection import GET, Server, echo, serving
+from tests.router.test_relay import STREAM
+
+SHORT_S = 0.05
+PIECE = b"x" * 65_536
+
+
+async def all_gone(server: Server) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while server.state.connections:
+            await asyncio.sleep(0)
+
+
+async def test_a_caller_that_takes_nothing_is_cut_off_and_its_request_ends() -> None:
+    left = asyncio.Event()
+
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["extensions"][EXTENSION]
+        exchange.on_left = left.set
+        exchange.begin(200, ())
+        while not exchange.left:
+            exchange.write(PIECE)
+            await exchange.drain()
+
+    async with serving(app, patience=Patience(unread_s=SHORT_S)) as server:
+        caller = await server.call()
+        caller.send(GET)
+        await asyncio.wait_for(left.wait(), WAIT_S)
+        await all_gone(server)
+
+
+async def test_what_is_left_of_an_answer_does_not_hold_the_connection() -> None:
+    async def app(scope: Message, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["extensions"][EXTENSION]
+        exchange.keep_alive = False
+        exchange.begin(200, ())
+        exchange.end(PIECE * 400)
+
+    async with serving(app, patience=Patience(unread_s=SHORT_S)) as server:
+        caller = await server.call()
+        caller.send(GET)
+        await caller.until(b"\r\n\r\n")
+        await all_gone(server)
+
+
+async def test_a_caller_that_stops_reading_gives_its_node_back(
+    tmp_path: Path, add_node: AddNode
+) -> None:
+    gone = asyncio.Event()
+
+    async def endless(request: Request) -> None:
+        await request.begin_stream()
+        event = b"data: " + PIECE + b"\n\n"
+        try:
+            while not request.gone.is_set():
+                await request.chunk(event)
+        finally:
+            gone.set()
+
+    async with running_router(tmp_path, Patience(unread_s=SHORT_S)) as router:
+        await add_node(router, "a", endless)
+        await router.post(STREAM)
+        await asyncio.wait_for(gone.wait(), WAIT_S)
+        await router.idle()
+        assert router.core.dispatcher.open_leases == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /v1/messages HTTP/1.1\r\nhost: he",
+        b"POST /v1/messages HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf",
+    ],
+)
+async def test_half_a_request_is_refused_after_a_while_in_its_dialect(sent: bytes) -> None:
+    async with serving(echo, patience=Patience(head_s=SHORT_S, body_s=SHORT_S)) as server:
+        caller = await server.call()
+        caller.send(sent)
+        head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+        assert b"connection: close" in head
+        assert json.loads(body)["type"] == "error"
+
+
+async def test_the_system_looks_after_callers_that_are_silent() -> None:
+    async with serving(echo) as server:
+        caller = await server.call()
+        caller.send(GET)
+        await caller.until(b"/x? ")
+        (connection,) = server.state.connections
+        transport = connection.transport
+        assert transport is not None
+        found = transport.get_extra_info("socket")
+        assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+
+
+def test_what_the_system_holds_counts_as_waiting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sending = socket.create_connection(server.getsockname())
+        taking, _ = server.accept()
+    with sending, taking:
+        assert held_bytes(sending) == 0
+        sending.setblocking(False)
+        sent_bytes = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent_bytes += sending.send(PIECE)
+        full_bytes = held_bytes(sending)
+        assert full_bytes > 0
+        while sent_bytes:
+            sent_bytes -= len(taking.recv(min(sent_bytes, len(PIECE))))
+        assert held_bytes(sending) < full_bytes
+
+
+def pace() -> Pace:
+    return Pace(Patience(head_s=30, body_s=60, unread_s=120), keep_alive_s=75, now_s=0)
+
+
+def test_whoever_takes_a_byte_now_and_then_is_not_cut_off() -> None:
+    caller = pace()
+    assert not any(
+        caller.takes_nothing(at_s, 100_000 - at_s, is_full=True) for at_s in range(0, 10_000, 15)
+    )
+    now_s, left_bytes = 9990, 100_000 - 9990
+    assert not caller.takes_nothing(now_s + 120, left_bytes, is_full=True)
+    assert caller.takes_nothing(now_s + 121, left_bytes, is_full=True)
+
+
+def test_little_that_waits_is_no_sign_of_a_caller_that_does_not_take() -> None:
+    caller = pace()
+    assert not any(caller.takes_nothing(at_s, 10, is_full=False) for at_s in range(0, 900, 15))
+
+
+def test_a_long_body_may_take_longer() -> None:
+    caller = pace()
+    caller.begin(100)
+    assert not caller.body_is_late(160)
+    assert caller.body_is_late(161)
+    caller.body_bytes = 16 * 1024 * 100
+    assert not caller.body_is_late(260)
+    assert caller.body_is_late(261)
+
+
+def test_a_caller_is_looked_at_often_enough_for_the_shortest_limit() -> None:
+    assert pace().look_each_s == 15
