@@ -117,8 +117,6 @@ class Admission:
             ticket_id = grant.lease.ticket_id
             is_promoted = any(each.ask.ticket.request_id == ticket_id for each in promoted)
             self._queue.take(ticket_id, is_promoted=is_promoted)
-        for waiting in turn:
-            self._reorder(waiting)
         self._unwanted = free
         self._plan_look(moment)
         return list(grants)
@@ -244,13 +242,14 @@ class Admission:
             node_id, ahead_s = moment.fleet[index].node_id, waiting.prices[index].work_s
             self._planned_s[node_id] = self._planned_s.get(node_id, 0.0) + ahead_s
             queues_s[index] += ahead_s
+            self._reorder(waiting)
         return index
 
     def _reorder(self, waiting: Waiting) -> None:
         """Its work may be another one than before."""
         work_s = min((p.work_s for p in waiting.prices if not p.excluded), default=0.0)
         is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
-        if is_other and waiting.ask.ticket.request_id in self._queue:
+        if is_other:
             self._queue.set_work(waiting, work_s)
 
     def _plan_look(self, moment: Moment) -> None:

@@ -38,6 +38,8 @@ PROMISED_SHARE = 0.5
 CROWD_SHARE, DELAY_SHARE = 1.5, 0.7
 """How much the waits count that are only likely: of the session's turns to come, of which it has
 several, and of others."""
+UNKNOWN_CACHE_TOKENS = 50_000
+"""Of a node that does not tell."""
 _NO_WARM = WarmSessions()
 _IN_MEMORY = (ModelState.READY, ModelState.LOADING)
 
@@ -260,9 +262,12 @@ def _blame_s(book: NodeBook, model: ModelStatus, now_s: float) -> float:
 
 def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float) -> float:
     """Share of a node's cache that sessions are likely to need again."""
-    if cache is None or warm is None or not cache.bytes_per_token or not cache.memory_bytes:
+    if warm is None:
         return 0.0
-    return warm.live_tokens(now_s) * cache.bytes_per_token / cache.memory_bytes
+    tokens = warm.live_tokens(now_s)
+    if cache is None or not cache.bytes_per_token or not cache.memory_bytes:
+        return tokens / UNKNOWN_CACHE_TOKENS
+    return tokens * cache.bytes_per_token / cache.memory_bytes
 
 
 def model_of(view: NodeView, name: str) -> ModelStatus | None:
