@@ -19,7 +19,6 @@ from router.api.tickets import Tickets
 from router.api.v1 import RELAYED_PATHS
 from router.decisions import KEPT, TERMS, Attempt, Decided
 from router.errors import BadRequest, UnknownModel, UnknownRequest
-from router.scheduler.explain import no_node
 from router.types import Decision, NodeTerms, Reject
 
 LIST_MODELS = "`router models` lists those there are."
@@ -107,7 +106,7 @@ def _decision_row(decision: Decision) -> DecisionRow:
         model=decision.model,
         node=chosen.name if chosen else None,
         waited_s=decision.waited_s,
-        reason=decision.reason or no_node(decision.model, known=True),
+        reason=decision.reason,
         costs=tuple(_cost_row(terms, chosen=terms is chosen) for terms in decision.nodes),
     )
 

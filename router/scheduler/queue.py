@@ -24,7 +24,7 @@ from router.scheduler.cost import Ask
 from router.scheduler.placement import Price
 from router.types import Priority
 
-AGE_SHARE = 0.3
+AGE_SHARE = 0.2
 """Seconds of work that a second of waiting makes up for."""
 OTHERS_SHARE = 2.0
 """Work of others for each promoted ticket's, where both wait."""

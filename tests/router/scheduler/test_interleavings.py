@@ -66,7 +66,7 @@ SCHEDULES = 1_000_000 if os.environ.get("MLX_FLEET_SOAK") else 10_000
 FIRST = int(os.environ.get("MLX_FLEET_SOAK_FROM") or 0)
 """A run that was broken off goes on there."""
 SHARD = 1_000
-STEPS = 16
+STEPS = 14
 AGENTS = ("a", "b", "c")
 SERVER = "f"
 TOKENS = (0, 100, 1_000, 8_000)
