@@ -69,6 +69,8 @@ class EstimatedPrefixes:
         if not deepest:
             return NOT_COVERED
         usable, _ = positions[chain.hashes[deepest - 1]]
+        if deepest == len(chain.hashes):
+            usable = max(0, usable - 1)  # whoever answers computes the last token at least
         return Coverage(deepest, usable, usable)
 
     def entries_by_node(self) -> dict[str, int]:

@@ -138,7 +138,8 @@ class Pricing:
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
-        wait_s, delay_s = warm.waits_s(prefill_s + restore_s, ask.session, now_s)
+        token_s = rates.prefill.seconds(0.0, 1.0)
+        wait_s, delay_s = warm.waits_s(prefill_s + restore_s, ask.session, now_s, token_s)
         rows = book.rows.get(model.name, 0) + book.others_rows(model.name)
         return NodeTerms(
             view.node_id,

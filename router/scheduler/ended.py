@@ -5,7 +5,7 @@ from collections import OrderedDict
 from msgspec.structs import replace
 
 from router.scheduler.book import Books, OpenLease
-from router.scheduler.rates import Rates
+from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.sessions import Session, Sessions
 from router.types import PATH_COUNT_TOKENS, Lease, Verdict
 
@@ -59,12 +59,24 @@ class Ended:
         lease, terms = opened.lease, opened.terms
         rates = self._rates.known(lease.node_id, lease.model)
         if rates is not None and opened.first_content_s is not None:
+            self._learn_decode(opened, rates, now_s)
             seconds = opened.first_content_s - lease.granted_s
             guessed_s = rates.prefill.seconds(terms.cached_tokens, terms.prompt_tokens)
             # Beside others it may have waited for them: that long its prefill took at most.
-            if opened.alone or seconds < guessed_s:
-                rates.prefill.learn(terms.cached_tokens, terms.prompt_tokens, seconds)
+            if opened.ticket.is_whole and (opened.alone or seconds < guessed_s):
+                self._rates.learn_prefill(lease, terms.cached_tokens, terms.prompt_tokens, seconds)
         self._bind(opened, now_s, 0, 0)
+
+    def _learn_decode(self, opened: OpenLease, rates: NodeRates, now_s: float) -> None:
+        """The answer's length is not known here. What matters is how long answers take in all, and
+        that is right where all are taken to have the length that is guessed."""
+        tokens = self._rates.habits(opened.lease.model).answer_tokens.value
+        if opened.ticket.stream and opened.first_content_s is not None:
+            rates.learn_decode(now_s - opened.first_content_s, tokens, opened.rows)
+            return
+        most_s = now_s - opened.lease.granted_s
+        if most_s < tokens * rates.row_step_s.value:
+            rates.learn_decode(most_s, tokens, opened.rows)
 
     def _learn_service(self, opened: OpenLease, ended_s: float) -> None:
         rates = self._rates.known(opened.lease.node_id, opened.lease.model)
@@ -80,19 +92,20 @@ class Ended:
         if opened.terms.load_s and opened.alone and opened.first_content_s is not None:
             first_s = opened.first_content_s - lease.granted_s
             rates.load_s.learn(max(0.0, first_s - accounts.prefill_s))
-        prompt_bytes = chain.sizes[-1] if chain else 0
+        prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0
         self._rates.habits(lease.model).learn(prompt_bytes, accounts)
 
     def _bind(self, opened: OpenLease, now_s: float, prompt_tokens: int, answer: int) -> None:
         lease, chain = opened.lease, opened.ticket.chain
         if not chain:
             return
+        is_whole = opened.ticket.is_whole
         session = Session(
             key=opened.session,
             node_id=lease.node_id,
             head=chain.head,
-            prompt_bytes=chain.sizes[-1],
-            prompt_tokens=prompt_tokens,
+            prompt_bytes=chain.sizes[-1] if is_whole else 0,
+            prompt_tokens=prompt_tokens if is_whole else 0,
             arrived_s=opened.ticket.arrived_s,
             pace=opened.pace,
             used_s=now_s,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from router.scheduler.book import Books
 from router.scheduler.cost import Ask, Home, Pricing, choose, model_of, occupancy, work_s
-from router.scheduler.rates import Rates
+from router.scheduler.rates import Rates, tokens_per_byte
 from router.scheduler.sessions import NEW_PACE, Pace, Sessions
 from router.scheduler.warm import Demand
 from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
@@ -70,14 +70,15 @@ class Placement:
         home = self._sessions.find(ticket, now_s)
         prompt_tokens = prompt_bytes * token_share
         if home is not None and 0 < home.prompt_bytes <= prompt_bytes and home.prompt_tokens:
-            known_share = home.prompt_tokens / home.prompt_bytes
+            known_share = tokens_per_byte(home.prompt_tokens, home.prompt_bytes)
             prompt_tokens = home.prompt_tokens + (prompt_bytes - home.prompt_bytes) * known_share
         pace = NEW_PACE
         if home is not None and home.key == key:
             pace = home.pace.after_gap(ticket.arrived_s - home.arrived_s)
-            if prompt_bytes > home.prompt_bytes:
-                added_share = 1.0 - home.prompt_bytes / prompt_bytes
-                pace = pace.after_turn(prompt_tokens * added_share)
+            added_tokens = min(pace.tokens, prompt_tokens)
+            if 0 < home.prompt_bytes < prompt_bytes:
+                added_tokens = prompt_tokens * (1.0 - home.prompt_bytes / prompt_bytes)
+            pace = pace.after_turn(added_tokens)
         return Ask(
             ticket=ticket,
             session=key,
@@ -91,9 +92,11 @@ class Placement:
 
     def demand(self, pace: Pace, terms: NodeTerms, model: str) -> Demand:
         """Of the ticket's session on the node that the terms are of."""
-        rates = self._rates.known(terms.node_id, model)
-        tokens = terms.prompt_tokens
-        return pace.demand(rates.prefill.seconds(tokens, tokens + 1.0) if rates else 0.0)
+        rates, tokens = self._rates.known(terms.node_id, model), terms.prompt_tokens
+        if rates is None:
+            return pace.demand(1.0)
+        prefill = rates.prefill
+        return pace.demand(prefill.seconds(tokens, tokens + 1.0) / prefill.seconds(0.0, 1.0))
 
     def decide(self, ask: Ask, moment: Moment, planned_s: Mapping[str, float]) -> Choice:
         """`planned_s`: prefill that waits here, but is to go to a node before this ticket."""

@@ -74,7 +74,7 @@ class FairQueue:
         self._arrivals: dict[str, list[Waiting]] = {}
         """By model, who came first before others."""
         self._others_s: dict[str, float] = {}
-        """Work of each model that others are to be given before somebody is promoted again."""
+        """By model, work that others are to be given before somebody is promoted again."""
         self._deadlines: list[tuple[float, int, str]] = []
         """Those of tickets that left stay until they are the first."""
         self._number = 0
@@ -120,8 +120,11 @@ class FairQueue:
         if waiting is None:
             return
         model, work_s = waiting.ask.ticket.model, max(LEAST_WORK_S, waiting.work_s)
-        left_s = OTHERS_SHARE * work_s if is_promoted else self._others_s.get(model, 0.0) - work_s
-        self._others_s[model] = max(0.0, left_s)
+        # Models share nodes: who waits for one has been passed by what another was given, too.
+        for each, left_s in self._others_s.items():
+            self._others_s[each] = max(0.0, left_s - work_s)
+        if is_promoted:
+            self._others_s[model] = OTHERS_SHARE * work_s
         self._taken_s[waiting.ask.ticket.caller.key_id] += waiting.work_s
         active = {key for lines in self._lines for key in lines}
         self._clock_s = min((self._taken_s[key] for key in active), default=self._clock_s)

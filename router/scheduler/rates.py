@@ -34,6 +34,10 @@ LOAD_FIXED_S = 3.0
 PRIOR_SERVICE_S = 2.0
 """Seconds that a request is taken to last before any has been seen."""
 TOKENS_PER_BYTE = 0.25
+MIN_TOKENS_PER_BYTE, MAX_TOKENS_PER_BYTE = 0.02, 1.5
+"""What text can have: a token rarely has more than 50 bytes, and even where each byte is one, the
+template adds only some. One image or a long template around a short prompt would teach other
+values, which mean nothing for the next prompt."""
 ANSWER_TOKENS = 200.0
 MIN_SAMPLE_TOKENS = 64
 """Fewer tell more of a request's fixed cost than of the speed of prefill."""
@@ -119,12 +123,13 @@ def _shares(begin: float, end: float) -> list[tuple[int, float]]:
 
 
 class NodeRates:
-    """Of one model on one node."""
+    """Of one model on one node. What nodes of one kin teach tells something of each other; an empty
+    kin is a node's own."""
 
     def __init__(self, status: NodeStatus, model: ModelStatus) -> None:
         weight_bytes = model.weight_bytes or UNKNOWN_WEIGHT_BYTES
         pass_s = weight_bytes / bandwidth_bytes_per_s(status.chip)
-        self.is_of_known_chip = is_known(status.chip)
+        self.kin = _kin(status.chip)
         self.prefill = PrefillRate(pass_s / PREFILL_PER_PASS)
         self.load_s = Mean(LOAD_FIXED_S + model.weight_bytes / LOAD_BYTES_PER_S)
         self.row_step_s = Mean(pass_s)
@@ -146,8 +151,24 @@ class NodeRates:
         if accounts.prompt_tokens - accounts.cached_tokens >= MIN_SAMPLE_TOKENS:
             self.prefill.learn(accounts.cached_tokens, accounts.prompt_tokens, accounts.prefill_s)
         if accounts.completion_tokens > 1 and accounts.decode_s > 0.0:
-            step_s = accounts.decode_s / (accounts.completion_tokens - 1)
-            self.row_step_s.learn(step_s / (1.0 + ROW_SLOWDOWN * rows))
+            self.learn_decode(accounts.decode_s, accounts.completion_tokens - 1, rows)
+
+    def learn_decode(self, seconds: float, tokens: float, rows: int) -> None:
+        """So many tokens took so long beside `rows` others."""
+        self.row_step_s.learn(seconds / tokens / (1.0 + ROW_SLOWDOWN * rows))
+
+
+def _kin(chip: str) -> str:
+    """Macs are about as much faster or slower than their chips' guesses as each other, and all
+    servers that tell of no chip have one guess."""
+    if not chip:
+        return "silent"
+    return "Apple" if is_known(chip) else ""
+
+
+def tokens_per_byte(tokens: float, size_bytes: int) -> float:
+    """Of a prompt, for others: no less and no more than text can have."""
+    return min(MAX_TOKENS_PER_BYTE, max(MIN_TOKENS_PER_BYTE, tokens / size_bytes))
 
 
 @dataclass(slots=True)
@@ -163,8 +184,9 @@ class ModelHabits:
         return cls(Mean(TOKENS_PER_BYTE), Mean(ANSWER_TOKENS))
 
     def learn(self, prompt_bytes: int, accounts: Finished) -> None:
+        """`prompt_bytes`: of the whole prompt's chain; 0 where they are not known."""
         if prompt_bytes and accounts.prompt_tokens >= MIN_SAMPLE_TOKENS:
-            self.tokens_per_byte.learn(accounts.prompt_tokens / prompt_bytes)
+            self.tokens_per_byte.learn(tokens_per_byte(accounts.prompt_tokens, prompt_bytes))
         self.answer_tokens.learn(accounts.completion_tokens)
 
 
@@ -180,7 +202,7 @@ class Rates:
         rates = models.get(model.name)
         if rates is None:
             rates = models[model.name] = NodeRates(status, model)
-            self._guess(model.name)
+            self._guess(model.name, rates.kin)
         return rates
 
     def learn(self, lease: Lease, accounts: Finished, rows: int) -> None:
@@ -188,7 +210,14 @@ class Rates:
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
             rates.learn(accounts, rows)
-            self._guess(lease.model)
+            self._guess(lease.model, rates.kin)
+
+    def learn_prefill(self, lease: Lease, begin: float, end: float, seconds: float) -> None:
+        """The lease's tokens between two depths took so long."""
+        rates = self.known(lease.node_id, lease.model)
+        if rates is not None:
+            rates.prefill.learn(begin, end, seconds)
+            self._guess(lease.model, rates.kin)
 
     def known(self, node_id: str, model: str) -> NodeRates | None:
         return self._nodes.get(node_id, {}).get(model)
@@ -202,12 +231,14 @@ class Rates:
     def forget_node(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)
 
-    def _guess(self, model: str) -> None:
+    def _guess(self, model: str, kin: str) -> None:
         """A node that has not served the model yet is taken to be as much faster or slower than its
-        chip says as those that have: else it would not be tried where all guesses are too slow.
-        Among chips of which anything is known."""
+        guess as those of its kin that have: else it would not be tried where all guesses are too
+        slow."""
+        if not kin:
+            return
         rates = (models[model] for models in self._nodes.values() if model in models)
-        known = [each.prefill for each in rates if each.is_of_known_chip]
+        known = [each.prefill for each in rates if each.kin == kin]
         untried = [each for each in known if not each.is_learned]
         told = [off_by for each in known if (off_by := each.off_by()) is not None]
         for each in untried if told else ():

@@ -48,12 +48,12 @@ class Pace(msgspec.Struct, frozen=True):
             turns=self.turns + 1,
         )
 
-    def demand(self, token_s: float) -> Demand:
-        """Of a node that takes so long for a token."""
+    def demand(self, slowness: float) -> Demand:
+        """Where a token takes so many times as long as one at a prompt's beginning."""
         return Demand(
             self.turns_per_s,
-            self.turns_per_s * self.tokens * token_s,
-            self.turns_per_s * self.squared_tokens * token_s**2,
+            self.turns_per_s * self.tokens * slowness,
+            self.turns_per_s * self.squared_tokens * slowness**2,
         )
 
 
@@ -67,9 +67,9 @@ class Session:
     head: int
     """Last hash of its latest chain."""
     prompt_bytes: int
-    """Of that chain."""
+    """Of that chain; 0 where it is not the whole prompt's."""
     prompt_tokens: int
-    """Of that chain, as its node counted; 0 where it did not."""
+    """Of that chain, as its node counted; 0 where it did not, or counted more than that."""
     arrived_s: float
     """When its latest turn came."""
     pace: Pace

@@ -19,14 +19,16 @@ _NOTHING = 1e-6
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a session asks of its node while it lives."""
+    """What a session asks of its node while it lives: in tokens, since it lasts longer than what is
+    believed of the node's speed. One that lies deep in its prompt counts for as many as take as
+    long at the beginning."""
 
     turns_per_s: float = 0.0
-    load: float = 0.0
-    """Seconds of prefill in each second."""
-    load_s: float = 0.0
-    """The same, each second weighted by the length in seconds of the prefill that it is part of:
-    half of it is what somebody waits who comes at any time."""
+    tokens_per_s: float = 0.0
+    """To prefill."""
+    squared_per_s: float = 0.0
+    """The same, each turn's tokens counted once for each of them: in time, half of it is what
+    somebody waits who comes at any time."""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class WarmSessions:
         self.tokens = 0.0
         """Of all of them, prefixes that they share counted for each."""
         self._live = self._live_tokens = 0.0
-        self._live_turns_per_s = self._live_load = self._live_load_s = 0.0
+        self._live_turns_per_s = self._live_tokens_per_s = self._live_squared_per_s = 0.0
         self._at_s = 0.0
 
     def __len__(self) -> int:
@@ -64,8 +66,8 @@ class WarmSessions:
         self._live += 1.0
         self._live_tokens += tokens
         self._live_turns_per_s += demand.turns_per_s
-        self._live_load += demand.load
-        self._live_load_s += demand.load_s
+        self._live_tokens_per_s += demand.tokens_per_s
+        self._live_squared_per_s += demand.squared_per_s
 
     def expect(self, session: str, now_s: float) -> None:
         """The session's next turn has come, and waits: it is certain to come back."""
@@ -78,8 +80,8 @@ class WarmSessions:
         self._live += more
         self._live_tokens += more * warm.tokens
         self._live_turns_per_s += more * warm.demand.turns_per_s
-        self._live_load += more * warm.demand.load
-        self._live_load_s += more * warm.demand.load_s
+        self._live_tokens_per_s += more * warm.demand.tokens_per_s
+        self._live_squared_per_s += more * warm.demand.squared_per_s
 
     def forget(self, session: str) -> None:
         warm = self._sessions.pop(session, None)
@@ -90,16 +92,23 @@ class WarmSessions:
         self._live = max(0.0, self._live - live)
         self._live_tokens = max(0.0, self._live_tokens - live * warm.tokens)
         self._live_turns_per_s = max(0.0, self._live_turns_per_s - live * warm.demand.turns_per_s)
-        self._live_load = max(0.0, self._live_load - live * warm.demand.load)
-        self._live_load_s = max(0.0, self._live_load_s - live * warm.demand.load_s)
+        self._live_tokens_per_s = max(
+            0.0, self._live_tokens_per_s - live * warm.demand.tokens_per_s
+        )
+        self._live_squared_per_s = max(
+            0.0, self._live_squared_per_s - live * warm.demand.squared_per_s
+        )
 
     def live_tokens(self, now_s: float) -> float:
         """That sessions are likely to need again."""
         return self._live_tokens * _comes_back(now_s - self._at_s)
 
-    def waits_s(self, work_s: float, besides: str, now_s: float) -> tuple[float, float]:
+    def waits_s(
+        self, work_s: float, besides: str, now_s: float, token_s: float
+    ) -> tuple[float, float]:
         """Of a session's turn with so long a prefill, what is likely to be waited: by its next
-        turns for those of the others, and by the others for it.
+        turns for those of the others, and by the others for it. A token at a prompt's beginning
+        takes `token_s`.
 
         The former is the mean wait at a single server whose load and lengths of service are known.
         The latter: each that has its next turn meanwhile waits for what is left of the prefill, and
@@ -109,16 +118,17 @@ class WarmSessions:
             return 0.0, 0.0
         faded = _comes_back(now_s - self._at_s)
         live, turns_per_s = self._live * faded, self._live_turns_per_s * faded
-        load, load_s = self._live_load * faded, self._live_load_s * faded
+        tokens_per_s = self._live_tokens_per_s * faded
+        squared_per_s = self._live_squared_per_s * faded
         own = self._sessions.get(besides)
         if own is not None:
             own_live = _comes_back(now_s - own.used_s)
             live -= own_live
             turns_per_s -= own_live * own.demand.turns_per_s
-            load -= own_live * own.demand.load
-            load_s -= own_live * own.demand.load_s
-        idle_share = max(MIN_IDLE_SHARE, 1.0 - max(0.0, load))
-        wait_s = max(0.0, load_s) / 2.0 / idle_share
+            tokens_per_s -= own_live * own.demand.tokens_per_s
+            squared_per_s -= own_live * own.demand.squared_per_s
+        idle_share = max(MIN_IDLE_SHARE, 1.0 - max(0.0, tokens_per_s) * token_s)
+        wait_s = max(0.0, squared_per_s) * token_s**2 / 2.0 / idle_share
         if live < _NOTHING or turns_per_s < _NOTHING:
             return wait_s, 0.0
         mean_gap_s = live / turns_per_s
@@ -154,8 +164,8 @@ class WarmSessions:
         self._live *= faded
         self._live_tokens *= faded
         self._live_turns_per_s *= faded
-        self._live_load *= faded
-        self._live_load_s *= faded
+        self._live_tokens_per_s *= faded
+        self._live_squared_per_s *= faded
         self._at_s = now_s
 
 

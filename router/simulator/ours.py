@@ -174,7 +174,7 @@ class Ours:
             instance_id=name,
             version="simulated",
             engine="simulated",
-            chip=node.spec.chip,
+            chip=node.spec.chip or "simulated",
             memory_budget_bytes=WEIGHT_BYTES * node.spec.resident_models,
             memory_leased_bytes=WEIGHT_BYTES * len(node.ready_s),
             models=tuple(

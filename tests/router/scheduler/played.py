@@ -274,9 +274,9 @@ class PlayedAgent(CacheWatch):
             self.said.remove(self.chance.choice(changes))
             self.is_lossy = True
 
-    def on_loaded(self, model: str, info: Loaded) -> None:
+    def on_loaded(self, entry: ModelEntry, info: Loaded) -> None:
         self._epoch += 1
-        self.held[model] = _Held(self._epoch)
+        self.held[entry.name] = _Held(self._epoch)
 
     def on_gone(self, model: str) -> None:
         held = self.held.pop(model, None)

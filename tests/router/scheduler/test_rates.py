@@ -84,11 +84,11 @@ def test_repeated_samples_of_a_span_are_learned(depth: int, factor: float, token
     assert rate.seconds(begin, begin + tokens) == pytest.approx(truth_s, rel=0.02)
 
 
-def learned_of_two_others(chip: str, model: str = "m") -> float:
-    """Seconds that 1,000 tokens are taken to need on an untried M4 Max, against its guess, where
-    the nodes a and b are three times and twice as slow at "m" as their chips say."""
+def learned_of_two_others(chip: str, model: str = "m", new: str = "Apple M4 Max") -> float:
+    """Seconds that 1,000 tokens are taken to need on an untried node, against its guess, where the
+    nodes a and b are three times and twice as slow at "m" as their chips say."""
     rates, guesses_s = Rates(), {}
-    for node_id, own_chip in (("a", chip), ("b", chip), ("new", "Apple M4 Max")):
+    for node_id, own_chip in (("a", chip), ("b", chip), ("new", new)):
         status = replace(node_status(node_id=node_id), chip=own_chip)
         for name in ("m", "x"):
             known = rates.of(status, node_id, model_status(name))
@@ -109,6 +109,12 @@ def test_an_untried_node_is_taken_to_be_off_its_chip_as_the_model_s_other_nodes_
 
 def test_chips_of_which_nothing_is_known_tell_nothing_of_others() -> None:
     assert learned_of_two_others("AMD EPYC 7B13") == 1.0
+    assert learned_of_two_others("AMD EPYC 7B13", new="AMD EPYC 7B13") == 1.0
+    assert learned_of_two_others("") == 1.0
+
+
+def test_an_untried_foreign_server_is_taken_to_be_like_the_others() -> None:
+    assert learned_of_two_others("", new="") == pytest.approx(2.5, rel=0.01)
 
 
 def test_one_model_s_speed_tells_nothing_of_another_s() -> None:

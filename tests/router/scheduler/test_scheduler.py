@@ -281,6 +281,21 @@ def test_a_node_without_accounts_teaches_by_its_first_content() -> None:
     assert fleet.term(asking("x", 2_000), "a", "prefill_s") == pytest.approx(before_s / 4, rel=0.1)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_node_without_accounts_teaches_how_long_its_answers_take(stream: bool) -> None:
+    fleet = Fleet(node_view("a"))
+    for number in range(20):
+        lease = fleet.lease(asking(f"{number}", 2_000, stream=stream))
+        if stream:
+            fleet.first(lease)
+        fleet.now_s += 0.4
+        fleet.first(lease)
+        fleet.done(lease, served=True)
+    fleet.first(fleet.lease(asking("beside", 2_000)))
+    slow_s = fleet.term(asking("x", 2_000), "a", "slowdown_s")
+    assert slow_s == pytest.approx(1.5 * 0.05 * 0.4, rel=0.1)
+
+
 def test_a_failed_request_goes_to_another_node_once() -> None:
     fleet = Fleet(*(node_view(name) for name in "abc"))
     first = fleet.lease(ticket())
@@ -416,3 +431,15 @@ def test_of_equal_foreign_servers_the_one_with_fewer_live_sessions_takes_the_nex
         fleet.done(fleet.lease(asking(name, 1_000, pinned_node_id=node_id)), served=True)
     fleet.now_s += 1.0
     assert fleet.chosen(asking("4", 100)) == "b"
+
+
+def test_a_session_of_small_prompts_that_add_nothing_crowds_nobody() -> None:
+    fleet = Fleet(*agents("a"))
+    for number in range(10):
+        fleet.now_s += 0.5
+        asked = asking("same", 100, hints=Hints("s"))
+        asked = replace(asked, request_id=str(number), arrived_s=fleet.now_s)
+        fleet.serve(asked, prefill_s=0.05)
+    crowd_s = fleet.term(asking("other", 1_000), "a", "crowd_s")
+    # At most 100 tokens a turn and two turns a second, at some 0.5 ms a token.
+    assert 0.0 < crowd_s < 0.1

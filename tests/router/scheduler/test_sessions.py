@@ -74,6 +74,6 @@ def test_a_pace_follows_the_latest_turns() -> None:
     for _ in range(40):
         pace = pace.after_gap(2.0).after_turn(100.0)
     assert pace.turns_per_s == pytest.approx(0.5, rel=0.01)
-    demand = pace.demand(0.001)
-    assert demand.load == pytest.approx(0.05, rel=0.02)
-    assert demand.load_s == pytest.approx(0.005, rel=0.02)
+    demand = pace.demand(2.0)
+    assert demand.tokens_per_s == pytest.approx(100.0, rel=0.02)
+    assert demand.squared_per_s == pytest.approx(20_000.0, rel=0.02)

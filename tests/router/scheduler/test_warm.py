@@ -62,25 +62,29 @@ def test_a_turn_waits_for_half_of_what_runs_and_longer_the_busier_the_node_is() 
     warm = WarmSessions()
     # A prefill of 4 s every 10 s: somebody who comes waits 2 s with a probability of 0.4.
     warm.touch("a", 1.0, Demand(0.1, 0.4, 1.6), 0.0)
-    assert warm.waits_s(0.0, "", 0.0)[0] == pytest.approx(0.8 / 0.6)
-    assert warm.waits_s(0.0, "a", 0.0)[0] == pytest.approx(0.0)
-    assert warm.waits_s(0.0, "", MEMORY_S)[0] < warm.waits_s(0.0, "", 0.0)[0]
+    assert warm.waits_s(0.0, "", 0.0, 1.0)[0] == pytest.approx(0.8 / 0.6)
+    # A node that has turned out to be twice as fast: 2 s every 10 s.
+    assert warm.waits_s(0.0, "", 0.0, 0.5)[0] == pytest.approx(0.2 / 0.8)
+    assert warm.waits_s(0.0, "a", 0.0, 1.0)[0] == pytest.approx(0.0)
+    assert warm.waits_s(0.0, "", MEMORY_S, 1.0)[0] < warm.waits_s(0.0, "", 0.0, 1.0)[0]
 
 
 def test_others_wait_for_what_is_left_of_a_prefill_when_their_turn_comes() -> None:
     warm = WarmSessions()
     warm.touch("a", 1.0, Demand(turns_per_s=0.1), 0.0)
-    short_s, long_s = warm.waits_s(1.0, "", 0.0)[1], warm.waits_s(1000.0, "", 0.0)[1]
+    short_s, long_s = warm.waits_s(1.0, "", 0.0, 1.0)[1], warm.waits_s(1000.0, "", 0.0, 1.0)[1]
     assert short_s == pytest.approx(0.05, rel=0.1)
     assert long_s == pytest.approx(990.0)
-    assert warm.waits_s(1000.0, "a", 0.0)[1] == 0.0
+    assert warm.waits_s(1000.0, "a", 0.0, 1.0)[1] == 0.0
 
 
 def test_a_busy_node_passes_a_delay_on() -> None:
     idle, busy = WarmSessions(), WarmSessions()
     idle.touch("a", 1.0, Demand(turns_per_s=0.1), 0.0)
-    busy.touch("a", 1.0, Demand(turns_per_s=0.1, load=0.5), 0.0)
-    assert busy.waits_s(1.0, "", 0.0)[1] == pytest.approx(2.0 * idle.waits_s(1.0, "", 0.0)[1])
+    busy.touch("a", 1.0, Demand(turns_per_s=0.1, tokens_per_s=0.5), 0.0)
+    assert busy.waits_s(1.0, "", 0.0, 1.0)[1] == pytest.approx(
+        2.0 * idle.waits_s(1.0, "", 0.0, 1.0)[1]
+    )
 
 
 STEPS = st.lists(
