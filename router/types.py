@@ -66,6 +66,9 @@ class Ticket(msgspec.Struct, frozen=True):
     """The only node that can serve it; empty where any may."""
     chain: Chain | None = None
     """What its prompt begins with; None where nothing is prefilled."""
+    is_whole: bool = True
+    """Whether the chain is that of the whole prompt, not only of what the request adds to what its
+    node has stored."""
     hints: Hints = Hints()
     priority: Priority = Priority.DEFAULT
     deadline_s: float = math.inf

@@ -45,6 +45,8 @@ class Tickets:
         routing = parse_routing(body, goes_on=path == responses.PATH)
         model = self._core.fleet.resolve(routing.model)
         asked = hints.read_headers(headers, caller)
+        refers, pinned_node_id = await self._pinned(caller, path, routing, model)
+        chain, is_whole = await self._chain(caller, path, routing, model, body)
         return Ticket(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
             caller=caller,
@@ -55,37 +57,44 @@ class Tickets:
             arrived_s=arrived_s,
             body=body if model == routing.model else with_model(routing.fields, model),
             trace=trace_lines(headers),
-            pinned_node_id=await self._pinned(caller, path, routing, model),
-            chain=await self._chain(caller, path, routing, model, body),
+            pinned_node_id=pinned_node_id,
+            chain=chain,
+            is_whole=is_whole and not refers,
             hints=hints.hints(asked, routing.fields, path, caller, model),
             priority=asked.priority,
             deadline_s=arrived_s + asked.deadline_after_s,
             shows_decision=asked.wants_decision,
         )
 
-    async def _pinned(self, caller: Caller, path: str, routing: Routing, model: str) -> str:
-        """The node that holds what the request goes on from; empty where it is complete."""
+    async def _pinned(
+        self, caller: Caller, path: str, routing: Routing, model: str
+    ) -> tuple[bool, str]:
+        """Whether the input refers to items that it does not repeat, and the node that holds what
+        the request goes on from; empty where it is complete."""
         if path != responses.PATH:
-            return ""
+            return False, ""
         fleet = self._core.fleet
+        items = await referred_items(routing.fields)
         if routing.previous_response_id:
             # What the input refers to may have come with that response, wherever it was made.
-            return node_of_response(fleet, caller, routing.previous_response_id, model)
-        items = await referred_items(routing.fields)
-        return node_of_items(fleet, caller, items, model) if items else ""
+            node_id = node_of_response(fleet, caller, routing.previous_response_id, model)
+            return bool(items), node_id
+        return bool(items), node_of_items(fleet, caller, items, model) if items else ""
 
     async def _chain(
         self, caller: Caller, path: str, routing: Routing, model: str, body: bytes
-    ) -> Chain | None:
+    ) -> tuple[Chain | None, bool]:
+        """And whether it begins where the prompt does."""
         if path == PATH_COUNT_TOKENS:
-            return None
+            return None, True
 
         previous = routing.previous_response_id
         head = self._core.prefixes.head(previous) if previous else None
 
-        def make() -> Chain | None:
+        def make() -> tuple[Chain | None, bool]:
             chain = partial(self._core.chainer.chain, routing.fields, path, model, salt=caller.salt)
-            return (chain(head=head) if head else None) or chain()
+            following = chain(head=head) if head else None
+            return (following, True) if following else (chain(), not previous)
 
         return await asyncio.to_thread(make) if takes_long(body) else make()
 
