@@ -1,13 +1,14 @@
 """What the agent tells of the prefix caches of its engines, and to whom."""
 
 from node.protocol.messages import CacheStatus
+from node.store import ModelEntry
 from node.types import CacheEvent, EngineStats, Loaded, MemoryLease
 
 
 class CacheWatch:
     """Is told of the prefix caches of all engines, by the names of their models."""
 
-    def on_loaded(self, model: str, info: Loaded) -> None:
+    def on_loaded(self, entry: ModelEntry, info: Loaded) -> None:
         """Before the engine's first event."""
 
     def on_cache_events(self, model: str, events: tuple[CacheEvent, ...]) -> None:

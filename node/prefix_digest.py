@@ -7,11 +7,15 @@ entry that holds its last token, and lives and dies with it.
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from node.kept_positions import Kept
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier
 from node.types import CacheEvent, CacheEventKind
+
+MOST_KEPT = 1 << 18
+"""Positions, of 12 bytes each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,8 +25,11 @@ class _Node:
     parent: int
     """0 for one that begins a prompt."""
     begin_tokens: int
+    end_tokens: int
     usable_tokens: int
     tier: Tier
+    file: int
+    """As in `CacheEvent`."""
     children: set[int] = field(default_factory=set)
     positions: dict[int, int] = field(default_factory=dict)
     """By hash: how many tokens of the prompt there are up to there."""
@@ -56,6 +63,7 @@ class PrefixDigest:
         """By hash: the entry that it is bound to."""
         self._changes: set[int] = set()
         self._pending: dict[str, _Pending] = {}
+        self._has_unkept = False
 
     def __len__(self) -> int:
         return len(self._holders)
@@ -108,6 +116,7 @@ class PrefixDigest:
         node = self._nodes.pop(event.entry, None)
         if node is None:
             return
+        self._has_unkept = True
         for hash_ in node.positions:
             del self._holders[hash_]
         self._changes.update(node.positions)
@@ -121,7 +130,13 @@ class PrefixDigest:
             return
         at_tokens = event.begin_tokens
         usable_tokens = self._usable_above(lower) if self._snapshot_only else at_tokens
-        upper = _Node(lower.parent, lower.begin_tokens, usable_tokens, lower.tier, {event.entry})
+        upper = replace(
+            lower,
+            end_tokens=at_tokens,
+            usable_tokens=usable_tokens,
+            children={event.entry},
+            positions={},
+        )
         if (parent := self._nodes.get(lower.parent)) is not None:
             parent.children.discard(event.entry)
             parent.children.add(event.parent)
@@ -138,7 +153,14 @@ class PrefixDigest:
         tier = Tier.DISK if event.kind is CacheEventKind.SPILLED else Tier.MEMORY
         node = self._nodes.get(event.entry)
         if node is None:
-            node = _Node(event.parent, event.begin_tokens, event.usable_tokens, tier)
+            node = _Node(
+                event.parent,
+                event.begin_tokens,
+                event.end_tokens,
+                event.usable_tokens,
+                tier,
+                event.file,
+            )
             self._nodes[event.entry] = node
             if (parent := self._nodes.get(event.parent)) is not None:
                 parent.children.add(event.entry)
@@ -149,6 +171,9 @@ class PrefixDigest:
                     self._changes.update(self._nodes[child].positions)
             node.usable_tokens, node.tier = event.usable_tokens, tier
             self._changes.update(node.positions)
+        if node.file != event.file:
+            node.file = event.file
+            self._has_unkept = True
         pending = self._pending.get(event.uid)
         if pending is not None and event.end_tokens >= pending.stored_tokens:
             pending.deepest, pending.stored_tokens = event.entry, event.end_tokens
@@ -188,6 +213,47 @@ class PrefixDigest:
         self._holders[hash_] = entry
         positions[hash_] = tokens
         self._changes.add(hash_)
+        self._has_unkept = True
+
+    # --- what lasts --------------------------------------------------------------------------
+
+    @property
+    def has_unkept(self) -> bool:
+        """Whether `kept` may give something else than at the last call."""
+        return self._has_unkept
+
+    def kept(self, most: int = MOST_KEPT) -> list[Kept]:
+        """The positions whose tokens are in files; about so many at most, of entries that came
+        first."""
+        self._has_unkept = False
+        kept = []
+        for node in self._nodes.values():
+            if most <= 0:
+                break
+            if node.file and node.positions:
+                positions = node.positions
+                kept.append(Kept(node.file, array("Q", positions), array("I", positions.values())))
+                most -= len(positions)
+        return kept
+
+    def files(self) -> dict[int, int]:
+        """For each file, the last entry with tokens of it."""
+        found: dict[int, int] = {}
+        for entry, node in self._nodes.items():
+            last = found.get(node.file)
+            if node.file and (last is None or self._nodes[last].end_tokens < node.end_tokens):
+                found[node.file] = entry
+        return found
+
+    def revive(self, entry: int, kept: Kept) -> None:
+        """Binds what was kept of a file to its last entry, and to those before, unless requests
+        have bound it."""
+        node = self._nodes.get(entry)
+        if node is None or node.file != kept.file:
+            return
+        for hash_, tokens in zip(kept.hashes, kept.tokens, strict=True):
+            if tokens <= node.end_tokens and hash_ not in self._holders:
+                self._put(hash_, self._holder(entry, tokens), tokens)
 
     # --- what is told ------------------------------------------------------------------------
 

@@ -100,16 +100,16 @@ class ResponseFile:
         self._limits = limits
         self._db: sqlite3.Connection | None = None
 
-    def put(self, response: StoredResponse, origin: str, head: Head | None = None) -> None:
-        """Keeps a response, and lets go of others as the limits want it. `head`: of the prefix
-        chain up to its end; None where that is not known. Raises `ResponseStoreFault`, also where
-        there is one of the same id."""
+    def put(self, response: StoredResponse, origin: str, head: Head | None = None) -> bool:
+        """Keeps a response, and lets go of others as the limits want it; False where it is too
+        large for them. `head`: of the prefix chain up to its end; None where that is not known.
+        Raises `ResponseStoreFault`, also where there is one of the same id."""
         body = zlib.compress(response.body, 1)
         items = zlib.compress(msgspec.json.encode(response.items), 1)
         nbytes = len(body) + len(items) + _ROW_BYTES
         if nbytes > self._limits.max_bytes:
             logger.warning("Response %s is too large to be kept.", response.response_id)
-            return
+            return False
         facts = (response.response_id, origin, response.model, response.created_s)
         row = (*facts, response.previous_id, nbytes)
         texts = (response.response_id, body, items)
@@ -124,6 +124,7 @@ class ResponseFile:
             self._evict(db)
 
         self._run(put)
+        return True
 
     def get(self, response_id: str, origin: str) -> StoredResponse | None:
         """The response, which counts as a use. Raises `ResponseStoreFault`."""
@@ -302,9 +303,9 @@ class ResponseStore:
 
     def put(
         self, response: StoredResponse, origin: str = "", head: Head | None = None
-    ) -> asyncio.Future[None]:
+    ) -> asyncio.Future[bool]:
         """As `ResponseFile.put`, but a failure is only logged: the answer is good without. Begun
-        at once, also if nobody awaits it."""
+        at once, also if nobody awaits it. Whether the response is kept."""
         return self._begin(lambda: self._try_put(response, origin, head))
 
     async def get(self, response_id: str, origin: str = "") -> StoredResponse | None:
@@ -334,11 +335,12 @@ class ResponseStore:
         await self._begin(self._file.close)
         self._thread.shutdown()
 
-    def _try_put(self, response: StoredResponse, origin: str, head: Head | None) -> None:
+    def _try_put(self, response: StoredResponse, origin: str, head: Head | None) -> bool:
         try:
-            self._file.put(response, origin, head)
+            return self._file.put(response, origin, head)
         except ResponseStoreFault as exc:
             logger.warning("Response %s is not kept. %s", response.response_id, exc.message)
+            return False
 
     def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._thread, work)

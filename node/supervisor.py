@@ -279,7 +279,7 @@ class Supervisor:
         slot.cache_events.clear()
         link = EngineLink(
             on_progress=quarters(entry.name),
-            on_loaded=lambda info: self._watch.on_loaded(entry.name, info),
+            on_loaded=lambda info: self._watch.on_loaded(entry, info),
             on_marked=self._on_marked,
             on_cache_events=lambda events: self._on_cache_events(slot, events),
             on_stats=lambda stats: self._on_stats(slot, stats),

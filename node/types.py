@@ -155,6 +155,8 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
     """Of its prefix cache; 0 where that does not grow with the tokens, or is not told."""
     disk_bytes: int = 0
     """Most that its prefix cache may take on disk; 0: there is no such tier."""
+    disk_folder: str = ""
+    """Where that is; only this engine uses it now."""
 
 
 class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
@@ -203,6 +205,8 @@ class CacheEventKind(StrEnum):
     """Out of memory; still on disk."""
     PROMOTED = "promoted"
     """From disk back into memory."""
+    FILED = "filed"
+    """In memory, and on its way to disk."""
 
 
 class CacheEvent(msgspec.Struct, frozen=True, array_like=True):
@@ -221,6 +225,10 @@ class CacheEvent(msgspec.Struct, frozen=True, array_like=True):
     where some layers can be restored only at a snapshot."""
     uid: str = ""
     """The request that was stored, of which this entry and its parents hold the tokens."""
+    file: int = 0
+    """The file that has the entry's tokens, on disk or on its way there, named by them and by all
+    tokens before: the same after a restart. Files are cut otherwise than entries. 0: there is
+    none."""
 
 
 class Frame(msgspec.Struct, frozen=True, tag="frame"):

@@ -103,13 +103,14 @@ class Worker:
             if engine is not None:
                 self._send(engine.info)
                 _Service(engine, self._commands, self._send).run()
-                engine.close()
+                if events := engine.close():
+                    self._send(Frame((), (), events))
                 self._status = 0
         finally:
             self._ended.set()
-            # Wakes the main thread, unless the agent was first to hang up.
+            # The agent hangs up once it has read everything, which wakes the main thread.
             with contextlib.suppress(OSError):
-                self._link.shutdown(socket.SHUT_RDWR)
+                self._link.shutdown(socket.SHUT_WR)
 
     def _load(self) -> Engine | None:
         try:
@@ -165,6 +166,8 @@ class _Service:
     def run(self) -> None:
         """Serves until a `Shutdown`."""
         engine = self._engine
+        # What is on disk from before.
+        self._tell([])
         while True:
             for command in self._take(self._wait_s()):
                 if isinstance(command, Shutdown):

@@ -261,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
         try:
             await self._app(scope, exchange.receive, exchange.send)
         except Exception:
-            log.exception("The answer to %s failed.", scope["path"])
+            log.exception("The answer to %r failed.", scope["path"])
         if exchange.complete or exchange.left:
             return
         if exchange.began:

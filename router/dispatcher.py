@@ -213,7 +213,9 @@ class Dispatcher:
     def _release_client(self, node_id: str) -> None:
         if self._watcher.is_leaving(node_id) and not self._placing.in_flight(node_id):
             self._watcher.release(node_id)
-            self._placing.on_node_removed(node_id)
+            # One that was added again meanwhile keeps what was learned of it since.
+            if self._watcher.client(node_id) is None:
+                self._placing.on_node_removed(node_id)
 
 
 def node_away(view: NodeView, otherwise: str = "") -> NodeAway:

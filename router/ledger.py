@@ -63,6 +63,10 @@ class Ledger:
         """The opaque text that a node repeats in its accounts of the caller's requests."""
         return self._origin_prefix + caller.key_id
 
+    def is_own(self, origin: str) -> bool:
+        """Whether what a node tells under that origin is of this router's callers."""
+        return origin.startswith(self._origin_prefix)
+
     def opened(
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
     ) -> None:
@@ -88,7 +92,7 @@ class Ledger:
 
     def on_began(self, node_id: str, instance_id: str, began: Began) -> None:
         """A node has the first token of a request; others' are passed over."""
-        if not began.origin.startswith(self._origin_prefix):
+        if not self.is_own(began.origin):
             return
         entry = self._open.get((node_id, began.request_id))
         if entry is not None and entry.instance_id == instance_id:
@@ -96,7 +100,7 @@ class Ledger:
 
     def on_finished(self, node_id: str, instance_id: str, finished: Finished) -> None:
         """A node's accounts of a request: of ours, kept; of others', passed over."""
-        if not finished.origin.startswith(self._origin_prefix):
+        if not self.is_own(finished.origin):
             return
         key = (node_id, finished.request_id)
         entry = self._open.get(key)

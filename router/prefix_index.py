@@ -156,7 +156,9 @@ class PrefixIndex:
             mirrors[gone.model] = _Mirror(gone.epoch, ended=True)
 
     def on_stored(self, stored: Stored) -> None:
+        """A response of this router's callers is kept by its node."""
         self._heads[stored.response_id] = Head(stored.hash, stored.front, stored.size_bytes)
+        self._heads.move_to_end(stored.response_id)
         if len(self._heads) > MOST_HEADS:
             self._heads.popitem(last=False)
 

@@ -69,6 +69,8 @@ class Ticket(msgspec.Struct, frozen=True):
     is_whole: bool = True
     """Whether the chain is that of the whole prompt, not only of what the request adds to what its
     node has stored."""
+    follows: str = ""
+    """Id of the ticket whose stored response it goes on from; empty where it does from none."""
     hints: Hints = Hints()
     priority: Priority = Priority.DEFAULT
     deadline_s: float = math.inf

@@ -190,6 +190,9 @@ class Watcher:
                     self._ledger.on_finished(watched.record.id, watched.instance_id, event)
                 elif isinstance(event, Began):
                     self._ledger.on_began(watched.record.id, watched.instance_id, event)
+                elif isinstance(event, Stored):
+                    if self._ledger.is_own(event.origin):
+                        self._prefixes.on_stored(event)
                 elif isinstance(event, PrefixSnapshot):
                     async with self._piece:
                         self._on_prefixes(watched, event)
@@ -206,8 +209,6 @@ class Watcher:
                 whole = self._prefixes.on_snapshot(node_id, event)
             elif isinstance(event, PrefixGone):
                 self._prefixes.on_gone(node_id, event)
-            elif isinstance(event, Stored):
-                self._prefixes.on_stored(event)
         except ValueError as error:
             raise NodeRefused(f"{watched.record.url} sent prefixes that are none.") from error
         if not whole:

@@ -68,7 +68,7 @@ class Agent:
         self.instance_id = secrets.token_hex(8)
         self._kind = kind
         self._hub = EventHub()
-        self._prefixes = PrefixFeed(self._hub)
+        self._prefixes = PrefixFeed(self._hub, identity.version)
         self._renderers = Renderers()
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._ending = False
@@ -137,7 +137,7 @@ class Agent:
             await asyncio.wait(self._tasks)
         await self._warming.close()
         await self._supervisor.close(grace_s)
-        self._prefixes.close()
+        await self._prefixes.close()
         self._renderers.close()
         self.end_events()
 

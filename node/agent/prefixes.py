@@ -5,8 +5,10 @@ import itertools
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from node.agent.events import EventHub
+from node.agent.keeper import Keeper
 from node.cache_watch import CacheWatch
 from node.positions import bind
 from node.prefix_digest import PrefixDigest
@@ -14,6 +16,7 @@ from node.prompt import Prompt
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
+from node.store import ModelEntry
 from node.types import CacheEvent, Loaded
 
 GATHER_S = 0.02
@@ -32,15 +35,19 @@ class _Told:
     seq: int = 0
     timer: asyncio.TimerHandle | None = None
     """Until its changes are told."""
+    keeper: Keeper | None = None
 
 
 class PrefixFeed(CacheWatch):
     """The digests of all loaded models, and their events."""
 
-    def __init__(self, hub: EventHub) -> None:
+    def __init__(self, hub: EventHub, version: str = "") -> None:
+        """`version`: of the agent."""
         self._hub = hub
+        self._version = version
         self._epochs = itertools.count(1)
         self._models: dict[str, _Told] = {}
+        self._keeping: set[asyncio.Task[None]] = set()
 
     def digest(self, model: str) -> PrefixDigest | None:
         """None for a model that is not loaded. Who changes it calls `changed` after."""
@@ -64,22 +71,31 @@ class PrefixFeed(CacheWatch):
         now = [(told, told.seq, told.digest.hashes()) for told in self._models.values()]
         return (piece for told, seq, hashes in now for piece in _snapshot(told, seq, hashes))
 
-    def close(self) -> None:
-        """Tells nothing more."""
+    async def close(self) -> None:
+        """Tells nothing more, and keeps what is on disk for the next start."""
         for told in self._models.values():
             _stop(told)
         self._models.clear()
+        if self._keeping:
+            await asyncio.wait(self._keeping)
 
     # --- engines -----------------------------------------------------------------------------
 
-    def on_loaded(self, model: str, info: Loaded) -> None:
+    def on_loaded(self, entry: ModelEntry, info: Loaded) -> None:
         digest = PrefixDigest(snapshot_only=info.snapshot_only)
-        self._models[model] = _Told(model, next(self._epochs), digest)
+        told = self._models[entry.name] = _Told(entry.name, next(self._epochs), digest)
+        if info.disk_folder:
+            told.keeper = Keeper(digest, Path(info.disk_folder), lambda: self.changed(digest))
+            task = asyncio.create_task(told.keeper.run(entry, self._version))
+            self._keeping.add(task)
+            task.add_done_callback(self._keeping.discard)
 
     def on_cache_events(self, model: str, events: tuple[CacheEvent, ...]) -> None:
         if (told := self._models.get(model)) is not None:
             told.digest.on_events(events)
             self.changed(told.digest)
+            if told.keeper is not None:
+                told.keeper.on_events()
 
     def on_gone(self, model: str) -> None:
         if (told := self._models.pop(model, None)) is not None:
@@ -109,6 +125,8 @@ async def positions_of(chain: Chain, prompt: Prompt) -> "array[int]":
 def _stop(told: _Told) -> None:
     if told.timer is not None:
         told.timer.cancel()
+    if told.keeper is not None:
+        told.keeper.close()
 
 
 def _snapshot(told: _Told, seq: int, hashes: "array[int]") -> Iterator[PrefixSnapshot]:

@@ -36,7 +36,7 @@ from node.request import TextRequest
 from node.store import ModelEntry
 from node.stream import Batch
 from node.supervisor import EngineHandle, Lease, Supervisor
-from node.types import Delta, RowUsage
+from node.types import Delta, PartKind, RowUsage
 
 ORIGIN_LIMIT = 200
 LAST_WORD_S = 1.0
@@ -223,12 +223,14 @@ class Requests:
         return handle, row
 
     def _tell_begin(self, account: Account, deltas: Sequence[Delta]) -> None:
-        """Tells routers that a request's prefill is over, unless its answer does so now."""
+        """Tells routers that a request's prefill is over, unless its answer does so now: content
+        is what every dialect shows, of reasoning a caller may want nothing."""
         if account.begun or not deltas:
             return
         account.begun = True
         job = account.job
-        shows = job.request.stream and any(delta.parts for delta in deltas)
+        parts = (part for delta in deltas for part in delta.parts)
+        shows = job.request.stream and any(part.kind is PartKind.CONTENT for part in parts)
         if job.origin and not shows and not deltas[-1].is_last:
             self._hub.publish(Began(job.request_id, job.origin))
 

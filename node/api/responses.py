@@ -119,8 +119,8 @@ class ResponsesApi:
             # One that was deleted meanwhile is not open any more.
             if record is not None and response_id in self._open:
                 end = chain.end if chain else None
-                await self._store.put(record, job.origin, end)
-                if end is not None:
+                is_kept = await self._store.put(record, job.origin, end)
+                if is_kept and end is not None:
                     self._agent.tell_stored(response_id, job.origin, end)
 
         batches = _until_cancelled(self._agent.requests.run(job, self._hold_head_s), job)

@@ -63,8 +63,9 @@ class Engine(Protocol):
     def take_cache_events(self) -> tuple[CacheEvent, ...]:
         """What has happened to the prefix cache since the last call, in order."""
 
-    def close(self) -> None:
-        """Frees all memory, in the thread that made the engine."""
+    def close(self) -> tuple[CacheEvent, ...]:
+        """Frees all memory, in the thread that made the engine. What happened to the prefix cache
+        since the last `take_cache_events`."""
 
 
 EngineFactory = Callable[[EngineSpec, Callable[[float], None]], Engine]

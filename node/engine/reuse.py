@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from node.engine.batches import RowView
-from node.engine.cache.disk import open_tier
+from node.engine.cache.disk import SsdTier, open_tier
 from node.engine.cache.disk_folder import TierBusy, TierUnavailable
 from node.engine.cache.disk_limits import Limits
 from node.engine.cache.parts import DiskTier
@@ -248,7 +248,7 @@ def shared_tokens(row: Row, other: Row) -> int:
     return known
 
 
-def open_disk(spec: EngineSpec, say: Callable[[str], None]) -> DiskTier | None:
+def open_disk(spec: EngineSpec, say: Callable[[str], None]) -> SsdTier | None:
     """The disk tier of the model, if it has one and no other process uses it."""
     if spec.disk is None:
         return None

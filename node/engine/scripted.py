@@ -243,12 +243,13 @@ class ScriptedEngine:
     def take_cache_events(self) -> tuple[CacheEvent, ...]:
         return self._prefixes.take_events()
 
-    def close(self) -> None:
+    def close(self) -> tuple[CacheEvent, ...]:
         self._running.clear()
         self._waiting.clear()
         time.sleep(self._script.unload_delay_s)
         if self._script.unload_failure is not None:
             raise UnloadFailure(self._script.unload_failure)
+        return self.take_cache_events()
 
     def _fail(self, command: str) -> None:
         if self._script.failing_command == command:

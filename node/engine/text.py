@@ -91,6 +91,7 @@ class TextEngine:
             snapshot_only=self._layout.needs_snapshot,
             stored_bytes_per_token=self._layout.span_bytes_per_token,
             disk_bytes=0 if tier is None or spec.disk is None else spec.disk.max_bytes,
+            disk_folder="" if tier is None else str(tier.folder),
         )
         self._reuse = Reuse(self._layout, spec, self._rates, tier)
         self._upkeep = Upkeep(self._room, self._reuse, spec.snapshot_bytes)
@@ -384,11 +385,13 @@ class TextEngine:
         self._upkeep.device.tidy(keep_bytes=0)
         return said + [row.last(FinishReason.ERROR, error=reason) for row in lost]
 
-    def close(self) -> None:
+    def close(self) -> tuple[CacheEvent, ...]:
         self._intake.close()
         self._running.clear()
         mx.synchronize()
         self._reuse.close(FLUSH_S)
+        events = self._reuse.events()
         del self._model, self._layout, self._reuse, self._queue, self._room, self._upkeep
         del self._intake
         _leave_thread()
+        return events

@@ -5,7 +5,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,8 +20,8 @@ _read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _between = re.compile(rb"[ \t\r\n,]*").match
 
 Key = tuple[Any, ...]
-"""All that stands before a body's items, how those are read, and how they begin."""
-
+"""Of a preamble: what it is made of. Of a list of items: what stands before it, how it is read, and
+how it begins."""
 
 Preamble = tuple["array[int]", "array[int]"]
 """Hashes and sizes of what stands before the items."""
@@ -64,14 +64,6 @@ def item_ends(text: bytes, at: int) -> "array[int]":
     return ends
 
 
-@dataclass(slots=True)
-class _Family:
-    """All chains of one key, the one made last at the end."""
-
-    preamble: Preamble
-    made: list[Made] = field(default_factory=list)
-
-
 class ChainMemo:
     """Of a bounded size; what was not used for longest goes first. Safe to use from several
     threads."""
@@ -79,19 +71,30 @@ class ChainMemo:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._held_bytes = 0
-        self._families: OrderedDict[Key, _Family] = OrderedDict()
+        self._used: OrderedDict[Key, None] = OrderedDict()
+        """All keys, the one used last at the end."""
+        self._preambles: dict[Key, Preamble] = {}
+        self._families: dict[Key, list[Made]] = {}
+        """Of each key the chain made last at the end."""
         self._lock = threading.Lock()
 
     def preamble(self, key: Key) -> Preamble | None:
-        """What belongs to the key, if it is known."""
-        family = self._families.get(key)
-        return None if family is None else family.preamble
+        """What was made of it, if it is known."""
+        with self._lock:
+            return self._preambles[key] if self._touch(key) else None
+
+    def put_preamble(self, key: Key, preamble: Preamble) -> None:
+        with self._lock:
+            if not self._touch(key):
+                self._used[key] = None
+                self._preambles[key] = preamble
+                self._held_bytes += _preamble_bytes(key, preamble)
+                self._let_go()
 
     def longest(self, key: Key, text: bytes) -> Made | None:
         """The most items that are known of those that the list's JSON begins with."""
         with self._lock:
-            family = self._families.get(key)
-            known = [] if family is None else family.made[::-1]
+            known = self._families[key][::-1] if self._touch(key) else []
         found, alike = None, 1
         for made in known:
             more = _alike(made.text, text, alike)
@@ -99,28 +102,41 @@ class ChainMemo:
                 found, alike = made, more
         return None if found is None else found.begin(alike)
 
-    def put(self, key: Key, preamble: Preamble, made: Made) -> None:
+    def put(self, key: Key, made: Made) -> None:
         """Keeps a chain, in place of those of the same session's earlier turns."""
         with self._lock:
-            family = self._families.setdefault(key, _Family(preamble))
-            if not family.made:
-                self._held_bytes += _family_bytes(key, preamble)
-            self._families.move_to_end(key)
-            kept = [each for each in family.made if not _is_earlier(each, made)]
+            if not self._touch(key):
+                self._used[key] = None
+                self._held_bytes += _key_bytes(key)
+            family = self._families.get(key, [])
+            kept = [each for each in family if not _is_earlier(each, made)]
             if len(kept) >= MOST_MADE:
                 kept = kept[1:]
-            gone_bytes = sum(map(_bytes, family.made)) - sum(map(_bytes, kept))
+            gone_bytes = sum(map(_bytes, family)) - sum(map(_bytes, kept))
             self._held_bytes += _bytes(made) - gone_bytes
-            family.made = [*kept, made]
-            while self._held_bytes > self._most_bytes:
-                self._let_go()
+            self._families[key] = [*kept, made]
+            self._let_go()
+
+    def _touch(self, key: Key) -> bool:
+        """Whether there is something under the key, which then has been used."""
+        if key not in self._used:
+            return False
+        self._used.move_to_end(key)
+        return True
 
     def _let_go(self) -> None:
-        key, family = next(iter(self._families.items()))
-        self._held_bytes -= _bytes(family.made.pop(0))
-        if not family.made:
-            self._held_bytes -= _family_bytes(key, family.preamble)
-            del self._families[key]
+        while self._held_bytes > self._most_bytes:
+            key = next(iter(self._used))
+            preamble = self._preambles.pop(key, None)
+            if preamble is not None:
+                self._held_bytes -= _preamble_bytes(key, preamble)
+                del self._used[key]
+                continue
+            family = self._families[key]
+            self._held_bytes -= _bytes(family.pop(0))
+            if not family:
+                self._held_bytes -= _key_bytes(key)
+                del self._families[key], self._used[key]
 
 
 def _past_gap(text: bytes, at: int) -> int:
@@ -157,6 +173,9 @@ def _bytes(made: Made) -> int:
     return len(made.text) + numbers + _OVERHEAD_BYTES
 
 
-def _family_bytes(key: Key, preamble: Preamble) -> int:
-    parts = sum(len(part) for part in key if isinstance(part, bytes))
-    return parts + len(preamble[0]) * 12 + _OVERHEAD_BYTES
+def _preamble_bytes(key: Key, preamble: Preamble) -> int:
+    return _key_bytes(key) + len(preamble[0]) * 12
+
+
+def _key_bytes(key: Key) -> int:
+    return sum(len(part) for part in key if isinstance(part, bytes)) + _OVERHEAD_BYTES

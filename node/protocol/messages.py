@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 HEADER_PROTOCOL = "x-fleet-protocol"
 HEADER_REQUEST_ID = "x-request-id"
@@ -57,6 +57,10 @@ class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     disk_used_bytes: int = 0
     snapshot_only: bool = False
     """The model can go on from stored snapshots only, not from any token."""
+    slots: int = 0
+    """How many prompts it may hold in memory, however short; 0: as many as fit, as in all of this
+    package's engines."""
+    slots_used: int = 0
 
 
 class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,13 +10,13 @@ import sys
 from array import array
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from node.protocol.bodies import DIALECTS, Answer, Dialect, Forms, Unit, answer_items
 from node.protocol.canonical import Called, Fields, Said, seed
-from node.protocol.chain_memo import ChainMemo, Key, Made, Preamble, item_ends
+from node.protocol.chain_memo import ChainMemo, Made, Preamble, item_ends
 
 __all__ = [
     "Answer",
@@ -33,7 +33,7 @@ __all__ = [
 PIECE_BYTES = 1024
 """Canonical bytes between two cuts inside a long item."""
 SHORT_BYTES = 4096
-"""A body of less takes longer to look up than to read."""
+"""What is shorter takes longer to look up than to read."""
 KEY_BYTES = 256
 """Of a body's items, by which a `Chainer` looks for those that it has seen."""
 MEMO_BYTES = 64 << 20
@@ -124,35 +124,43 @@ class Chainer:
     def _chain(
         self, fields: Fields, dialect: Dialect, begin: bytes, head: Head | None
     ) -> Chain | None:
-        units, preamble = dialect.preamble(fields), None
-        if head is not None:
-            preamble = _preamble(begin, units)
-            if head.front != _front(begin, preamble):
-                return None
-        raw = dialect.items(fields)
-        text = b"[]" if raw is None else bytes(raw)
-        parts = [bytes(unit.raw) for unit in units]
-        is_list = dialect.has_list and text.startswith(b"[")
-        if not is_list:
-            text = b"[" + text + b"]"
-        if not is_list or len(text) + sum(map(len, parts)) < SHORT_BYTES:
-            preamble = preamble or _preamble(begin, units)
-            made = _extended(_nothing(preamble, head), text, begin, dialect.forms)
-        else:
-            # Those that begin alike are compared one by one.
-            key = (begin, head, dialect.forms, text[:KEY_BYTES], *parts)
-            preamble = preamble or self._memo.preamble(key) or _preamble(begin, units)
-            made = self._made(key, preamble, text)
+        preamble = self._preamble(dialect, fields, begin)
         front = _front(begin, preamble)
+        if head is not None and head.front != front:
+            return None
+        raw, nothing = dialect.items(fields), _nothing(preamble, head)
+        text = b"[]" if raw is None else bytes(raw)
+        if not dialect.has_list or not text.startswith(b"["):
+            made = _extended(nothing, b"[" + text + b"]", begin, dialect.forms)
+        elif len(text) < SHORT_BYTES:
+            made = _extended(nothing, text, begin, dialect.forms)
+        else:
+            made = self._made(nothing, text, begin, dialect.forms, (front, head))
         before = len(preamble[0]) if head is None else 1
         return Chain(made.hashes[:], made.sizes[:], made.items[:], before, front)
 
-    def _made(self, key: Key, preamble: Preamble, text: bytes) -> Made:
-        begin, head, forms, *_ = key
+    def _preamble(self, dialect: Dialect, fields: Fields, begin: bytes) -> Preamble:
+        units = dialect.preamble(fields)
+        parts = [bytes(unit.raw) for unit in units]
+        if sum(map(len, parts)) < SHORT_BYTES:
+            return _preamble(begin, units)
+        key = (begin, dialect.forms, *parts)
+        known = self._memo.preamble(key)
+        if known is None:
+            known = _preamble(begin, units)
+            self._memo.put_preamble(key, known)
+        return known
+
+    def _made(
+        self, nothing: Made, text: bytes, begin: bytes, forms: Forms, before: tuple[Any, ...]
+    ) -> Made:
+        """As `_extended`; `before` names what stands before the items, of one `begin`."""
+        # Those that begin alike are compared one by one.
+        key = (begin, forms, *before, text[:KEY_BYTES])
         known = self._memo.longest(key, text)
-        made = _extended(known or _nothing(preamble, head), text, begin, forms)
+        made = _extended(known or nothing, text, begin, forms)
         if made.items and made is not known:
-            self._memo.put(key, preamble, made)
+            self._memo.put(key, made)
         return made
 
 

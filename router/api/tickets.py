@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Iterable
 from functools import partial
 
+from node.protocol.ids import parse_id
 from node.protocol.prefix import Chain
 from router import hints
 from router.api import responses
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
-from router.types import PATH_COUNT_TOKENS, Caller, Ticket
+from router.types import PATH_COUNT_TOKENS, Caller, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
 """The chain of a longer body is made in a thread, so that it stalls no stream."""
@@ -60,6 +61,7 @@ class Tickets:
             pinned_node_id=pinned_node_id,
             chain=chain,
             is_whole=is_whole and not refers,
+            follows=_ticket_of(routing.previous_response_id),
             hints=hints.hints(asked, routing.fields, path, caller, model),
             priority=asked.priority,
             deadline_s=arrived_s + asked.deadline_after_s,
@@ -97,6 +99,12 @@ class Tickets:
             return (following, True) if following else (chain(), not previous)
 
         return await asyncio.to_thread(make) if takes_long(body) else make()
+
+
+def _ticket_of(response_id: str | None) -> str:
+    """Id of the ticket that a response answered; empty where there is none."""
+    parsed = parse_id(response_id) if response_id else None
+    return ticket_id_of(parsed.request_id) if parsed else ""
 
 
 def takes_long(body: bytes) -> bool:

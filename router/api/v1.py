@@ -60,7 +60,7 @@ class V1:
         except (ClientLeft, asyncio.CancelledError):
             return  # whoever cancels a request that has failed wants its end, not its story
         except Exception:
-            log.exception("a fault of the router, at %s", scope["path"])
+            log.exception("a fault of the router, at %r", scope["path"])
             # Once the answer has begun, uvicorn refuses another one and closes the connection.
             await send_error(send, RouterError(), dialect_of(scope["path"]))
 

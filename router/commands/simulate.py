@@ -13,7 +13,7 @@ from rich.text import Text
 
 from router.commands import console, wording
 from router.commands.client import CommandFailed
-from router.simulator.fleet import FleetError, NodeSpec, equal_fleet, read_fleet
+from router.simulator.fleet import FleetError, NodeSpec, check_models, equal_fleet, read_fleet
 from router.simulator.report import PolicyFigures
 from router.simulator.table import LIMIT, POLICIES, compare
 from router.simulator.trace import Trace, TraceError, read_trace
@@ -63,6 +63,10 @@ def run(asked: Asked, *, as_json: bool) -> None:
         )
     gap_s = GAP_S if asked.gap_s is None else asked.gap_s
     workload = Planned(trace).workload(Load(asked.clones, gap_s, asked.seed))
+    try:
+        check_models(specs, workload.models)
+    except FleetError as error:
+        raise CommandFailed(f"{asked.fleet} does not suit {asked.trace}: {error}") from error
     with console.progress(f"playing {wording.counted(workload.calls, 'request')}"):
         rows = compare(names, workload, specs, asked.seed)
     if as_json:
@@ -133,6 +137,12 @@ def _models_words(spec: NodeSpec) -> str:
     return (
         f"{each}, {wording.counted(spec.resident_models, 'model')} in memory at once, "
         f"{spec.load_s:g} s to load one"
+        + (
+            f", {wording.counted(spec.disk_models, 'model')} on disk, "
+            f"{spec.model_bytes / spec.lan_bytes_per_s:.0f} s to copy one"
+            if spec.disk_models
+            else ""
+        )
     )
 
 

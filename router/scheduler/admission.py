@@ -1,14 +1,15 @@
 """Who is granted now, who waits, and who is turned away."""
 
-from math import ceil, inf
+from math import inf
 
 from msgspec.structs import replace
 
-from router.scheduler import explain
+from router.scheduler import explain, rejects
 from router.scheduler.book import Books, OpenLease
 from router.scheduler.cost import Ask, exclusion, model_of, work_s
 from router.scheduler.placement import Choice, Placement
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
+from router.scheduler.turns import Free, Turns, has_free
 from router.types import (
     KIND_AGENT,
     Action,
@@ -19,22 +20,14 @@ from router.types import (
     NodeView,
     Queued,
     Reject,
-    RejectKind,
     Ticket,
 )
 
-RETRY_AFTER_S = 5
-MAX_RETRY_AFTER_S = 60
-LOOK_TICKETS = 16
-"""So many tickets of a model, from the queue's head, are considered for a node that has become
-free."""
 LOOK_S = 1.0
 """The queue is looked at again at least so often, and no sooner than after `MIN_LOOK_S`."""
 MIN_LOOK_S = 0.002
-HOPELESS_FACTOR, HOPELESS_S = 2.0, 1.0
-"""An estimated wait that is so many times the time left, and so much more, passes the deadline for
-certain."""
-_NONE: frozenset[str] = frozenset()
+REST_S = 0.01
+"""So long after a look those have their turn for whom it was too many."""
 CHANGED_SHARE = 0.1
 """A ticket whose work has changed by less keeps its place."""
 
@@ -46,11 +39,10 @@ class Admission:
         self._books = books
         self._placement = placement
         self._queue = FairQueue(limits)
+        self._turns = Turns(self._queue)
         self._look_s = inf
         self._again_s = -inf
         """When all are to be asked again though nothing has become free."""
-        self._unwanted: dict[str, set[str]] = {}
-        """What was free when the last look had ended, by model."""
         self._planned_s: dict[str, float] = {}
         """Prefill that waits here, by the node that is the best for it."""
         self._able: tuple[NodeView, ...] = ()
@@ -72,14 +64,12 @@ class Admission:
         their turn, too."""
         ticket, now_s = ask.ticket, moment.now_s
         if ticket.deadline_s <= now_s:
-            return [_late(ticket)]
+            return [rejects.late(ticket)]
         choice = self._placement.decide(ask, moment, {})
         if choice.index < 0:
-            return [no_node(ask, moment)]
+            return [rejects.no_node(ask, moment)]
         if not ask.prompt_bytes or (not self._queue and self._may_begin(ask, choice, moment)):
-            begins_s = choice.chosen.queue_s + work_s(choice.chosen)
-            hopeless = _hopeless(ticket, begins_s, now_s)
-            return [hopeless or self._grant(ask, choice, moment)]
+            return [self._hopeless(ask, choice, now_s) or self._grant(ask, choice, moment)]
         waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice))
         waiting.prices = self._placement.prices(choice.terms, moment)
         self._queue.add(waiting)
@@ -89,36 +79,35 @@ class Admission:
         return [*self._queued(waiting, choice, moment), *actions]
 
     def look(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
-        """Grants what can begin now, in the queue's order.
-
-        Of what is free but what nobody wanted a moment ago only the `new` ticket is asked; of all
-        that is free, those who wait at least every `LOOK_S`.
-        """
+        """Grants what can begin now, in the queue's order. Of what those who wait have left, the
+        `new` ticket is asked at once."""
         if not self._queue:
             return []
-        now_s = moment.now_s
+        now_s, turns = moment.now_s, self._turns
         for book in self._books:
             book.settle(now_s)
         free = self._free(moment)
         if not 0.0 < self._again_s - now_s <= LOOK_S:
             self._again_s = now_s + LOOK_S
             self._expect(now_s)
-            self._unwanted = {}
+            turns.renew()
         promoted: list[Waiting] = []
-        turn: list[Waiting] = []
-        if not self._is_unwanted(free):
+        grants: list[Grant] = []
+        if turns.is_new(free):
             self._planned_s = {}
-            promoted = self._promoted(free, now_s)
-            turn = [*promoted, *self._turn(free, promoted)]
-        grants = self._ask_each(turn, free, moment)
-        if new is not None and new not in turn and _has_free(new.ask, free):
-            grants += self._ask_each([new], free, moment, is_new=True)
+            promoted = turns.promoted(free, now_s)
+            first = [each for each in turns.first(free) if each not in promoted]
+            grants += self._ask_each([*promoted, *first], free, moment, of_new=True)
+            if turns.is_new(free):
+                turns.leave(free)
+        grants += self._ask_each(turns.rest(free), free, moment)
+        if new is not None and turns.may_ask(new, free):
+            grants += self._ask_each([new], free, moment)
         for grant in grants:
             ticket_id = grant.lease.ticket_id
             is_promoted = any(each.ask.ticket.request_id == ticket_id for each in promoted)
             self._queue.take(ticket_id, is_promoted=is_promoted)
-        self._unwanted = free
-        self._plan_look(moment)
+        self._plan_look(moment, is_due=turns.end(free))
         return list(grants)
 
     def _expect(self, now_s: float) -> None:
@@ -130,52 +119,25 @@ class Admission:
             if warm is not None:
                 warm.expect(waiting.ask.session, now_s)
 
-    def _promoted(self, free: dict[str, set[str]], now_s: float) -> list[Waiting]:
-        """Who of each model goes before all others."""
-        found = (
-            next((w for w in self._queue.promoted(model, now_s) if _has_free(w.ask, free)), None)
-            for model, nodes in free.items()
-            if nodes
-        )
-        return [waiting for waiting in found if waiting is not None]
-
-    def _turn(self, free: dict[str, set[str]], promoted: list[Waiting]) -> list[Waiting]:
-        """The first of each model. Those for whom nothing is free hold up nobody."""
-        left = dict.fromkeys((model for model, nodes in free.items() if nodes), LOOK_TICKETS)
-        turn: list[Waiting] = []
-        for waiting in self._queue.in_order() if left else ():
-            model = waiting.ask.ticket.model
-            if left.get(model) and _has_free(waiting.ask, free) and waiting not in promoted:
-                turn.append(waiting)
-                left[model] -= 1
-                if not any(left.values()):
-                    break
-        return turn
-
-    def _is_unwanted(self, free: dict[str, set[str]]) -> bool:
-        """Whether those who wait have left all that is free to others."""
-        return all(nodes <= self._unwanted.get(model, _NONE) for model, nodes in free.items())
-
     def _ask_each(
-        self,
-        turn: list[Waiting],
-        free: dict[str, set[str]],
-        moment: Moment,
-        *,
-        is_new: bool = False,
+        self, turn: list[Waiting], free: Free, moment: Moment, *, of_new: bool = False
     ) -> list[Grant]:
-        """Grants to those of a turn who can begin, until nothing is free that may be wanted."""
+        """Grants to those of a turn who can begin; `of_new`: until nothing is free but what was so
+        before."""
         grants: list[Grant] = []
         queues_s = self._placement.queues_s(moment, self._planned_s) if turn else []
         for waiting in turn:
-            if not is_new and self._is_unwanted(free):
+            if of_new and not self._turns.is_new(free):
                 break
+            if not has_free(waiting.ask, free):
+                continue
+            self._turns.ask(waiting)
             index = self._consider(waiting, moment, queues_s, grants)
             if index >= 0:
                 self._still_free(free, moment.fleet[index], moment.now_s)
         return grants
 
-    def _free(self, moment: Moment) -> dict[str, set[str]]:
+    def _free(self, moment: Moment) -> Free:
         """The nodes that would begin with a request now, by each model that is waited for."""
         can_begin = self._placement.can_begin
         return {
@@ -187,7 +149,7 @@ class Admission:
             for model in self._queue.models()
         }
 
-    def _still_free(self, free: dict[str, set[str]], view: NodeView, now_s: float) -> None:
+    def _still_free(self, free: Free, view: NodeView, now_s: float) -> None:
         for model, nodes in free.items():
             if view.node_id in nodes and not self._placement.can_begin(view, model, now_s):
                 nodes.discard(view.node_id)
@@ -198,7 +160,7 @@ class Admission:
         if not self._queue or not _takes_less(before, moment.fleet):
             return []
         return [
-            self._drop(waiting, no_node(waiting.ask, moment))
+            self._drop(waiting, rejects.no_node(waiting.ask, moment))
             for waiting in self._queue.tickets()
             if not able(waiting.ask, moment)
         ]
@@ -206,7 +168,7 @@ class Admission:
     def late(self, moment: Moment) -> list[Action]:
         """Rejects those whose deadline has passed."""
         return [
-            self._drop(waiting, _late(waiting.ask.ticket))
+            self._drop(waiting, rejects.late(waiting.ask.ticket))
             for waiting in self._queue.late(moment.now_s)
         ]
 
@@ -252,8 +214,10 @@ class Admission:
         if is_other:
             self._queue.set_work(waiting, work_s)
 
-    def _plan_look(self, moment: Moment) -> None:
+    def _plan_look(self, moment: Moment, *, is_due: bool) -> None:
         self._look_s, soonest_s = self._again_s, moment.now_s + MIN_LOOK_S
+        if is_due:
+            self._look_s = min(self._look_s, moment.now_s + REST_S)
         for view in moment.fleet:
             free_s = self._placement.free_s(view, moment.now_s) if view.reachable else inf
             self._look_s = min(self._look_s, max(free_s, soonest_s))
@@ -290,13 +254,21 @@ class Admission:
         self._books.open(opened, now_s)
         return Grant(lease, decision(ticket, choice, now_s, now_s - ticket.arrived_s))
 
+    def _hopeless(self, ask: Ask, choice: Choice, now_s: float) -> Reject | None:
+        """That a prompt that could begin at once takes too long. An idle node of which only guesses
+        are known gets it all the same: it would never show that they are wrong."""
+        terms = choice.chosen
+        if not terms.queue_s and not self._placement.is_learned(terms.node_id, ask.ticket.model):
+            return None
+        return rejects.hopeless(ask.ticket, terms.queue_s + work_s(terms), now_s)
+
     # --- who waits ---
 
     def _queued(self, waiting: Waiting, choice: Choice, moment: Moment) -> list[Action]:
         """Tells a new ticket where it stands; rejects whom there is no room or time for."""
         ticket = waiting.ask.ticket
         position, wait_s = self._standing(waiting, choice)
-        if hopeless := _hopeless(ticket, wait_s, moment.now_s):
+        if hopeless := rejects.hopeless(ticket, wait_s, moment.now_s):
             return [self._drop(waiting, replace(hopeless, position=position))]
         queued = Queued(ticket.request_id, position, wait_s)
         if not self._queue.is_over(ticket.model):
@@ -311,14 +283,8 @@ class Admission:
 
     def _full(self, waiting: Waiting, choice: Choice) -> Reject:
         position, wait_s = self._standing(waiting, choice)
-        ticket = waiting.ask.ticket
-        reason = explain.queue_full(ticket.model, self._queue.limits.max_waiting)
-        reject = replace(
-            _reject(ticket, RejectKind.QUEUE_FULL, reason),
-            retry_after_s=max(RETRY_AFTER_S, min(MAX_RETRY_AFTER_S, ceil(wait_s))),
-            position=position,
-            wait_s=wait_s,
-        )
+        most = self._queue.limits.max_waiting
+        reject = rejects.full(waiting.ask.ticket, most, position, wait_s)
         return self._drop(waiting, reject)
 
     def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
@@ -330,11 +296,6 @@ class Admission:
     def _drop(self, waiting: Waiting, reject: Reject) -> Reject:
         self._queue.remove(waiting.ask.ticket.request_id)
         return reject
-
-
-def _has_free(ask: Ask, free: dict[str, set[str]]) -> bool:
-    nodes, pinned = free[ask.ticket.model], ask.ticket.pinned_node_id
-    return pinned in nodes if pinned else bool(nodes)
 
 
 def able(ask: Ask, moment: Moment) -> bool:
@@ -365,33 +326,6 @@ def decision(ticket: Ticket, choice: Choice, now_s: float, waited_s: float) -> D
     return Decision(
         ticket.request_id, ticket.model, now_s, chosen.node_id, choice.terms, waited_s, reason
     )
-
-
-def no_node(ask: Ask, moment: Moment) -> Reject:
-    """No node can take the ticket now; none could ever, where none has its model."""
-    ticket = ask.ticket
-    if ask.tried:
-        names = {view.node_id: view.name for view in moment.fleet}
-        failed = [names.get(node_id, "a node that was removed") for node_id in sorted(ask.tried)]
-        return _reject(ticket, RejectKind.NO_NODE, explain.failed(failed))
-    known = any(ticket.model in view.model_names() for view in moment.fleet)
-    kind = RejectKind.NO_NODE if known else RejectKind.UNKNOWN_MODEL
-    return _reject(ticket, kind, explain.no_node(ticket.model, known=known))
-
-
-def _hopeless(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:
-    """That the ticket would begin so late that its deadline passes for certain."""
-    if wait_s <= HOPELESS_FACTOR * (ticket.deadline_s - now_s) + HOPELESS_S:
-        return None
-    return replace(_reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s)), wait_s=wait_s)
-
-
-def _late(ticket: Ticket) -> Reject:
-    return _reject(ticket, RejectKind.DEADLINE, explain.DEADLINE_PASSED)
-
-
-def _reject(ticket: Ticket, kind: RejectKind, reason: str) -> Reject:
-    return Reject(ticket.request_id, kind, reason, RETRY_AFTER_S)
 
 
 def _least_work_s(choice: Choice) -> float:

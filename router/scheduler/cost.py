@@ -193,10 +193,13 @@ class Pricing:
         used = cache.memory_used_bytes / cache.bytes_per_token + book.coming_tokens
         # What no session is known to need goes first, and nobody misses it.
         free = cache.memory_bytes / cache.bytes_per_token - min(used, warm.tokens)
-        if needed <= free or not len(warm):
+        lost = needed - free
+        if cache.slots and min(cache.slots_used + len(book.prefilling), len(warm)) >= cache.slots:
+            lost = max(lost, warm.slot_tokens(ask.session))
+        if lost <= 0.0 or not len(warm):
             return 0.0
         rates = self._rates.known(view.node_id, model.name)
-        return _loss_s(warm, needed - free, ask.session, now_s, rates, model) if rates else 0.0
+        return _loss_s(warm, lost, ask.session, now_s, rates, model) if rates else 0.0
 
     def _displaced_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
         """What the load of a model costs those that have to leave for it, the idlest first."""

@@ -104,6 +104,7 @@ class Ended:
             key=opened.session,
             node_id=lease.node_id,
             head=chain.head,
+            ticket_id=lease.ticket_id,
             prompt_bytes=chain.sizes[-1] if is_whole else 0,
             prompt_tokens=prompt_tokens if is_whole else 0,
             arrived_s=opened.ticket.arrived_s,

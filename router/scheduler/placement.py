@@ -98,6 +98,11 @@ class Placement:
         prefill = rates.prefill
         return pace.demand(prefill.seconds(tokens, tokens + 1.0) / prefill.seconds(0.0, 1.0))
 
+    def is_learned(self, node_id: str, model: str) -> bool:
+        """Whether the node has shown how fast it prefills the model."""
+        rates = self._rates.known(node_id, model)
+        return rates is not None and rates.prefill.is_learned
+
     def decide(self, ask: Ask, moment: Moment, planned_s: Mapping[str, float]) -> Choice:
         """`planned_s`: prefill that waits here, but is to go to a node before this ticket."""
         terms = self._pricing.all_terms(ask, moment.fleet, moment.now_s)

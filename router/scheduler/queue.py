@@ -30,6 +30,8 @@ OTHERS_SHARE = 2.0
 """Work of others for each promoted ticket's, where both wait."""
 LEAST_WORK_S = 0.25
 """What each grant counts at least: where nothing is prefilled, it takes a row."""
+MOST_LEFT = 64
+"""More deadlines than this and twice as many as tickets that wait are not kept."""
 _NOTHING_S = 1e-6
 """What rounding may leave of sums that are 0."""
 
@@ -53,6 +55,8 @@ class Waiting:
     number: int = 0
     """In order of arrival at the queue."""
     rank_s: float = 0.0
+    round: int = 0
+    """In which it was asked last; 0 before that. Only `Turns` changes it."""
     prices: list[Price] = field(default_factory=list)
     """Of the fleet's nodes, in its order; empty before they were asked for."""
 
@@ -76,7 +80,7 @@ class FairQueue:
         self._others_s: dict[str, float] = {}
         """By model, work that others are to be given before somebody is promoted again."""
         self._deadlines: list[tuple[float, int, str]] = []
-        """Those of tickets that left stay until they are the first."""
+        """Those of tickets that left stay until they are the first, or are too many."""
         self._number = 0
         self._taken_s: dict[str, float] = {}
         """Work of each waiting key that was granted, on a clock that all of them share."""
@@ -103,6 +107,7 @@ class FairQueue:
         if not self._tickets:
             self._taken_s.clear()
             self._others_s.clear()
+            self._deadlines.clear()
             self._clock_s = 0.0
         self._taken_s[key] = max(self._taken_s.get(key, 0.0), self._clock_s)
         self._number += 1
@@ -113,6 +118,7 @@ class FairQueue:
         insort(self._lines[ticket.priority].setdefault(key, []), waiting)
         if ticket.deadline_s < inf:
             heappush(self._deadlines, (ticket.deadline_s, waiting.number, ticket.request_id))
+            self._forget_deadlines()
 
     def take(self, ticket_id: str, *, is_promoted: bool) -> None:
         """The ticket is granted, in its turn or because it was promoted."""
@@ -247,6 +253,16 @@ class FairQueue:
                 return deadline_s
             heappop(self._deadlines)
         return inf
+
+    def _forget_deadlines(self) -> None:
+        if len(self._deadlines) <= 2 * len(self._tickets) + MOST_LEFT:
+            return
+        self._deadlines = [
+            (waiting.ask.ticket.deadline_s, waiting.number, ticket_id)
+            for ticket_id, waiting in self._tickets.items()
+            if waiting.ask.ticket.deadline_s < inf
+        ]
+        heapify(self._deadlines)
 
     def _merged(self, lines: dict[str, _Line]) -> Iterator[Waiting]:
         heads = []

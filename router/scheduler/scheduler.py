@@ -6,12 +6,13 @@ so that order and place are decided as late as they can be.
 
 from msgspec.structs import replace
 
-from router.scheduler.admission import Admission, able, decision, no_node
+from router.scheduler.admission import Admission, able, decision
 from router.scheduler.book import Books
 from router.scheduler.ended import Ended
 from router.scheduler.placement import Placement
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.rates import Rates
+from router.scheduler.rejects import no_node
 from router.scheduler.sessions import Sessions
 from router.types import (
     Action,

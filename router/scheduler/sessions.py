@@ -66,6 +66,8 @@ class Session:
     node_id: str
     head: int
     """Last hash of its latest chain."""
+    ticket_id: str
+    """Of its latest turn."""
     prompt_bytes: int
     """Of that chain; 0 where it is not the whole prompt's."""
     prompt_tokens: int
@@ -82,17 +84,18 @@ class Sessions:
     def __init__(self) -> None:
         self._by_key: OrderedDict[str, Session] = OrderedDict()
         self._by_head: dict[int, str] = {}
+        self._by_ticket: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
 
     def find(self, ticket: Ticket, now_s: float) -> Session | None:
-        """The ticket's own session: by the client's hint, else by the chain that it goes on from;
-        else the session that it came from."""
+        """The ticket's own session: by the client's hint, else by the response or the chain that it
+        goes on from; else the session that it came from."""
         hints = ticket.hints
         return (
             self._known(hints.session, now_s)
-            or self._known(self._key_of_chain(ticket), now_s)
+            or self._known(self._key_of_turn(ticket), now_s)
             or self._known(hints.parent, now_s)
         )
 
@@ -101,7 +104,7 @@ class Sessions:
         chain = ticket.chain
         return (
             ticket.hints.session
-            or self._key_of_chain(ticket)
+            or self._key_of_turn(ticket)
             or (f"#{chain.head:x}" if chain else f"?{ticket.request_id}")
         )
 
@@ -109,10 +112,11 @@ class Sessions:
         """The session has been served. Returns the node where it was before, if that is another
         one."""
         before = self._by_key.pop(session.key, None)
-        if before is not None and self._by_head.get(before.head) == session.key:
-            del self._by_head[before.head]
+        if before is not None:
+            self._forget_turn(before)
         self._by_key[session.key] = session
         self._by_head[session.head] = session.key
+        self._by_ticket[session.ticket_id] = session.key
         self._expire(session.used_s)
         return before.node_id if before and before.node_id != session.node_id else None
 
@@ -120,7 +124,11 @@ class Sessions:
         session = self._by_key.get(key) if key else None
         return session if session is not None and now_s - session.used_s < TTL_S else None
 
-    def _key_of_chain(self, ticket: Ticket) -> str:
+    def _key_of_turn(self, ticket: Ticket) -> str:
+        """Of the session whose latest turn the ticket goes on from."""
+        key = self._by_ticket.get(ticket.follows) if ticket.follows else None
+        if key is not None:
+            return key
         chain = ticket.chain
         if chain is None:
             return ""
@@ -137,5 +145,10 @@ class Sessions:
             if len(self._by_key) <= MAX_SESSIONS and now_s - session.used_s < TTL_S:
                 return
             del self._by_key[key]
-            if self._by_head.get(session.head) == key:
-                del self._by_head[session.head]
+            self._forget_turn(session)
+
+    def _forget_turn(self, session: Session) -> None:
+        if self._by_head.get(session.head) == session.key:
+            del self._by_head[session.head]
+        if self._by_ticket.get(session.ticket_id) == session.key:
+            del self._by_ticket[session.ticket_id]

@@ -35,7 +35,10 @@ class Demand(msgspec.Struct, frozen=True):
 class _Warm:
     tokens: float
     demand: Demand
+    touched_s: float
+    """When it was served here, by which they are ordered."""
     used_s: float
+    """The same, or later when a turn of it waited."""
 
 
 class WarmSessions:
@@ -61,7 +64,7 @@ class WarmSessions:
         self._fade(now_s)
         self.forget(session)
         self._forget_old(now_s)
-        self._sessions[session] = _Warm(tokens, demand, now_s)
+        self._sessions[session] = _Warm(tokens, demand, now_s, now_s)
         self.tokens += tokens
         self._live += 1.0
         self._live_tokens += tokens
@@ -152,11 +155,21 @@ class WarmSessions:
             tokens -= taken
         return loss_s
 
+    def slot_tokens(self, session: str) -> float:
+        """What the least recently used session loses where a session needs its slot: all of it;
+        nothing for one that has a slot of its own."""
+        if session in self._sessions or not self._sessions:
+            return 0.0
+        return next(iter(self._sessions.values())).tokens
+
     def _forget_old(self, now_s: float) -> None:
-        while self._sessions:
-            session, warm = next(iter(self._sessions.items()))
-            if now_s - warm.used_s < FORGOTTEN_S:
-                return
+        old = []
+        for session, warm in self._sessions.items():
+            if now_s - warm.touched_s < FORGOTTEN_S:
+                break
+            if now_s - warm.used_s >= FORGOTTEN_S:
+                old.append(session)
+        for session in old:
             self.forget(session)
 
     def _fade(self, now_s: float) -> None:

@@ -1,6 +1,7 @@
 """What a simulated fleet is made of, and how a TOML file says so."""
 
 import tomllib
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -9,6 +10,7 @@ MAX_NODES = 256
 Rate = Annotated[float, msgspec.Meta(ge=0.01, le=1e9)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+Bytes = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 
 
 class FleetError(ValueError):
@@ -47,6 +49,12 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a model that is not resident."""
     resident_models: Number = 1
     """How many fit in memory at once."""
+    disk_models: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 0
+    """How many it has on its disk at the start; 0: all."""
+    model_bytes: Bytes = 4_000_000_000
+    """Weights of each."""
+    lan_bytes_per_s: Annotated[float, msgspec.Meta(ge=1, le=1e12)] = 110e6
+    """Of the copy of a model that another node has on its disk, before its first load here."""
 
     def prefill_s(self, from_tokens: int, to_tokens: int) -> float:
         """The time for the tokens of a prompt between two depths."""
@@ -56,6 +64,22 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def row_tokens_per_s(self, rows: int) -> float:
         return self.decode_tokens_per_s / (1 + self.decode_slowdown * (rows - 1))
+
+
+def models_on_disk(number: int, spec: NodeSpec, models: Sequence[str]) -> tuple[str, ...]:
+    """What the node of that number has at the start, the one that it loads first before others."""
+    turned = [models[(number + place) % len(models)] for place in range(len(models))]
+    return tuple(turned[: spec.disk_models or len(turned)])
+
+
+def check_models(specs: Sequence[NodeSpec], models: Sequence[str]) -> None:
+    """Raises `FleetError` where a model is on no disk: there is nothing to copy it from."""
+    held = {each for place in enumerate(specs) for each in models_on_disk(*place, models)}
+    if missing := [each for each in models if each not in held]:
+        raise FleetError(
+            f"With so few `disk_models` no node has the {len(missing)} last of the trace's "
+            f"{len(models)} models."
+        )
 
 
 class _FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from router.simulator.cache import Cache, Reach
-from router.simulator.fleet import NodeSpec
+from router.simulator.fleet import NodeSpec, models_on_disk
 from router.simulator.workload import Call
 
 
@@ -53,15 +53,15 @@ class Node:
     def __init__(self, number: int, spec: NodeSpec, models: tuple[str, ...]) -> None:
         self.number = number
         self.spec = spec
-        self.models = models
-        """What it has on disk. The first ones are loaded, each node's own first."""
-        turned = [models[(number + place) % len(models)] for place in range(len(models))]
+        on_disk = models_on_disk(number, spec, models)
+        self.models = [each for each in models if each in on_disk]
+        """What it has on disk."""
         self.version = 0
         """New at every change, so that what was expected before no longer counts."""
         self.in_flight = 0
         self.busy_s = 0.0
         """With prefill, loads and restores."""
-        self.ready_s: dict[str, float] = dict.fromkeys(turned[: spec.resident_models], 0.0)
+        self.ready_s: dict[str, float] = dict.fromkeys(on_disk[: spec.resident_models], 0.0)
         """When each resident model is loaded, the least recently used first."""
         self._caches: dict[str, Cache] = {}
         self._queue: deque[Job] = deque()
@@ -113,6 +113,12 @@ class Node:
         spec = self.spec
         restore_s = (reach.tokens - reach.memory_tokens) / spec.restore_tokens_per_s
         return restore_s + spec.prefill_s(reach.tokens, call.prompt_tokens)
+
+    def load_s(self, model: str) -> float:
+        """Until a model that is not resident is, with the copy of one that is not on disk."""
+        spec = self.spec
+        copy_s = 0.0 if model in self.models else spec.model_bytes / spec.lan_bytes_per_s
+        return copy_s + spec.load_s
 
     def next_s(self) -> float:
         """When something happens by itself; infinity where nothing will."""
@@ -169,7 +175,9 @@ class Node:
                     return False
                 del self.ready_s[idle]
                 self.cache(idle).forget_memory()
-            ready_s = now_s + self.spec.load_s
+            ready_s = now_s + self.load_s(model)
+            if model not in self.models:
+                self.models.append(model)
         self.ready_s[model] = ready_s
         return True
 

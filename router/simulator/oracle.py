@@ -124,7 +124,7 @@ class Oracle:
         reach = node.usable(call)
         service_s = node.service_s(call, reach)
         if call.model not in node.ready_s:
-            service_s += node.spec.load_s
+            service_s += node.load_s(call.model)
         end_s = begin_s + service_s
         delays_s = sum(
             min(end_s - next_s, service_s)

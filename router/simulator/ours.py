@@ -37,8 +37,6 @@ from router.types import (
 BYTES_PER_TOKEN = 4
 """Of a prompt's text."""
 STORED_BYTES_PER_TOKEN = 150_000
-WEIGHT_BYTES = 4_000_000_000
-"""Of a model as large as the default figures of a node are those of."""
 CONTEXT_TOKENS = 1 << 20
 _CALLER = Caller("simulated", "simulated", frozenset({"inference"}), "simulated")
 
@@ -175,8 +173,8 @@ class Ours:
             version="simulated",
             engine="simulated",
             chip=node.spec.chip or "simulated",
-            memory_budget_bytes=WEIGHT_BYTES * node.spec.resident_models,
-            memory_leased_bytes=WEIGHT_BYTES * len(node.ready_s),
+            memory_budget_bytes=node.spec.model_bytes * node.spec.resident_models,
+            memory_leased_bytes=node.spec.model_bytes * len(node.ready_s),
             models=tuple(
                 _model_status(node, model, self._active[node.number, model], now_s)
                 for model in node.models
@@ -213,11 +211,13 @@ def _model_status(node: Node, model: str, active: int, now_s: float) -> ModelSta
             disk_bytes=spec.disk_tokens * STORED_BYTES_PER_TOKEN,
             disk_used_bytes=held.disk_used * STORED_BYTES_PER_TOKEN,
             snapshot_only=spec.snapshot_only,
+            slots=spec.cache_slots,
+            slots_used=held.leaves,
         )
     return ModelStatus(
         name=model,
         state=state,
-        weight_bytes=WEIGHT_BYTES,
+        weight_bytes=spec.model_bytes,
         context_tokens=CONTEXT_TOKENS,
         active_requests=active,
         max_rows=spec.max_rows,

@@ -1,5 +1,6 @@
 """What a node tells of its prefixes, and what a real engine then reuses."""
 
+import asyncio
 from array import array
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,11 @@ import pytest
 
 from node.prefix_digest import PrefixDigest
 from node.protocol.prefix import Chain
-from tests.mlx.driver import Driver, prompt
-from tests.node.listening import Conversation, Listener, user
+from node.protocol.prefixes import Tier
+from node.types import CacheEvent, DiskCache
+from tests.mlx.driver import Driver, make_spec, prompt
+from tests.mlx.kinds import make_kind
+from tests.node.listening import WAIT_S, Conversation, Listener, Mirror, user
 from tests.node.serving import running
 
 pytestmark = pytest.mark.mlx
@@ -41,6 +45,103 @@ async def test_a_session_reuses_what_was_told_and_little_more(
             assert predicted <= cached <= predicted + 16
             assert (predicted > 0) == (turn > 0)
             messages.append({"role": "assistant", "content": answer})
+
+
+async def until_loaded(listener: Listener) -> None:
+    """Loads the model, and waits for what is on disk to be told."""
+    await listener.agent.app.agent.load("m")
+    async with asyncio.timeout(WAIT_S):
+        while not listener.mirror.values:
+            await asyncio.sleep(0)
+    await listener.until_told()
+
+
+def on_disk(mirror: Mirror) -> dict[int, int]:
+    """The usable tokens of all positions, all of which are on disk."""
+    assert {value & 1 for value in mirror.values.values()} <= {Tier.DISK}
+    return {hash_: value >> 1 for hash_, value in mirror.values.items()}
+
+
+async def session_over_restarts(folder: Path, home: Path, *, with_answers: bool) -> None:
+    fields: dict[str, Any] = {
+        "engine": "text",
+        "script": None,
+        "models": (folder,),
+        "served_model_names": ("m",),
+        "kv_disk_bytes": 1 << 30,
+        "memory_limit_bytes": 3 << 30,
+    }
+    messages: Conversation = [{"role": "system", "content": STORY}]
+    before: dict[int, int] = {}
+    for life in range(3):
+        async with running(home, **fields) as agent, Listener(agent, "m") as listener:
+            if life:
+                await until_loaded(listener)
+                assert on_disk(listener.mirror) == before
+            for text in TURNS[2 * life : 2 * life + 2]:
+                messages.append(user(text))
+                predicted, cached, answer = await listener.ask(messages)
+                assert predicted <= cached
+                assert (predicted > 0) == (len(messages) > 2)
+                if with_answers:
+                    messages.append({"role": "assistant", "content": answer})
+            before = {hash_: value >> 1 for hash_, value in listener.mirror.values.items()}
+
+
+@pytest.mark.timeout(240)
+async def test_a_session_is_told_after_each_restart_and_goes_on_from_disk(
+    smollm2: Path, tmp_path: Path
+) -> None:
+    await session_over_restarts(smollm2, tmp_path, with_answers=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon_h1"])
+async def test_a_cache_is_told_after_a_restart_as_it_was_before(name: str, tmp_path: Path) -> None:
+    # These models' answers are not spelled as they were generated.
+    folder = make_kind(name, tmp_path / "model")
+    await session_over_restarts(folder, tmp_path / "home", with_answers=False)
+
+
+def test_what_any_kind_of_cache_has_on_disk_is_told_again_and_reused(
+    kind: Path, tmp_path: Path
+) -> None:
+    spec = make_spec(kind, disk=DiskCache(str(tmp_path), max_bytes=1 << 30))
+    tokens, ends = prompt(120, 1), [40, 100]
+    with Driver(kind, spec=spec) as engine:
+        digest = PrefixDigest(snapshot_only=engine.engine.info.snapshot_only)
+        digest.on_request("a", _chain_of(2), ends, len(tokens))
+        engine.submit("a", tokens, max_tokens=12, boundaries=tuple(ends))
+        engine.run()
+        digest.on_events(engine.call(engine.engine.take_cache_events))
+        digest.on_answer("a", _chain_of(3), None)
+        tokens = (*tokens, *engine.outputs["a"], *prompt(60, 2))
+        digest.on_events(engine.call(lambda: _flushed(engine)))
+        before = [digest.entry(hash_) for hash_ in (1, 2, 3)]
+        kept = digest.kept()
+    with Driver(kind, spec=spec) as engine:
+        digest = PrefixDigest(snapshot_only=engine.engine.info.snapshot_only)
+        digest.on_events(engine.call(engine.engine.take_cache_events))
+        files = digest.files()
+        for each in kept:
+            digest.revive(files[each.file], each)
+        assert [digest.entry(hash_) for hash_ in (1, 2, 3)] == before
+        last = before[-1]
+        assert last is not None and last.tier is Tier.DISK and last.usable_tokens > 100
+        engine.submit("b", tokens, max_tokens=2)
+        engine.run()
+        usage = engine.rows["b"].usage
+        assert usage is not None and usage.cached_tokens >= last.usable_tokens
+
+
+def _flushed(engine: Driver) -> tuple[CacheEvent, ...]:
+    """Has all that is stored on disk only; the events."""
+    reuse = engine.engine._reuse
+    assert reuse._tier is not None
+    reuse.cache.flush()
+    reuse._tier.flush(30)
+    reuse.poll()
+    reuse.cache.evict(1 << 40)
+    return reuse.events()
 
 
 def test_what_is_told_of_any_kind_of_cache_is_what_is_reused(kind: Path) -> None:

@@ -46,8 +46,9 @@ class Mirror:
                 self._add(event.entries)
             case PrefixDelta():
                 if event.epoch > self.epoch:
-                    self.__init__()  # type: ignore[misc]
-                    self.epoch = event.epoch
+                    self.epoch, self.seq, self.missing = event.epoch, 0, 0
+                    self.values.clear()
+                    self.pieces.clear()
                 assert not self.missing
                 assert (event.epoch, event.seq) == (self.epoch, self.seq + 1)
                 self.seq = event.seq

@@ -62,11 +62,11 @@ async def test_control_wants_the_token_and_our_protocol(
         missing = await stranger.request(method, path, json=LOAD, headers=token)
         assert missing.status_code == 426
         other = await stranger.request(
-            method, path, json=LOAD, headers={**token, HEADER_PROTOCOL: "7"}
+            method, path, json=LOAD, headers={**token, HEADER_PROTOCOL: "2"}
         )
         assert other.status_code == 426
         assert f"speaks version {PROTOCOL_VERSION}" in other.json()["message"]
-        assert "version 7" in other.json()["message"]
+        assert "version 2" in other.json()["message"]
 
 
 async def test_the_status_names_the_node_and_its_models(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from node.engine.cache.index import Node
 from node.engine.cache.prefix_cache import EDGE_TOKENS, PrefixCache
+from node.kept_positions import Kept
 from node.prefix_digest import PrefixDigest
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier
@@ -64,6 +65,8 @@ class World:
         self.edge_tokens = edge_tokens
         self.clock = FakeClock()
         self.tier = FakeTier(queue_limit=6)
+        self.revived = 0
+        """Files."""
         self.prefixes: dict[int, Prefix] = {}
         self.bound: set[Prefix] = set()
         """Those that a stored prompt went through, and that the cache has held since."""
@@ -85,12 +88,32 @@ class World:
         steps = [self.store] * 6 + [self.evict, self.promote, self.promote, self.finish_disk]
         steps += [self.lose, self.lease, self.pin]
         self.draw.choice(steps)()
-        if self.draw.random() < 0.02:
-            self.tier = self.tier.restarted()
-            self.start()
+        if self.draw.random() < 0.04:
+            self.restart()
         self.clock.advance(1.0)
         self.take_events(())
         self.check()
+
+    def restart(self) -> None:
+        if self.draw.random() < 0.5:
+            # As an engine that ends.
+            self.cache.flush()
+            self.tier.finish()
+            self.cache.poll()
+            self.take_events(())
+        kept = self.digest.kept()
+        self.tier = self.tier.restarted()
+        self.start()
+        self.take_events(())
+        files = self.digest.files()
+        there = [each for each in kept if each.file in files]
+        self.revived += len(there)
+        for each in there:
+            self.digest.revive(files[each.file], each)
+        prefixes = {self.prefixes[hash_] for each in there for hash_ in each.hashes}
+        self.bound = {each for each in prefixes if each and len(self.path(each)[0]) == len(each)}
+        now = {self.prefixes[each] for each in told(self.digest)}
+        assert all(each[:-1] in now for each in now if len(each) > 1), "closed under prefixes"
 
     def prompt(self) -> Prefix:
         head = (1, 2, 3, 4, 5, 6)[: self.draw.randint(0, 6)]
@@ -179,10 +202,13 @@ class World:
 def test_every_position_has_the_place_and_the_use_that_the_cache_gives_it(
     snapshot_only: bool, edge_tokens: int
 ) -> None:
+    revived = 0
     for seed in range(SCHEDULES):
         world = World(seed, snapshot_only=snapshot_only, edge_tokens=edge_tokens)
         for _ in range(STEPS):
             world.step()
+        revived += world.revived
+    assert revived > SCHEDULES
 
 
 def test_only_what_is_stored_is_told() -> None:
@@ -296,6 +322,70 @@ def test_a_snapshot_is_worth_its_end_and_nothing_before() -> None:
         [CacheEvent(kind, 1, 0, 0, 20, 20, "r"), CacheEvent(kind, 2, 1, 20, 30, 20, "r")]
     )
     assert [told(digest)[each][0] for each in (1, 2, 3)] == [0, 20, 20]
+
+
+def filed(kind: CacheEventKind, entry: int, begin: int, end: int, file: int) -> CacheEvent:
+    return CacheEvent(kind, entry, entry - 1, begin, end, end, file=file)
+
+
+def test_what_is_in_files_is_told_again_after_a_restart() -> None:
+    digest = PrefixDigest(snapshot_only=False)
+    asked(digest, [10, 20, 30], 31)
+    digest.on_events([stored(1, 0, 20), stored(2, 20, 30, parent=1)])
+    digest.on_events([filed(CacheEventKind.FILED, 1, 0, 20, 77)])
+    assert digest.has_unkept
+    kept = digest.kept()
+    assert [each.file for each in kept] == [77]
+    assert dict(zip(kept[0].hashes, kept[0].tokens, strict=True)) == {1: 10, 2: 20}
+    assert not digest.has_unkept
+    later = PrefixDigest(snapshot_only=False)
+    # The file's entry has been cut, since another one goes on from within.
+    later.on_events(
+        [
+            filed(CacheEventKind.SPILLED, 1, 0, 12, 77),
+            filed(CacheEventKind.SPILLED, 2, 12, 20, 77),
+            filed(CacheEventKind.SPILLED, 3, 12, 18, 78),
+        ]
+    )
+    assert later.files() == {77: 2, 78: 3}
+    later.revive(2, kept[0])
+    assert told(later) == {1: (10, Tier.DISK), 2: (20, Tier.DISK)}
+    later.on_events([evicted(2)])
+    assert told(later) == {1: (10, Tier.DISK)}
+    # The rest of the file is there, but no entry for it.
+    later.revive(1, kept[0])
+    assert told(later) == {1: (10, Tier.DISK)}
+
+
+def test_what_a_request_has_bound_is_not_revived() -> None:
+    digest = PrefixDigest(snapshot_only=False)
+    digest.on_events([filed(CacheEventKind.SPILLED, 1, 0, 20, 77)])
+    asked(digest, [8], 21)
+    digest.on_events([stored(2, 0, 20)])
+    digest.revive(1, Kept(77, array("Q", [1, 2]), array("I", [10, 20])))
+    assert told(digest) == {1: (8, Tier.MEMORY), 2: (20, Tier.DISK)}
+
+
+def test_nothing_is_revived_for_an_entry_of_another_file() -> None:
+    digest = PrefixDigest(snapshot_only=False)
+    digest.on_events([filed(CacheEventKind.SPILLED, 1, 0, 20, 78)])
+    kept = Kept(77, array("Q", [1]), array("I", [10]))
+    digest.revive(1, kept)
+    digest.revive(9, kept)
+    assert told(digest) == {}
+
+
+def test_no_more_is_kept_than_the_limit_and_one_entry() -> None:
+    digest = PrefixDigest(snapshot_only=False)
+    for number in range(1, 6):
+        hashes = [10 * number, 10 * number + 1]
+        digest.on_request("r", chain_of(hashes), [10, 20], 31)
+        digest.on_events(
+            [stored(number, 0, 20), filed(CacheEventKind.FILED, number, 0, 20, number)]
+        )
+        digest.on_end("r")
+    assert [each.file for each in digest.kept(3)] == [1, 2]
+    assert len(digest.kept()) == 5
 
 
 def test_a_removed_hash_is_told_once() -> None:

@@ -18,12 +18,14 @@ from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
 from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
+from node.store import ModelEntry
 from node.types import CacheEvent, CacheEventKind, Loaded
 from tests.node.listening import WAIT_S, Listener, Mirror, follow, user
 from tests.node.serving import chat_body, closed, running
 
 STATUS = StatusEvent(NodeStatus(1, "n", "i", "0", "scripted", "chip", 0, 0, ()))
 INFO = Loaded(0, 1000, 4, 100)
+MODEL = ModelEntry("m", Path(), 0, 1000, 0)
 CACHE = Script(
     models=(ScriptedModel(kv_bytes_per_token=10),), cache=ScriptedCache(capacity_tokens=10_000)
 )
@@ -38,7 +40,7 @@ class World:
         self.feed = PrefixFeed(self.hub)
         self.entry = 0
         self.live: list[int] = []
-        self.feed.on_loaded("m", INFO)
+        self.feed.on_loaded(MODEL, INFO)
 
     def change(self) -> None:
         if self.live and self.draw.random() < 0.4:
@@ -57,7 +59,7 @@ class World:
     def reload(self) -> None:
         self.live.clear()
         self.feed.on_gone("m")
-        self.feed.on_loaded("m", INFO)
+        self.feed.on_loaded(MODEL, INFO)
 
     def truth(self) -> dict[int, int]:
         digest = self.feed.digest("m")
@@ -225,6 +227,12 @@ async def test_a_response_whose_prompt_begins_in_another_way_has_the_chain_of_al
         assert set(chain.hashes) <= set(listener.mirror.values)
 
 
+async def until_taken(listener: Listener) -> None:
+    """All that was told so far has come: what a later answer left comes behind it."""
+    await listener.ask([{"role": "user", "content": "later " * 50}])
+    await listener.until_told()
+
+
 async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path: Path) -> None:
     path = "/v1/responses"
     async with running(tmp_path, CACHE) as agent, Listener(agent) as listener:
@@ -232,7 +240,10 @@ async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path
         for origin in ("", "router/key"):
             headers = {HEADER_ORIGIN: origin} if origin else {}
             first = (await agent.client.post(path, content=body, headers=headers)).json()
-        await listener.until_told()
+        await until_taken(listener)
+        async with asyncio.timeout(WAIT_S):
+            while not listener.mirror.stored:
+                await asyncio.sleep(0)
         (stored,) = listener.mirror.stored
         assert (stored.response_id, stored.origin) == (first["id"], "router/key")
         said = Said(first["output"][0]["content"][0]["text"])
@@ -240,6 +251,15 @@ async def test_a_stored_response_s_end_is_told_to_the_router_that_asked(tmp_path
         assert chain is not None
         end = answered(chain, Answer(path, [said])).end
         assert (stored.hash, stored.front, stored.size_bytes) == end
+
+
+async def test_the_end_of_a_response_that_could_not_be_stored_is_not_told(tmp_path: Path) -> None:
+    async with running(tmp_path, CACHE, responses_bytes=100) as agent, Listener(agent) as listener:
+        asked = {"model": "scripted", "input": "word " * 100}
+        headers = {HEADER_ORIGIN: "router/key"}
+        await agent.client.post("/v1/responses", json=asked, headers=headers)
+        await until_taken(listener)
+        assert listener.mirror.stored == []
 
 
 async def test_an_answer_of_several_choices_ends_no_chain(tmp_path: Path) -> None:

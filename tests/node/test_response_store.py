@@ -291,6 +291,6 @@ async def test_an_answer_is_good_though_it_could_not_be_kept(
 ) -> None:
     (tmp_path / "file").touch()
     store = ResponseStore(tmp_path / "file")
-    await store.put(response("a"))
+    assert not await store.put(response("a"))
     assert "resp_a is not kept" in caplog.text
     await store.close()

@@ -283,12 +283,13 @@ async def test_an_app_that_fails_never_ends_its_answer_well(
 
     async with serving(app) as server:
         caller = await server.call()
-        caller.send(GET)
+        caller.send(b"GET /x%0aWARNING HTTP/1.1\r\nhost: here\r\n\r\n")
         answer = await caller.rest()
         expected = b"HTTP/1.1 200 OK" if begun else b"HTTP/1.1 500 Internal Server Error"
         assert answer.startswith(expected)
         assert not answer.endswith(b"0\r\n\r\n")
     assert "a fault" in caplog.text
+    assert r"The answer to '/x\nWARNING' failed." in caplog.text
 
 
 CHUNKED = b"POST /x HTTP/1.1\r\nhost: here\r\ntransfer-encoding: chunked\r\n\r\n"

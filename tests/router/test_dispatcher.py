@@ -13,7 +13,7 @@ from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known, NotSent
 from router.errors import DeadlineExceeded, NodeFailed, NoNodeReady, UnknownModel
 from router.fleet import Fleet
-from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_SERVED, Ledger
+from router.ledger import OUTCOME_CANCELLED, OUTCOME_NODE_FAILED, OUTCOME_SERVED, Ledger
 from router.metrics import Metrics
 from router.placing import Placing
 from router.predictions import Predictions
@@ -29,6 +29,7 @@ from tests.router.conftest import (
     model_status,
     node_record,
     node_status,
+    silent,
     ticket,
 )
 from tests.router.test_ledger import FINISHED
@@ -105,6 +106,27 @@ async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
     world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_SERVED)
     assert (world.dispatcher.in_flight("id-a"), world.dispatcher.open_leases) == (0, 0)
     assert [row.reason for row in world.ledger.take_rows()] == [OUTCOME_SERVED]
+
+
+async def test_a_node_that_was_added_again_keeps_what_was_learned_of_it_since(
+    world: World, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(world.placing, "on_node_removed", forgotten.append)
+    record = node_record((await start_node(silent)).url, "a")
+    for is_back in (True, False):
+        await world.watcher.watch(record)
+        lease = await world.dispatcher.place(ticket(f"{is_back}"))
+        await world.watcher.unwatch("id-a")
+        world.dispatcher.forget("id-a")
+        if is_back:
+            await world.watcher.watch(record)
+        world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_CANCELLED)
+        assert not world.watcher.is_leaving("id-a")
+        assert forgotten == ["id-a"] * (1 if is_back else 2)
+        forgotten.clear()
+        await world.watcher.unwatch("id-a")
+        world.watcher.release("id-a")
 
 
 async def test_a_node_that_failed_a_request_is_passed_over_for_a_while(world: World) -> None:

@@ -285,3 +285,6 @@ def test_the_ends_of_stored_responses_are_kept_the_least_recently_used_dropped(
     index.on_stored(Stored("resp_3", "r/k", 3, 30, 300))
     assert index.head("resp_2") is None
     assert (index.head("resp_1"), index.head("resp_3")) == (Head(1, 10, 100), Head(3, 30, 300))
+    index.on_stored(Stored("resp_1", "r/k", 4, 40, 400))
+    index.on_stored(Stored("resp_5", "r/k", 5, 50, 500))
+    assert (index.head("resp_1"), index.head("resp_3")) == (Head(4, 40, 400), None)

@@ -153,9 +153,9 @@ async def test_a_node_that_cannot_be_followed_says_why_and_is_tried_again(
 async def test_an_agent_of_another_protocol_is_not_reachable(
     world: World, start_node: StartNode
 ) -> None:
-    node = await start_node(silent, first_events=(StatusEvent(node_status(protocol=9)),))
+    node = await start_node(silent, first_events=(StatusEvent(node_status(protocol=2)),))
     await world.watch(node)
-    view = await world.until(lambda view: "protocol 9" in str(view.error))
+    view = await world.until(lambda view: "protocol 2, this router 3" in str(view.error))
     assert not view.reachable
 
 
@@ -291,9 +291,11 @@ async def test_prefixes_reach_the_index(world: World, start_node: StartNode) -> 
     await node.tell(delta(1, entries((1, 2, 3))))
     await world.until_covered(3)
     await node.tell(Stored("resp_1", "router-1/k", 2**64 - 1, 2, 3))
+    await node.tell(Stored("resp_2", "router-2/k", 4, 5, 6))
     await node.tell(PrefixGone("m", 1))
     await world.until_covered(0)
     assert world.prefixes.head("resp_1") == Head(2**64 - 1, 2, 3)
+    assert world.prefixes.head("resp_2") is None
 
 
 async def test_after_a_missing_change_the_stream_begins_anew_and_the_node_stays(

@@ -34,6 +34,7 @@ from node.engine.cache.disk_reader import Reader
 from node.engine.cache.disk_shared import ClearJob, DeleteJob, SaveJob, Seams, Shared, WriteJob
 from node.engine.cache.disk_writer import Writer
 from node.engine.cache.parts import DiskEntry, DiskReport, EntryKind, Lost, Read, Tensors, Tokens
+from node.kept_positions import POSITIONS_NAME
 
 CLOSE_S = 10.0
 """How long `close` waits for each thread."""
@@ -67,7 +68,8 @@ def open_tier(
     except (OSError, sqlite3.Error) as error:
         raise TierUnavailable(f"The disk cache in {own} cannot be used: {error}") from error
     shared = Shared(catalog, limits, budget, seams)
-    return SsdTier(shared, Writer(shared, own, index), Reader(shared, own), lock, rows, next_file)
+    threads = Writer(shared, own, index), Reader(shared, own)
+    return SsdTier(own, shared, threads, lock, rows, next_file)
 
 
 class SsdTier:
@@ -75,14 +77,16 @@ class SsdTier:
 
     def __init__(
         self,
+        folder: Path,
         shared: Shared,
-        writer: Writer,
-        reader: Reader,
+        threads: tuple[Writer, Reader],
         lock: FolderLock,
         rows: Iterable[Row],
         next_file: int,
     ) -> None:
+        self.folder = folder
         self._shared = shared
+        writer, reader = threads
         self._lock: FolderLock | None = lock
         self._rows = list(rows)
         self._next_file = next_file
@@ -249,4 +253,6 @@ def _recover(folder: Path, index: Index, limits: Limits, files: Files) -> tuple[
     index.delete(gone)
     for file in gone:
         files.unlink(file_path(folder, file))
+    if gone and not catalog.files:
+        files.unlink(folder / POSITIONS_NAME)
     return catalog, [row for row in rows if row.file in catalog]

@@ -10,6 +10,7 @@ from pathlib import Path
 from node.engine.cache.disk_files import FILE_MODE, FOLDER_MODE, Files, file_path
 from node.engine.cache.disk_index import INDEX_FILES, CorruptIndex, Index, Row
 from node.engine.cache.parts import EntryKind
+from node.kept_positions import POSITIONS_NAME
 
 LOCK_NAME = "lock"
 QUARANTINE_NAME = "quarantine"
@@ -123,7 +124,7 @@ def reconcile(folder: Path, index: Index, files: Files) -> list[Row]:
 def wipe(folder: Path, files: Files) -> None:
     """Deletes all files but index and lock. Raises `OSError`."""
     for path in folder.iterdir():
-        if path.suffix in (".tmp", ".safetensors"):
+        if path.suffix in (".tmp", ".safetensors") or path.name == POSITIONS_NAME:
             files.unlink(path)
     shutil.rmtree(folder / QUARANTINE_NAME, ignore_errors=True)
 

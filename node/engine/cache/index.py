@@ -40,6 +40,8 @@ class File:
     """Several where a span's edge was split after it was written."""
     reserved_bytes: int = 0
     """Memory set aside for it; not 0 only while it is read."""
+    name: int = 0
+    """Of a span, towards the agent: as in `CacheEvent`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -34,6 +34,7 @@ class Journal:
                 end_tokens=node.end,
                 usable_tokens=last_snapshot_end(node) if self._needs_snapshot else node.end,
                 uid=uid,
+                file=0 if node.file is None else node.file.name,
             )
         )
 

@@ -1,5 +1,8 @@
 """Takes entries out of memory, to disk where there is a disk tier, and out of the tree."""
 
+import struct
+from hashlib import blake2b
+
 import numpy as np
 
 from node.engine.cache.eviction import Pick
@@ -9,6 +12,7 @@ from node.engine.cache.parts import DiskTier, EntryKind
 from node.types import CacheEventKind
 
 _NO_TOKENS = np.empty(0, np.int32)
+_NAME_BYTES = 8
 
 
 class Spiller:
@@ -93,11 +97,13 @@ class Spiller:
             return False
         self.queued_bytes += node.span.nbytes
         self.adopt_span(node, number, node.span.nbytes, written=False)
+        self._journal.note(CacheEventKind.FILED, node)
         return True
 
     def adopt_span(self, node: Node, number: int, nbytes: int, *, written: bool) -> None:
         """The file holds the node's span."""
         node.file = File(number, EntryKind.SPAN, len(node.key), nbytes, written, [node])
+        node.file.name = _name(node)
         node.file_begin = 0
         self.files[number] = node.file
 
@@ -236,6 +242,20 @@ class Spiller:
         self.reading.clear()
         if self._tier is not None:
             self._tier.clear()
+
+
+def _name(node: Node) -> int:
+    """Of a new file of the node's whole span."""
+    parent = node.parent
+    assert parent is not None
+    if parent.parent is None:
+        before = 0, node.salt
+    else:
+        assert parent.file is not None
+        before = parent.file.name, parent.file_begin + len(parent.key)
+    digest = blake2b(struct.pack("<QQ", *before), digest_size=_NAME_BYTES)
+    digest.update(node.key.tobytes())
+    return int.from_bytes(digest.digest(), "little")
 
 
 def _point(node: Node) -> tuple[int, int]:

@@ -91,7 +91,10 @@ class EngineProcess:
         return self.end()
 
     def end(self) -> tuple[int, str]:
-        """Waits for the process to end by itself."""
+        """Reads until the process hangs up, and waits for its end."""
+        for _ in self._reports:
+            pass
+        self._link.close()
         _, errors = self.process.communicate(timeout=_TIMEOUT_S)
         return self.process.returncode, errors.decode()
 

@@ -4,12 +4,15 @@ import json
 from array import array
 from typing import Any
 
+import msgspec
+import pytest
+
+from node.protocol import bodies
 from node.protocol.chain_memo import ChainMemo, Made, item_ends
 from node.protocol.prefix import Chainer
 from tests.node.protocol.bodies import MESSAGES, chain_of
 
 KEY = (b"begin",)
-PREAMBLE = array("Q", [1]), array("I", [8])
 SESSIONS, TURNS = 16, 6
 
 
@@ -40,8 +43,8 @@ def test_a_session_is_held_once_however_its_marks_of_caching_move() -> None:
             asked = marked(session, 61 + 2 * turn)
             assert chain_of(asked, MESSAGES, chainer) == chain_of(asked, MESSAGES)
     (family,) = chainer._memo._families.values()
-    assert len(family.made) == SESSIONS
-    assert {len(made.items) for made in family.made} == {61 + 2 * (TURNS - 1)}
+    assert len(family) == SESSIONS
+    assert {len(made.items) for made in family} == {61 + 2 * (TURNS - 1)}
 
 
 def test_what_moved_marks_leave_alike_is_found_among_many_sessions() -> None:
@@ -60,8 +63,8 @@ def test_what_moved_marks_leave_alike_is_found_among_many_sessions() -> None:
 
 def test_the_longest_begin_counts_whichever_was_made_last() -> None:
     memo = ChainMemo(1 << 20)
-    memo.put(KEY, PREAMBLE, made_of(['"a"', '"b"', '"c"'], [2, 3, 4]))
-    memo.put(KEY, PREAMBLE, made_of(['"a"', '"x"'], [2, 5]))
+    memo.put(KEY, made_of(['"a"', '"b"', '"c"'], [2, 3, 4]))
+    memo.put(KEY, made_of(['"a"', '"x"'], [2, 5]))
     found = memo.longest(KEY, b'["a", "b", "d"]')
     assert found is not None
     assert (found.text, list(found.hashes), list(found.items)) == (b'["a", "b"', [1, 2, 3], [2, 3])
@@ -69,8 +72,45 @@ def test_the_longest_begin_counts_whichever_was_made_last() -> None:
 
 def test_texts_that_differ_within_the_first_item_have_nothing_in_common() -> None:
     memo = ChainMemo(1 << 20)
-    memo.put(KEY, PREAMBLE, made_of(['"abc"', '"b"'], [2, 3]))
+    memo.put(KEY, made_of(['"abc"', '"b"'], [2, 3]))
     assert memo.longest(KEY, b'["abd", "b"]') is None
+
+
+def test_what_many_prompts_begin_with_is_made_and_held_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[bytes] = []
+
+    def tools_of(raw: msgspec.Raw) -> bytes:
+        made.append(bytes(raw))
+        return b"tools"
+
+    monkeypatch.setattr(bodies, "_tools_of_anthropic", tools_of)
+    chainer, tools = Chainer(), [{"name": "read", "description": "about it " * 5000}]
+    for number in range(20):
+        for count in (1, 2):
+            asked = {**marked(number, 61), "tools": tools}
+            asked["messages"] = asked["messages"][1 : 1 + count]
+            chain_of(asked, MESSAGES, chainer)
+    assert len(made) == 1
+    assert len(made[0]) < chainer._memo._held_bytes < 2 * len(made[0])
+
+
+def test_a_preamble_counts_and_is_let_go_of_when_it_was_not_used_for_longest() -> None:
+    memo = ChainMemo(11_000)
+    numbers = array("Q", [1]), array("I", [8])
+    for name in (b"a", b"b"):
+        memo.put_preamble((b"begin", name * 3000), numbers)
+    memo.put(KEY, made_of(['"a"'], [2]))
+    assert memo.preamble((b"begin", b"a" * 3000)) == numbers
+    memo.put_preamble((b"begin", b"c" * 3000), numbers)
+    assert memo.preamble((b"begin", b"b" * 3000)) is None
+    assert memo.preamble((b"begin", b"a" * 3000)) == numbers
+    assert memo.longest(KEY, b'["a"]') is not None
+    assert 6000 < memo._held_bytes <= 11_000
+    memo.put_preamble((b"begin", b"d" * 11_000), numbers)
+    assert memo._held_bytes == 0
+    assert memo.preamble((b"begin", b"a" * 3000)) is None
 
 
 def test_only_what_goes_on_from_a_chain_takes_its_place() -> None:
@@ -81,16 +121,16 @@ def test_only_what_goes_on_from_a_chain_takes_its_place() -> None:
         (['"a"', '"c"'], [2, 4]),
         (['"a" ', '"b"', '"d"'], [2, 3, 5]),
     ):
-        memo.put(KEY, PREAMBLE, made_of(items, hashes))
-    assert [list(made.hashes) for made in memo._families[KEY].made] == [[1, 2, 4], [1, 2, 3, 5]]
+        memo.put(KEY, made_of(items, hashes))
+    assert [list(made.hashes) for made in memo._families[KEY]] == [[1, 2, 4], [1, 2, 3, 5]]
 
 
 def test_all_that_is_held_counts_and_no_more_is_held_than_may_be() -> None:
     memo = ChainMemo(1 << 16)
     for number in range(40):
         made = made_of([f'"{number}"'] * 300, list(range(number * 1000, number * 1000 + 300)))
-        memo.put(KEY, PREAMBLE, made)
-        held = memo._families[KEY].made
+        memo.put(KEY, made)
+        held = memo._families[KEY]
         numbers = sum(20 * len(each.items) + len(each.text) for each in held)
         assert numbers < memo._held_bytes <= 1 << 16
     assert len(held) > 1

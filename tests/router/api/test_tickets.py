@@ -9,7 +9,7 @@ from node.protocol.messages import Stored
 from node.protocol.prefix import Answer, Chainer, Said, answered, read_fields
 from router.api.tickets import THREAD_BYTES, Tickets, takes_long
 from router.types import Ticket
-from tests.router.api.test_responses import response_id
+from tests.router.api.test_responses import item_id, response_id
 from tests.router.conftest import AddNode, RunningRouter, silent
 
 RESPONSES = "/v1/responses"
@@ -57,13 +57,31 @@ async def test_what_goes_on_from_a_response_has_the_chain_of_all_that_was_said(
         {"role": "user", "content": "more"},
     ]
     whole = await ticket(router, input=items, instructions="Be brief.")
-    assert whole.chain is not None
+    assert whole.chain is not None and whole.is_whole
     following = await ticket(router, **asked, instructions="Be brief.")
-    assert following.chain is not None
+    assert following.chain is not None and following.is_whole
+    assert name.endswith(f"-{following.follows}") and following.follows
     assert following.chain.hashes == whole.chain.hashes[-2:]
     assert following.chain.sizes == whole.chain.sizes[-2:]
     for other in ({"instructions": "Be long."}, {"previous_response_id": name[:-1] + "2"}):
         given = {**asked, "instructions": "Be brief.", **other}
         alone = await ticket(router, **given)
         fields = read_fields(json.dumps(given).encode())
-        assert alone.chain == Chainer().chain(fields, RESPONSES, "m")
+        assert alone.chain == Chainer().chain(fields, RESPONSES, "m") and not alone.is_whole
+
+
+async def test_a_chain_of_what_refers_to_stored_items_is_not_the_whole_prompt_s(
+    router: RunningRouter, add_agent: AddNode
+) -> None:
+    await add_agent(router, "a", silent)
+    name = response_id(router)
+    items = [
+        {"type": "item_reference", "id": item_id(router, "a")},
+        {"role": "user", "content": "x"},
+    ]
+    referring = await ticket(router, input=items)
+    assert referring.pinned_node_id and not referring.is_whole
+    router.core.prefixes.on_stored(Stored(name, "r/k", hash=5, front=0, size_bytes=100))
+    both = await ticket(router, input=items, previous_response_id=name)
+    assert both.pinned_node_id and not both.is_whole
+    assert (await ticket(router, input=items[1:])).is_whole

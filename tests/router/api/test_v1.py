@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from node.protocol.messages import StatusEvent
 from router.api.bodies import parse_routing, trace_lines, with_model
+from router.api.models import Models
 from router.api.v1 import RELAYED_PATHS
 from router.errors import BadRequest
 from router.settings import MAX_BODY_BYTES
@@ -150,6 +151,20 @@ async def test_a_list_may_be_asked_for_with_a_slash_behind_it(
     caller = await router.send("GET", path, authorization=f"Bearer {router.key}")
     assert json.loads(await caller.body())["object"] == "list"
     assert caller.status == 200
+
+
+async def test_a_fault_is_500_and_logged_on_a_line_that_no_caller_can_break(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_models: Models, _name: str) -> bytes:
+        raise ValueError
+
+    monkeypatch.setattr(Models, "one", fail)
+    caller = await router.send(
+        "GET", "/v1/models/x%0aWARNING", authorization=f"Bearer {router.key}"
+    )
+    assert await caller.head() == 500
+    assert r"a fault of the router, at '/v1/models/x\nWARNING'" in caplog.text
 
 
 async def test_head_has_no_body(router: RunningRouter) -> None:

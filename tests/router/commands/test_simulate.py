@@ -125,6 +125,12 @@ def test_a_trace_of_several_models_is_told_as_one(trace: Path, tmp_path: Path) -
     text = must(path, "--nodes", "2", "--policy", "ours")
     assert "60,000 tokens, 1 model in memory at once, 10 s to load one" in text
     assert "12 requests in 3 sessions for 2 models" in text
+    fleet = tmp_path / "fleet.toml"
+    fleet.write_text("[[node]]\ncount = 2\ndisk_models = 1\nlan_bytes_per_s = 1e9\n")
+    text = must(path, "--fleet", fleet, "--policy", "ours")
+    assert "10 s to load one, 1 model on disk, 4 s to copy one" in text
+    fleet.write_text("[[node]]\ndisk_models = 1\n")
+    assert "no node has the 1 last of the trace's 2 models" in fails(path, "--fleet", fleet)
 
 
 def test_the_help_names_every_policy() -> None:

@@ -65,7 +65,15 @@ def asking(name: str, tokens: int = 100, of: int = 0, **fields: Any) -> Ticket:
 def cached_model(name: str = "m", memory_tokens: int = 60_000, **fields: Any) -> ModelStatus:
     used = fields.pop("used_tokens", 0)
     disk = fields.pop("disk_tokens", 0)
-    cache = CacheStatus(memory_tokens * 1000, used * 1000, 1000, disk_bytes=disk * 1000)
+    slots, slots_used = fields.pop("slots", 0), fields.pop("slots_used", 0)
+    cache = CacheStatus(
+        memory_tokens * 1000,
+        used * 1000,
+        1000,
+        disk_bytes=disk * 1000,
+        slots=slots,
+        slots_used=slots_used,
+    )
     return model_status(name, cache=cache, **fields)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 from msgspec.structs import replace
 
-from router.scheduler.admission import LOOK_S, LOOK_TICKETS, MAX_RETRY_AFTER_S, RETRY_AFTER_S
+from router.scheduler.admission import LOOK_S
 from router.scheduler.queue import AdmissionLimits
+from router.scheduler.rejects import MAX_RETRY_AFTER_S, RETRY_AFTER_S
+from router.scheduler.turns import LOOK_TICKETS
 from router.types import (
     PATH_COUNT_TOKENS,
     Action,
@@ -24,6 +28,7 @@ from tests.router.conftest import model_status, node_view
 from tests.router.scheduler.fleet import (
     TOKEN_S,
     Fleet,
+    accounts,
     agents,
     asking,
     cached_model,
@@ -155,8 +160,55 @@ def test_what_was_left_by_all_is_offered_to_who_is_new_though_many_wait_before()
         queued(fleet.ask(asking(f"{number}", 60_100, of=ord("a"))))
     assert fleet.scheduler.in_flight("c") == 0
     fleet.now_s += 2 * LOOK_S
+    assert looks(fleet) == {}
     assert granted(fleet.ask(asking("cold", 3_000))).node_id == "c"
     assert leases
+
+
+def looks(fleet: Fleet) -> dict[str, str]:
+    """Has the queue looked at for a tenth of a second, whenever that is due; who began where."""
+    begun: dict[str, str] = {}
+    until_s, wake_s = fleet.now_s + 0.1, fleet.now_s
+    while wake_s < until_s:
+        fleet.now_s = wake_s
+        for action in fleet.scheduler.on_time(fleet.moment):
+            assert isinstance(action, Grant)
+            begun[action.lease.ticket_id] = action.lease.node_id
+        wake_s = fleet.scheduler.wake_s() or until_s
+    return begun
+
+
+@pytest.mark.parametrize("before", [LOOK_TICKETS - 1, LOOK_TICKETS, 3 * LOOK_TICKETS])
+def test_what_the_first_leave_is_for_those_behind_them_before_it_is_for_who_comes(
+    before: int,
+) -> None:
+    fleet = Fleet(*agents("a", "b", memory_tokens=10_000_000))
+    busy = {name: fleet.lease(asking(name, 3_000, pinned_node_id=name)) for name in "ab"}
+    for number in range(before):
+        warm = asking(f"{number}", 60_000, of=500 + number)
+        assert warm.chain is not None
+        fleet.prefixes.hold("a", warm.chain, 59_900)
+        queued(fleet.ask(warm))
+    queued(fleet.ask(asking("cold", 20_000)))
+    fleet.now_s = 3.0
+    begun = names(fleet.first(busy["b"]))
+    if before > LOOK_TICKETS:
+        queued(fleet.ask(asking("new", 30_000)))
+    assert (begun, looks(fleet)) in ((["cold"], {}), ([], {"cold": "b"}))
+
+
+def test_what_becomes_free_while_others_are_asked_is_offered_to_all() -> None:
+    fleet = Fleet(*agents("a", "b", "c", memory_tokens=10_000_000))
+    busy = {name: fleet.lease(asking(name, 3_000, pinned_node_id=name)) for name in "abc"}
+    for number in range(3 * LOOK_TICKETS):
+        warm = asking(f"{number}", 60_000, of=500 + number)
+        assert warm.chain is not None
+        fleet.prefixes.hold("c" if number == LOOK_TICKETS else "a", warm.chain, 59_900)
+        queued(fleet.ask(warm))
+    fleet.now_s = 3.0
+    assert names(fleet.first(busy["b"])) == []
+    assert names(fleet.first(busy["c"])) == []
+    assert looks(fleet) == {f"{LOOK_TICKETS}": "c"}
 
 
 def test_a_waiting_request_takes_another_node_when_that_is_better_by_now() -> None:
@@ -454,10 +506,23 @@ def test_the_wait_is_that_for_the_node_that_it_waits_for() -> None:
 
 def test_a_prompt_that_takes_much_longer_than_its_deadline_is_not_begun() -> None:
     fleet = Fleet(*agents("a"))
+    fleet.serve(asking("0", 1_000), prefill_s=1_000 * TOKEN_S)
     reject = rejected(fleet.ask(asking("1", 20_000, deadline_s=1.0)))
     assert reject.kind is RejectKind.DEADLINE
     assert reject.wait_s > 10.0
     assert fleet.scheduler.open_leases == 0
+
+
+def test_an_idle_node_is_not_ruled_out_by_a_guess_of_its_speed() -> None:
+    fleet = Fleet(*agents("a"))
+    for number in range(5):
+        lease = fleet.lease(asking(f"{number}", 4_000, deadline_s=1.0 if not number else inf))
+        if not number:
+            assert rejected(fleet.ask(asking("x", 4_000, deadline_s=1.0))).wait_s > 10.0
+        fleet.first(lease)
+        fleet.done(lease)
+        fleet.judge(lease, accounts=accounts(lease, 4_000, prefill_s=0.1))
+    granted(fleet.ask(asking("y", 4_000, deadline_s=1.0)))
 
 
 def test_a_long_queue_is_not_priced_at_each_event() -> None:

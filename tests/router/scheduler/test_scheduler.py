@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
-from router.scheduler.admission import RETRY_AFTER_S
 from router.scheduler.book import FIRST_BLAME_S, MAX_BLAME_S
 from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S, TIE_S, TIE_TOKENS
 from router.scheduler.rates import LOAD_BYTES_PER_S, LOAD_FIXED_S
+from router.scheduler.rejects import RETRY_AFTER_S
 from router.scheduler.scheduler import MAX_ATTEMPTS
 from router.types import (
     Failure,
@@ -117,6 +117,22 @@ def test_what_would_be_pushed_out_counts_and_only_where_sessions_live() -> None:
     assert fleet.term(asked, other, "eviction_s") == 0.0
     fleet.now_s += 300.0
     assert fleet.term(asked, session.node_id, "eviction_s") < 0.01
+
+
+def test_a_session_that_needs_a_slot_costs_the_least_recently_used_one_all_that_it_has() -> None:
+    few = {"memory_tokens": 60_000, "used_tokens": 12_000, "slots": 2}
+    fleet = Fleet(*agents("a", slots_used=1, **few))
+    for name, tokens in (("old", 9_000), ("new", 3_000)):
+        fleet.serve(asking(name, tokens, hints=Hints(name)))
+    asked = asking("third", 100, hints=Hints("third"))
+    assert fleet.term(asked, "a", "eviction_s") == 0.0
+    fleet.views = agents("a", slots_used=2, **few)
+    whole_s = fleet.term(asking("x", 9_000), "a", "prefill_s")
+    assert fleet.term(asked, "a", "eviction_s") == pytest.approx(whole_s)
+    again = asking("again", 3_100, hints=Hints("new"))
+    assert fleet.term(again, "a", "eviction_s") == 0.0
+    fleet.views = agents("a", **(few | {"slots": 0}))
+    assert fleet.term(asked, "a", "eviction_s") == 0.0
 
 
 def test_a_full_cache_s_loss_is_a_read_where_it_has_a_disk() -> None:

@@ -10,7 +10,7 @@ from tests.router.scheduler.fleet import asking
 
 
 def session(key: str, head: int = 1, node_id: str = "a", used_s: float = 0.0) -> Session:
-    return Session(key, node_id, head, 400, 100, 0.0, NEW_PACE, used_s)
+    return Session(key, node_id, head, f"of {key} {head}", 400, 100, 0.0, NEW_PACE, used_s)
 
 
 def test_a_hint_goes_before_a_chain_and_a_chain_before_a_parent() -> None:
@@ -43,6 +43,18 @@ def test_only_the_latest_chain_of_a_session_leads_to_it() -> None:
     assert sessions.key(asked) == "#s"
     sessions.bind(session("#s", head=99))
     assert sessions.find(asked, 0.0) is None
+
+
+def test_what_goes_on_from_the_latest_response_of_a_session_belongs_to_it() -> None:
+    sessions = Sessions()
+    sessions.bind(session("#s", head=1))
+    following = asking("2", 200, of=7, follows="of #s 1")
+    assert sessions.key(following) == "#s"
+    assert sessions.find(following, 0.0) == session("#s", head=1)
+    sessions.bind(session("#s", head=2))
+    assert sessions.find(following, 0.0) is None
+    sessions.bind(session("#t", head=3, used_s=TTL_S))
+    assert sessions.key(asking("3", 200, of=8, follows="of #s 2")) != "#s"
 
 
 def test_a_request_without_chain_and_hint_is_a_session_of_its_own() -> None:

@@ -46,6 +46,17 @@ def test_sessions_that_were_quiet_for_long_are_dropped() -> None:
     assert warm.tokens == pytest.approx(10.0)
 
 
+def test_a_session_whose_turn_waits_keeps_no_quiet_ones_behind_it() -> None:
+    warm = WarmSessions()
+    for name, tokens in (("waits", 1000.0), ("quiet", 100.0)):
+        warm.touch(name, tokens, Demand(), 0.0)
+    warm.expect("waits", FORGOTTEN_S - 1.0)
+    warm.touch("new", 10.0, Demand(), FORGOTTEN_S)
+    assert warm.tokens == pytest.approx(1010.0)
+    warm.touch("new", 10.0, Demand(), 2 * FORGOTTEN_S - 1.0)
+    assert len(warm) == 1
+
+
 def test_a_session_whose_turn_waits_is_sure_to_come_back() -> None:
     warm = WarmSessions()
     warm.touch("a", 1000.0, Demand(0.1, 0.4, 1.6), 0.0)

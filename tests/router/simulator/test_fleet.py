@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from router.simulator.fleet import FleetError, NodeSpec, equal_fleet, read_fleet
+from router.simulator.fleet import (
+    FleetError,
+    NodeSpec,
+    check_models,
+    equal_fleet,
+    read_fleet,
+    spread,
+)
 from router.simulator.table import POLICIES
 
 PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
@@ -54,6 +61,10 @@ def test_equal_macs_have_the_default_figures() -> None:
         ("[[node]]\nprefill_tokens_per_s = inf", "`node[0].prefill_tokens_per_s`"),
         ("[[node]]\ndecode_tokens_per_s = nan", "`node[0].decode_tokens_per_s`"),
         ("[[node]]\nload_s = inf", "`node[0].load_s`"),
+        ("[[node]]\ndisk_models = -1", "`node[0].disk_models`"),
+        ("[[node]]\nmodel_bytes = 0", "`node[0].model_bytes`"),
+        ("[[node]]\nlan_bytes_per_s = 0", "`node[0].lan_bytes_per_s`"),
+        ("[[node]]\nlan_bytes_per_s = nan", "`node[0].lan_bytes_per_s`"),
         ("[[node]]\ncache_tokens = 1_000_000_000_000_000", "`node[0].cache_tokens`"),
     ],
 )
@@ -61,6 +72,14 @@ def test_an_error_in_a_fleet_file_names_the_key(text: str, says: str) -> None:
     with pytest.raises(FleetError) as caught:
         read_fleet(text)
     assert says in str(caught.value)
+
+
+def test_a_model_that_is_on_no_disk_can_be_copied_from_nowhere() -> None:
+    specs = spread([NodeSpec(count=2, disk_models=1)])
+    check_models(specs, ("a", "b"))
+    with pytest.raises(FleetError, match="no node has the 1 last of the trace's 3 models"):
+        check_models(specs, ("a", "b", "c"))
+    check_models(equal_fleet(1), ("a", "b", "c"))
 
 
 def test_every_key_of_a_fleet_file_and_every_policy_is_documented() -> None:

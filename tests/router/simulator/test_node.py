@@ -116,6 +116,18 @@ def test_a_model_that_is_not_resident_is_loaded_when_the_other_is_idle() -> None
     assert three.first_s == pytest.approx(50.0 + 5.0 + 1.0)
 
 
+def test_a_model_that_is_not_on_disk_is_copied_once_before_its_first_load() -> None:
+    one = job(1, (1,), model="b")
+    two = job(2, (1,), 50.0, model="a")
+    three = job(3, (1,), 100.0, model="b")
+    only = node(("a", "b"), load_s=5.0, disk_models=1, model_bytes=800, lan_bytes_per_s=100.0)
+    assert (only.load_s("a"), only.load_s("b")) == (5.0, 13.0)
+    run(only, [one, two, three])
+    assert one.first_s == pytest.approx(8.0 + 5.0 + 1.0)
+    assert two.first_s == pytest.approx(50.0 + 5.0 + 1.0)
+    assert three.first_s == pytest.approx(100.0 + 5.0 + 1.0)
+
+
 def test_several_models_stay_resident_where_they_fit() -> None:
     jobs = [job(1, (1,), model="a"), job(2, (2,), 0.0, model="b")]
     run(node(("a", "b"), resident_models=2), jobs)

@@ -121,6 +121,19 @@ def test_nodes_are_shared_out_among_models_that_do_not_fit_together() -> None:
     assert rows[OURS].reprefilled_tokens < 4 * 6_100
 
 
+def test_a_router_sends_nothing_to_where_the_model_is_not_on_disk() -> None:
+    lines = [
+        line(at * 1000, 200, 20, [at, at + 100])[:-1] + f', "model": "m{at % 2}"}}'
+        for at in range(8)
+    ]
+    made = workload(read_trace(lines, 100))
+    specs = spread([NodeSpec(count=2, disk_models=1, load_s=3.0)])
+    played = play(made, specs, POLICIES[OURS])
+    assert [job.node for job in played.jobs] == [at % 2 for at in range(8)]
+    others = play(made, specs, POLICIES["round_robin"])
+    assert max(job.first_s - job.arrived_s for job in others.jobs) > 4e9 / 110e6
+
+
 class _Refusing:
     """Refuses each call once, then keeps it until a time it names."""
 

@@ -21,6 +21,7 @@ from node.engine.cache.parts import (
     WriteFailed,
     Written,
 )
+from node.kept_positions import keep
 from tests.node.engine.cache.disk_world import (
     ROOT,
     FailingFiles,
@@ -441,6 +442,7 @@ def test_clear_deletes_everything_also_what_is_queued(tmp_path: Path) -> None:
     files.reached.clear()
     queued = [world.write(seed) for seed in (3, 4)]
     assert files.reached.wait(5)
+    keep(world.folder, b"", [])
     world.tier.clear()
     assert world.tier.nbytes == 0
     fresh = world.write(5)

@@ -9,6 +9,7 @@ import pytest
 from node.engine.cache.disk import SsdTier, open_tier
 from node.engine.cache.disk_home import clear_folder, trim_home
 from node.engine.cache.parts import EntryKind
+from node.kept_positions import POSITIONS_NAME, keep
 from tests.node.engine.cache.disk_world import (
     FINGERPRINT,
     LIMITS,
@@ -75,3 +76,14 @@ def test_the_caches_used_longest_ago_shrink_until_all_fit(tmp_path: Path) -> Non
     trim_home(tmp_path, size)
     assert _count(tmp_path, "c") == 1
     trim_home(tmp_path / "nowhere", 0)
+
+
+def test_what_is_kept_of_positions_goes_with_the_last_file(tmp_path: Path) -> None:
+    tier = _filled(tmp_path, "a", 100)
+    size = tier.nbytes // 3
+    tier.close()
+    keep(tmp_path / "a", b"", [])
+    trim_home(tmp_path, size)
+    assert (tmp_path / "a" / POSITIONS_NAME).exists()
+    trim_home(tmp_path, 0)
+    assert not (tmp_path / "a" / POSITIONS_NAME).exists()

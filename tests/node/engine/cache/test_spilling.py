@@ -334,6 +334,46 @@ def test_what_is_on_disk_is_found_after_a_restart() -> None:
     again.check(branch, 7)
 
 
+def names(world: World) -> dict[tuple[int, int], int]:
+    """Of the files, by the tokens of the entries that they hold."""
+    events = world.cache.events()
+    return {(each.begin_tokens, each.end_tokens): each.file for each in events if each.file}
+
+
+def test_a_file_is_named_when_it_is_to_be_written_and_the_same_after_a_restart() -> None:
+    world = World()
+    store(world.cache, count(1, 11))
+    store(world.cache, np.concatenate([count(1, 11), count(50, 53)]))
+    world.cache.flush()
+    named = names(world)
+    assert named.keys() == {(0, 10), (10, 13)} and len(set(named.values())) == 2
+    world.finish()
+    assert names(World(tier=world.tier.restarted())) == named
+    # What goes on from within cuts the entry, not the file.
+    store(world.cache, np.concatenate([count(1, 5), count(70, 73)]))
+    world.cache.flush()
+    world.finish()
+    again = World(tier=world.tier.restarted())
+    branched = names(again)
+    assert branched[0, 4] == branched[4, 10] == named[0, 10]
+    assert branched[10, 13] == named[10, 13]
+    assert branched[4, 7] not in named.values()
+
+
+def test_other_tokens_another_salt_and_another_beginning_have_other_names() -> None:
+    found: list[int] = []
+    for begin, end, salt in ((1, 11, 0), (2, 12, 0), (1, 11, 7)):
+        # Each has the first file of a new index.
+        world = World()
+        tokens = count(begin, end)
+        world.cache.store(tokens, capture_of(tokens), None, "r", salt)
+        longer = np.concatenate([tokens, count(50, 53)])
+        world.cache.store(longer, capture_of(longer), None, "r", salt)
+        world.cache.flush()
+        found += names(world).values()
+    assert len(set(found)) == len(found) == 6
+
+
 def test_files_that_continue_nothing_are_deleted_at_the_start() -> None:
     world = World()
     world.spilled(count(1, 11))

@@ -1,0 +1,119 @@
+"""What an agent knows of the files of a disk cache, kept beside them for its next start: which
+positions of prefix chains their tokens stand for.
+
+One file, replaced as a whole. It has a checksum and a key of everything that decides what a prompt
+looks like; what is torn, or was written under another key, counts as not there.
+"""
+
+import datetime
+import importlib.metadata
+import logging
+import os
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from node.defaults import Defaults
+
+POSITIONS_NAME = "positions.msgpack"
+
+_VERSION = 1
+"""To be raised when chains or prompts are made in another way, or the file is."""
+_DIGEST_BYTES = 16
+_FILE_MODE = 0o600
+_RENDERERS = ("transformers", "tokenizers", "jinja2")
+_TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "additional_chat_templates/*.jinja")
+_CLOCK = b"strftime_now"
+"""In a template that shows the day."""
+
+logger = logging.getLogger(__name__)
+
+
+class Kept(NamedTuple):
+    """One file of the disk cache."""
+
+    file: int
+    """As in `CacheEvent`."""
+    hashes: "array[int]"
+    tokens: "array[int]"
+    """For each hash, how many tokens of the prompt there are up to there."""
+
+
+class _Content(msgspec.Struct, array_like=True):
+    key: bytes
+    files: list[tuple[int, bytes, bytes]]
+
+
+_decode = msgspec.msgpack.Decoder(_Content).decode
+
+
+def prompt_key(folder: Path, defaults: Defaults, version: str, day: datetime.date) -> bytes:
+    """Of all that decides which prompt the model in `folder` gets for a chain; `version`: of the
+    agent. Reads files at the first time only, as renderers do. Raises `OSError`."""
+    texts, shows_day = _texts(folder)
+    variables = msgspec.json.encode(defaults.template_kwargs, order="sorted")
+    versions = [version, *(importlib.metadata.version(name) for name in _RENDERERS)]
+    parts = [_VERSION, texts, variables, *versions, day.isoformat() if shows_day else ""]
+    return blake2b(msgspec.msgpack.encode(parts), digest_size=_DIGEST_BYTES).digest()
+
+
+def keep(folder: Path, key: bytes, kept: Sequence[Kept]) -> None:
+    """Replaces what is kept in the folder of a disk cache. Without room or rights nothing is."""
+    path = folder / POSITIONS_NAME
+    temporary = path.with_suffix(".tmp")
+    files = [(each.file, each.hashes.tobytes(), each.tokens.tobytes()) for each in kept]
+    content = msgspec.msgpack.encode(_Content(key, files))
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
+        with open(descriptor, "wb") as file:
+            file.write(_checksum(content) + content)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("What %s holds is not kept for the next start: %s", folder, error)
+
+
+def kept_in(folder: Path, key: bytes) -> list[Kept]:
+    """What was kept under the same key."""
+    try:
+        data = (folder / POSITIONS_NAME).read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        logger.warning("What is kept in %s cannot be read: %s", folder, error)
+        return []
+    checksum, content = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if checksum != _checksum(content):
+        logger.warning("What was kept in %s is damaged, or of another version.", folder)
+        return []
+    found = _decode(content)
+    if found.key != key:
+        return []
+    return [
+        Kept(file, array("Q", hashes), array("I", tokens)) for file, hashes, tokens in found.files
+    ]
+
+
+def _checksum(content: bytes) -> bytes:
+    return blake2b(content, digest_size=_DIGEST_BYTES, person=b"%d" % _VERSION).digest()
+
+
+@lru_cache(maxsize=512)
+def _texts(folder: Path) -> tuple[bytes, bool]:
+    """A digest of all that tokeniser and template are made of, and whether prompts show the day."""
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    shows_day = False
+    for path in sorted({path for pattern in _TEXT_FILES for path in folder.glob(pattern)}):
+        data = path.read_bytes()
+        name = str(path.relative_to(folder)).encode()
+        # With its length in front no part can pass for a piece of its neighbour.
+        for part in (name, data):
+            digest.update(len(part).to_bytes(8, "little") + part)
+        shows_day = shows_day or _CLOCK in data
+    return digest.digest(), shows_day

@@ -1,0 +1,52 @@
+"""What is said to whom no node takes."""
+
+from math import ceil
+
+from msgspec.structs import replace
+
+from router.scheduler import explain
+from router.scheduler.cost import Ask
+from router.types import Moment, Reject, RejectKind, Ticket
+
+RETRY_AFTER_S = 5
+MAX_RETRY_AFTER_S = 60
+HOPELESS_FACTOR, HOPELESS_S = 2.0, 1.0
+"""An estimated wait that is so many times the time left, and so much more, passes the deadline for
+certain."""
+
+
+def no_node(ask: Ask, moment: Moment) -> Reject:
+    """No node can take the ticket now; none could ever, where none has its model."""
+    ticket = ask.ticket
+    if ask.tried:
+        names = {view.node_id: view.name for view in moment.fleet}
+        failed = [names.get(node_id, "a node that was removed") for node_id in sorted(ask.tried)]
+        return _reject(ticket, RejectKind.NO_NODE, explain.failed(failed))
+    known = any(ticket.model in view.model_names() for view in moment.fleet)
+    kind = RejectKind.NO_NODE if known else RejectKind.UNKNOWN_MODEL
+    return _reject(ticket, kind, explain.no_node(ticket.model, known=known))
+
+
+def hopeless(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:
+    """That the ticket would begin so late that its deadline passes for certain."""
+    if wait_s <= HOPELESS_FACTOR * (ticket.deadline_s - now_s) + HOPELESS_S:
+        return None
+    return replace(_reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s)), wait_s=wait_s)
+
+
+def late(ticket: Ticket) -> Reject:
+    return _reject(ticket, RejectKind.DEADLINE, explain.DEADLINE_PASSED)
+
+
+def full(ticket: Ticket, max_waiting: int, position: int, wait_s: float) -> Reject:
+    """Too many wait, of whom it would be the one at that position."""
+    return replace(
+        _reject(ticket, RejectKind.QUEUE_FULL, explain.queue_full(ticket.model, max_waiting)),
+        retry_after_s=max(RETRY_AFTER_S, min(MAX_RETRY_AFTER_S, ceil(wait_s))),
+        position=position,
+        wait_s=wait_s,
+    )
+
+
+def _reject(ticket: Ticket, kind: RejectKind, reason: str) -> Reject:
+    return Reject(ticket.request_id, kind, reason, RETRY_AFTER_S)
