@@ -27,6 +27,8 @@ OPEN_STREAMS = 1000
 OPEN_STREAMS_S = 60.0
 """How long the first content of so many streams may take."""
 CONNECTIONS = 64
+ROWS = 1024
+"""Of a backend: none is to be what requests wait for."""
 STREAM_CHUNKS = 200
 RATE = 200.0
 RATE_CONNECTIONS = 16
@@ -89,7 +91,12 @@ class Bed:
         return payload(self.port, body, self.key)
 
     def add_backend(self, port: int) -> None:
-        node = {"url": f"http://127.0.0.1:{port}", "name": f"fake{port}", "kind": "openai"}
+        node = {
+            "url": f"http://127.0.0.1:{port}",
+            "name": f"fake{port}",
+            "kind": "openai",
+            "max_rows": ROWS,
+        }
         url = f"http://127.0.0.1:{self.port}/admin/nodes"
         processes.fetch(url, self.admin_key, node)
 
