@@ -240,6 +240,8 @@ class Rates:
         rates = (models[model] for models in self._nodes.values() if model in models)
         known = [each.prefill for each in rates if each.kin == kin]
         untried = [each for each in known if not each.is_learned]
+        if not untried:
+            return
         told = [off_by for each in known if (off_by := each.off_by()) is not None]
         for each in untried if told else ():
             each.guess(median(told))
