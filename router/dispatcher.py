@@ -74,6 +74,7 @@ class Dispatcher:
         self._placing = placing
         self._known = known
         ledger.on_verdict = self._on_verdict
+        ledger.on_cut = self._on_cut
         ledger.on_prefilled = placing.on_prefilled
 
     async def place(self, ticket: Ticket) -> Lease:
@@ -195,6 +196,9 @@ class Dispatcher:
         if not ticket.stream and ttft_s is not None:
             waited_s = verdict.lease.granted_s - ticket.arrived_s
             self._known.metrics.first_content(verdict.lease, waited_s + ttft_s)
+        self._known.predictions.on_verdict(verdict, ticket.chain)
+
+    def _on_cut(self, verdict: Verdict, ticket: Ticket) -> None:
         self._known.predictions.on_verdict(verdict, ticket.chain)
 
     def in_flight(self, node_id: str) -> int:

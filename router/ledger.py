@@ -50,6 +50,9 @@ class Ledger:
     ) -> None:
         self.on_verdict: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
         """Called with what a node has said of a lease that has ended."""
+        self.on_cut: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
+        """The same for an answer that its caller did not wait for, once it had begun: that tells
+        what was cached, and nothing of its node."""
         self.on_prefilled: Callable[[Lease], None] = lambda lease: None
         """Called where a node says that a lease's prefill is over."""
         self._origin_prefix = router_id + "/"
@@ -126,6 +129,8 @@ class Ledger:
         whole = accounts.reason in (FinishReason.STOP, FinishReason.LENGTH)
         if failed or (whole and entry.outcome == OUTCOME_SERVED):
             self.on_verdict(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
+        elif accounts.ttft_s is not None:
+            self.on_cut(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
 
     def expire(self, now_s: float) -> None:
         """Writes off what ended more than `UNREPORTED_AFTER_S` ago without accounts."""

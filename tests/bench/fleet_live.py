@@ -33,7 +33,7 @@ TINY = Shape(
     system_words=700,
     turn_words=560,
     answer_tokens=24,
-    think_s=2.2,
+    think_s=1.2,
     begin_s=8.0,
 )
 REAL = Shape(

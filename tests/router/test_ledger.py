@@ -185,6 +185,21 @@ def test_each_attempt_at_a_node_is_accounted_for_by_itself(report_first: bool) -
     assert ledger.open_requests == 0
 
 
+def test_an_answer_that_was_left_tells_what_was_cached_once_it_had_begun() -> None:
+    ledger = ledger_with("r", "s")
+    told: list[Verdict] = []
+    cut: list[Verdict] = []
+    ledger.on_verdict = lambda verdict, _ticket: told.append(verdict)
+    ledger.on_cut = lambda verdict, _ticket: cut.append(verdict)
+    for name in ("r", "s"):
+        ledger.ended(lease(name), 5.0, "cancelled")
+    ledger.on_finished("n", "i1", CANCELLED)
+    unbegun = msgspec.structs.replace(CANCELLED, request_id="s", ttft_s=None)
+    ledger.on_finished("n", "i1", unbegun)
+    assert told == []
+    assert cut == [Verdict(lease("r"), 5.0, failed=False, accounts=CANCELLED)]
+
+
 def test_a_foreign_server_s_request_is_written_at_its_end() -> None:
     ledger = ledger_with("r", reported=False)
     ledger.ended(lease(), 10.0, "served")
