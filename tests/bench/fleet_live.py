@@ -33,8 +33,8 @@ TINY = Shape(
     system_words=700,
     turn_words=560,
     answer_tokens=24,
-    think_s=1.2,
-    begin_s=8.0,
+    think_s=1.6,
+    begin_s=3.0,
 )
 REAL = Shape(
     kinds=(4,),
