@@ -113,13 +113,12 @@ class Placement:
                 else each
                 for each in terms
             )
-        able = [index for index, each in enumerate(terms) if not each.excluded]
-        if not able:
-            return Choice(terms)
-        totals_s = [terms[index].total_s for index in able]
-        cached = [terms[index].cached_tokens for index in able]
-        best, tied = choose(totals_s, cached, self._rank(able, moment, ask.ticket.model))
-        return Choice(terms, able[best], tied)
+        offers = [
+            (index, each.total_s, each.cached_tokens)
+            for index, each in enumerate(terms)
+            if not each.excluded
+        ]
+        return Choice(terms, *self._cheapest(offers, moment, ask.ticket.model))
 
     def hold_s(self, waiting: int) -> float:
         """How long prices hold while so many tickets wait."""
@@ -147,16 +146,12 @@ class Placement:
         """The index of the node for a waiting ticket, by its prices, which are renewed where they
         hold no longer; -1 where none can take it."""
         self._renew(ask, prices, moment, queues_s, hold_s)
-        able, totals_s = [], []
-        for index, (price, queue_s) in enumerate(zip(prices, queues_s, strict=True)):
-            if not price.excluded:
-                able.append(index)
-                totals_s.append(price.base_s + queue_s)
-        if not able:
-            return -1
-        cached = [prices[index].cached_tokens for index in able]
-        best, _ = choose(totals_s, cached, self._rank(able, moment, ask.ticket.model))
-        return able[best]
+        offers = [
+            (index, price.base_s + queue_s, price.cached_tokens)
+            for index, (price, queue_s) in enumerate(zip(prices, queues_s, strict=True))
+            if not price.excluded
+        ]
+        return self._cheapest(offers, moment, ask.ticket.model)[0]
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
         """Whether the node would begin with another request at once."""
@@ -226,6 +221,17 @@ class Placement:
             work_s=work_s(terms),
             cached_tokens=terms.cached_tokens,
         )
+
+    def _cheapest(
+        self, offers: Sequence[tuple[int, float, int]], moment: Moment, model: str
+    ) -> tuple[int, bool]:
+        """The index of the best node, -1 where there is none, and whether others are as good.
+        `offers`: of each that can take it the index, the cost in seconds, and the cached tokens."""
+        if not offers:
+            return -1, False
+        able, totals_s, cached = zip(*offers, strict=True)
+        best, tied = choose(totals_s, cached, self._rank(able, moment, model))
+        return able[best], tied
 
     def _rank(
         self, able: Sequence[int], moment: Moment, model: str
