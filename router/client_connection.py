@@ -19,7 +19,8 @@ from uvicorn.server import ServerState
 from router.dialects import dialect_of, error_body
 from router.errors import BadRequest, HeadTooLong, RequestTimeout, RouterError
 from router.exchange import EXTENSION, Exchange, Message
-from router.patience import USUAL, Pace, Patience, held_bytes, probe
+from router.keepalive import probe
+from router.patience import PROBES, USUAL, Pace, Patience, held_bytes
 from router.request_head import check_head, refusal_of
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -117,7 +118,7 @@ class ClientConnection(asyncio.Protocol):
             "server": _address(transport.get_extra_info("sockname")),
             "root_path": "",
         }
-        probe(transport.get_extra_info("socket"))
+        probe(transport.get_extra_info("socket"), PROBES)
         self._timer = self._loop.call_later(self._pace.look_each_s, self._on_timer)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import socket
 import sys
 import termios
 from dataclasses import dataclass
+
+from router.keepalive import Probes
 
 _SO_NWRITE = 0x1024
 """Of macOS, which Python does not name."""
@@ -29,17 +30,8 @@ class Patience:
 
 
 USUAL = Patience()
-_OPTIONS = {
-    "TCP_KEEPIDLE": 60,
-    "TCP_KEEPALIVE": 60,  # the same on macOS
-    "TCP_KEEPINTVL": 20,
-    "TCP_KEEPCNT": 3,
-    # Probes do not begin while bytes of ours are on their way.
-    "TCP_USER_TIMEOUT": round(USUAL.unread_s * 1000),
-}
-_PROBING = [
-    (int(getattr(socket, name)), value) for name, value in _OPTIONS.items() if hasattr(socket, name)
-]
+PROBES = Probes(idle_s=60, each_s=20, count=3, unread_s=USUAL.unread_s)
+"""Of callers' connections."""
 
 
 class Pace:
@@ -94,12 +86,3 @@ def held_bytes(connection: socket.socket) -> int:
         )
     except OSError:  # the connection has ended: that is told next
         return 0
-
-
-def probe(connection: socket.socket) -> None:
-    """Has the system look whether a silent caller's machine is there still."""
-    # macOS takes no option for a connection that has ended already; its end is told next.
-    with contextlib.suppress(OSError):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _PROBING:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)

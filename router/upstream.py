@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from router.keepalive import Probes, probe
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream_response import Response as Response
 from router.upstream_response import Unanswered, UpstreamBroken
@@ -23,6 +24,8 @@ IDLE_S = 30.0
 """Shorter than a node agent's own, so that it is the router that closes an idle connection."""
 STALE_S = 1.0
 """A connection from the pool that breaks so soon, unanswered, had been closed while idle."""
+_PROBES = Probes(idle_s=15, each_s=5, count=3)
+"""The kernel finds out within half a minute that a node has lost its power."""
 ONE_WRITE_BYTES = 64 * 1024
 """A larger body is not copied to join its head."""
 
@@ -79,7 +82,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        probe(transport.get_extra_info("socket"))
+        raw: socket.socket = transport.get_extra_info("socket")
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        probe(raw, _PROBES)
 
     def data_received(self, data: bytes) -> None:
         response = self._response
@@ -173,14 +178,3 @@ class Upstream:
             )
         self._all.add(connection)
         return connection
-
-
-def probe(raw: socket.socket) -> None:
-    """Makes the kernel find out, within half a minute, that a node has lost its power."""
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
-    if idle is not None:
-        raw.setsockopt(socket.IPPROTO_TCP, idle, 15)
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)

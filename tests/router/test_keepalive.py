@@ -1,0 +1,35 @@
+"""What the system is told to find out of a connection's other end."""
+
+import socket
+import sys
+
+import pytest
+
+from router.keepalive import Probes, probe
+
+PROBES = Probes(idle_s=15, each_s=5, count=3, unread_s=1.5)
+
+
+def test_a_silent_connection_is_asked_as_often_as_wanted() -> None:
+    with socket.socket() as connection:
+        probe(connection, PROBES)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", 0))
+        options = (idle, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        assert [connection.getsockopt(socket.IPPROTO_TCP, each) for each in options] == [15, 5, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone limits how long bytes stay unread")
+def test_bytes_stay_unread_so_long_and_where_nothing_is_said_as_the_system_likes() -> None:
+    with socket.socket() as connection:
+        probe(connection, Probes(15, 5, 3))
+        assert not connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        probe(connection, PROBES)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1500
+
+
+def test_a_connection_that_has_ended_is_left_alone() -> None:
+    connection = socket.socket()
+    connection.close()
+    probe(connection, PROBES)
+    assert connection.fileno() == -1
