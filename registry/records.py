@@ -73,7 +73,8 @@ class KeyRecord:
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
-    """One finished request as its node told it; (node_id, request_id) is unique.
+    """One finished request as its node told it; (node_id, request_id) is unique, and a request's
+    later attempts are `ID.2` and so on.
 
     `instance_id` and `seq` name the event; None where the node could not tell.
     """

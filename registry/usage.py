@@ -54,13 +54,16 @@ async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int
 async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal]:
     """Sums by key and model over requests finished at `since_s` or later, or over all.
 
-    A request that two nodes have worked on is one, its tokens those of both.
+    A request is one however often it was sent to a node (its later attempts are `ID.2`), its
+    tokens those of all attempts.
     """
     sums = [
         func.coalesce(func.sum(column), 0).label(column.name)
         for column in (usage.c.prompt_tokens, usage.c.cached_tokens, usage.c.completion_tokens)
     ]
-    requests = func.count(usage.c.request_id.distinct()).label("requests")
+    first_dot = func.instr(usage.c.request_id + ".", ".")
+    tickets = func.substr(usage.c.request_id, 1, first_dot - 1)
+    requests = func.count(tickets.distinct()).label("requests")
     query = select(usage.c.key_id, usage.c.model, requests, *sums)
     if since_s is not None:
         query = query.where(usage.c.finished_at_s >= since_s)

@@ -70,7 +70,7 @@ async def test_a_later_event_of_the_same_instance_replaces_an_earlier_one(
 async def test_a_request_that_two_nodes_have_worked_on_is_counted_once(registry: Registry) -> None:
     rows = [
         replace(ROW, node_id="n2", seq=0, prompt_tokens=None, cached_tokens=None),
-        ROW,
+        replace(ROW, request_id="r1.2"),
         replace(ROW, request_id="r2"),
     ]
     await registry.write(lambda s: usage.add_many(s, rows))
