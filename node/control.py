@@ -21,13 +21,13 @@ from node.errors import (
     UnknownPath,
     WrongProtocol,
 )
+from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
     HEADER_PROTOCOL,
     PATH_CLEAR_CACHE,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
-    PATH_UNLOAD,
     PATH_WARM,
     PROTOCOL_VERSION,
     ControlError,

@@ -1,22 +1,23 @@
-"""Aliases: names that clients may use for a model."""
+"""Aliases: names that clients may use for models."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 from sqlalchemy import RowMapping, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from registry.db import ReadSession, WriteSession
 from registry.errors import NotFound
-from registry.records import AliasRecord
+from registry.records import AliasRecord, AliasTarget
 from registry.tables import aliases
 
 
-async def set_target(session: WriteSession, name: str, target: str, now_s: float) -> AliasRecord:
+async def put(session: WriteSession, record: AliasRecord) -> AliasRecord:
     """Make the alias, or point it elsewhere; one that existed keeps its time of creation."""
-    new = insert(aliases).values(name=name, target=target, created_at_s=now_s)
-    upsert = new.on_conflict_do_update(
-        index_elements=[aliases.c.name], set_={"target": new.excluded.target}
-    )
+    new = insert(aliases).values(asdict(record))
+    changed = {name: new.excluded[name] for name in ("targets", "selector", "spill_at")}
+    upsert = new.on_conflict_do_update(index_elements=[aliases.c.name], set_=changed)
     row = await session.fetch_one(upsert.returning(aliases))
     assert row is not None
     return _record(row)
@@ -38,4 +39,5 @@ async def list_all(session: ReadSession) -> list[AliasRecord]:
 
 
 def _record(row: RowMapping) -> AliasRecord:
-    return AliasRecord(**row)
+    targets = tuple(AliasTarget(**target) for target in row["targets"])
+    return AliasRecord(**{**row, "targets": targets})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -19,6 +20,10 @@ class NodeRecord:
     credential: str = field(repr=False)
     created_at_s: float
     max_rows: int | None = None
+    state: str = "active"
+    """What an admin wants of it: "active", "cordoned" or "maintenance"."""
+    prices: dict[str, float] | None = None
+    """Of a paid server, for a million tokens: "input", "cached", "output"; None: it is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +38,55 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class AliasTarget:
+    """A model that an alias may mean, with what a request gets that says nothing itself."""
+
+    model: str
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Top-level fields of the request, JSON values."""
+
+
+@dataclass(frozen=True, slots=True)
 class AliasRecord:
-    """A name that clients may use for the model `target`."""
+    """A name, or a pattern of names with `*`, that clients may use for the first fit target."""
 
     name: str
-    target: str
+    targets: tuple[AliasTarget, ...]
     created_at_s: float
+    selector: str = "first"
+    """"first", "warm" or "spillover"."""
+    spill_at: int | None = None
+    """Requests in flight on a target from which on the next one is taken, for "spillover"."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRecord:
+    """What an admin wants of a model's residency on a node, or on every one (empty node_id)."""
+
+    model: str
+    node_id: str
+    pinned: bool
+    keep_alive_s: float | None
+    """0: for ever; None: as the node's own settings say."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """When a model is loaded and unloaded, on a node or on the best one (empty node_id).
+
+    Cron lines of five fields in `timezone`. `load_fired_s` and `unload_fired_s` are the due times
+    that were acted upon last.
+    """
+
+    id: str
+    model: str
+    node_id: str
+    load_cron: str | None
+    unload_cron: str | None
+    timezone: str
+    created_at_s: float
+    load_fired_s: float | None = None
+    unload_fired_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +118,8 @@ class KeyRecord:
     revoked_at_s: float | None
     priority: str = "default"
     salt: str = field(default="", repr=False)
+    paid_budget: float | None = None
+    """What its requests to paid servers may cost in a calendar month (UTC); None: none may."""
 
 
 class UsageRecord(msgspec.Struct, frozen=True):
@@ -95,6 +145,8 @@ class UsageRecord(msgspec.Struct, frozen=True):
     prefill_s: float | None
     decode_s: float | None
     finished_at_s: float
+    cost: float | None = None
+    """At a paid server."""
 
 
 @dataclass(frozen=True, slots=True)

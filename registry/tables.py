@@ -8,6 +8,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -45,6 +46,8 @@ nodes = Table(
     Column("credential", Text, nullable=False),
     Column("created_at_s", Double, nullable=False),
     Column("max_rows", Integer),
+    Column("state", Text, nullable=False, server_default="active"),
+    Column("prices", JSON),
 )
 
 models = Table(
@@ -61,8 +64,35 @@ aliases = Table(
     "aliases",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("target", Text, nullable=False),
     Column("created_at_s", Double, nullable=False),
+    Column("targets", JSON, nullable=False, server_default="[]"),
+    Column("selector", Text, nullable=False, server_default="first"),
+    Column("spill_at", Integer),
+)
+
+# An empty node_id is every node, so that there is no foreign key.
+policies = Table(
+    "policies",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("pinned", Boolean, nullable=False),
+    Column("keep_alive_s", Double),
+)
+
+# An empty node_id is whichever node is best.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("model", Text, nullable=False),
+    Column("node_id", Text, nullable=False),
+    Column("load_cron", Text),
+    Column("unload_cron", Text),
+    Column("timezone", Text, nullable=False),
+    Column("created_at_s", Double, nullable=False),
+    Column("load_fired_s", Double),
+    Column("unload_fired_s", Double),
 )
 
 residency = Table(
@@ -88,6 +118,7 @@ keys = Table(
     Column("revoked_at_s", Double),
     Column("priority", Text, nullable=False, server_default="default"),
     Column("salt", Text, nullable=False, server_default=""),
+    Column("paid_budget", Double),
 )
 
 # A revoked key gives its name free, so that a rotated key can keep it.
@@ -119,6 +150,7 @@ usage = Table(
     Column("prefill_s", Double),
     Column("decode_s", Double),
     Column("finished_at_s", Double, nullable=False, index=True),
+    Column("cost", Double),
 )
 
 audit = Table(

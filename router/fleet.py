@@ -27,7 +27,7 @@ class Fleet:
         """`remembered` are the models of nodes before the router's start."""
         self._clock = clock
         self._nodes: dict[str, NodeView] = {}
-        self._aliases = {alias.name: alias.target for alias in aliases}
+        self._aliases = {alias.name: alias.targets[0].model for alias in aliases}
         self._remembered: dict[str, set[str]] = {}
         for row in remembered:
             self._remembered.setdefault(row.node_id, set()).add(row.model)
@@ -52,6 +52,8 @@ class Fleet:
             error="The node has not answered yet.",
             heard_s=0.0,
             remembered=frozenset(self._remembered.get(record.id, ())),
+            state=record.state,
+            is_paid=record.prices is not None,
         )
         self._nodes[record.id] = view
         self._changed(names=True)
@@ -60,6 +62,13 @@ class Fleet:
         self._nodes.pop(node_id, None)
         self._remembered.pop(node_id, None)
         self._changed(names=True)
+
+    def set_state(self, node_id: str, state: str) -> None:
+        """An admin wants it so."""
+        view = self._nodes.get(node_id)
+        if view is not None:
+            self._nodes[node_id] = replace(view, state=state)
+            self._changed()
 
     def heard(self, node_id: str, status: NodeStatus) -> None:
         view = self._nodes.get(node_id)

@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 from aiohttp.http import HttpProcessingError
 
+from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
     HEADER_ORIGIN,
     HEADER_PROTOCOL,
@@ -22,7 +23,6 @@ from node.protocol.messages import (
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
-    PATH_UNLOAD,
     PROTOCOL_VERSION,
     ControlError,
     Event,

@@ -6,11 +6,14 @@ from typing import Protocol
 
 import msgspec
 
-from node.protocol.messages import Finished, NodeStatus
+from node.protocol.messages import Finished, ModelState, NodeStatus
 from node.protocol.prefix import Chain
 
 KIND_AGENT, KIND_OPENAI = "agent", "openai"
 """Nodes of ours, and any server that speaks OpenAI's dialect, which tells nothing of itself."""
+ACTIVE, CORDONED, MAINTENANCE = "active", "cordoned", "maintenance"
+NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
+"""Of a node: it takes requests, it takes no new ones, or it has no models loaded either."""
 PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
 """Nothing is generated there, so that a node keeps no accounts of it."""
 
@@ -282,11 +285,18 @@ class NodeView(msgspec.Struct, frozen=True):
     """Monotonic time of its last word; 0 before the first."""
     remembered: frozenset[str] = frozenset()
     """Models that it had before the router's start; they count until its first word."""
+    state: str = "active"
+    """What an admin wants of it: `NODE_STATES`."""
+    is_paid: bool = False
+    """Whether requests to it cost money: only what an alias names goes there."""
 
     def model_names(self) -> frozenset[str]:
+        """Of those that are whole on it."""
         if self.status is None:
             return self.remembered
-        return frozenset(model.name for model in self.status.models)
+        return frozenset(
+            model.name for model in self.status.models if model.state is not ModelState.PULLING
+        )
 
 
 class Moment(msgspec.Struct, frozen=True):

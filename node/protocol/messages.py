@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 
 HEADER_PROTOCOL = "x-fleet-protocol"
 HEADER_REQUEST_ID = "x-request-id"
@@ -26,7 +26,6 @@ HEADER_SALT = "x-fleet-salt"
 PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
 PATH_LOAD = "/fleet/load"
-PATH_UNLOAD = "/fleet/unload"
 PATH_WARM = "/fleet/warm"
 PATH_CLEAR_CACHE = "/fleet/cache/clear"
 
@@ -35,8 +34,9 @@ HEARTBEAT_S = 2.0
 
 
 class ModelState(StrEnum):
-    """Residency of one model on one node (the states of pulling and absence come with pulls)."""
+    """Residency of one model on one node; one that is absent is not told of."""
 
+    PULLING = "pulling"
     ON_DISK = "on_disk"
     LOADING = "loading"
     READY = "ready"
@@ -76,7 +76,29 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many requests the engine decodes at once."""
     since_unix_s: float = 0.0
     reason: str | None = None
-    """A sentence, where the state is `failed`."""
+    """A sentence, where the state is `failed`, or where a pull is interrupted."""
+    retry_after_s: float = 0.0
+    """Where the state is `failed`: until a load may be tried again."""
+    progress: float | None = None
+    """Share that is done, 0 to 1, while the state is `pulling` or `loading`."""
+    generation: int = 0
+    """Number of its load, new at each; what an unload on a condition names."""
+    leases: int = 0
+    """Requests that hold it or wait for it, accepted by the engine or not."""
+    idle_s: float | None = None
+    """Since the end of its last request, or its load; None while it is held or not loaded."""
+    work_tokens: int = 0
+    """Prefilled and decoded since its load: grows while the engine makes progress."""
+    pinned: bool = False
+    """Never unloaded to make room or for being idle."""
+    keep_alive_s: float | None = None
+    """How long it may be idle; None: for ever."""
+    disk_bytes: int = 0
+    """Of its files."""
+    memory_bytes: int = 0
+    """What a load of it takes for good: weights, live KV and the process; 0: not known."""
+    load_s: float | None = None
+    """What its last load took; None before the first."""
     capabilities: tuple[str, ...] = ()
     """What it can do: `completion`, `tools`, `reasoning`."""
     tool_parser: str = ""
@@ -86,7 +108,7 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """None while the model is not loaded, and where nothing is kept."""
 
 
-class NodeStatus(msgspec.Struct, frozen=True):
+class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node agent's whole state at one moment."""
 
     protocol: int
@@ -101,6 +123,12 @@ class NodeStatus(msgspec.Struct, frozen=True):
     memory_leased_bytes: int
     """Without stored KV, which is given back for a load."""
     models: tuple[ModelStatus, ...]
+    disk_free_bytes: int = 0
+    """Where models are stored."""
+    min_residency_s: float = 0.0
+    """A model that is loaded stays so long before it gives way to another one."""
+    max_swap_wait_s: float = 0.0
+    """A request whose model has to wait for another one's to leave goes first after so long."""
 
 
 class FinishReason(StrEnum):
@@ -214,7 +242,7 @@ Event = (
 
 
 class ModelCommand(msgspec.Struct, frozen=True):
-    """Body of `PATH_LOAD` and `PATH_UNLOAD`."""
+    """Names a model: the body of `PATH_LOAD`, and of the paths of `node.protocol.lifecycle`."""
 
     model: str
 

@@ -3,7 +3,7 @@
 import time
 
 from registry import aliases
-from registry.records import AliasRecord
+from registry.records import AliasRecord, AliasTarget
 from router.api.admin_gate import AdminGiven
 from router.api.admin_views import AliasRow, SetAlias
 from router.errors import BadRequest, Conflict, NotFound
@@ -28,11 +28,9 @@ async def get_alias(admin: AdminGiven, name: str) -> AliasRow:
 async def set_alias(admin: AdminGiven, name: str, asked: SetAlias) -> AliasRow:
     fleet = admin.core.fleet
     check_alias(fleet, name, asked)
+    new = AliasRecord(name, (AliasTarget(asked.target),), time.time())
     record = await admin.change(
-        "alias.set",
-        name,
-        asked.target,
-        lambda session: aliases.set_target(session, name, asked.target, time.time()),
+        "alias.set", name, asked.target, lambda session: aliases.put(session, new)
     )
     fleet.set_alias(name, asked.target)
     return _row(fleet, record)
@@ -70,7 +68,7 @@ def check_alias(fleet: Fleet, name: str, asked: SetAlias) -> None:
 def _row(fleet: Fleet, record: AliasRecord) -> AliasRow:
     return AliasRow(
         name=record.name,
-        target=record.target,
-        known=fleet.known(record.target),
+        target=record.targets[0].model,
+        known=fleet.known(record.targets[0].model),
         created_at_s=record.created_at_s,
     )

@@ -310,6 +310,7 @@ def _takes_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bo
         and (
             old.node_id != new.node_id
             or old.reachable > new.reachable
+            or old.state != new.state
             or old.model_names() != new.model_names()
         )
         for old, new in zip(before, after, strict=True)

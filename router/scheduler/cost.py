@@ -14,7 +14,10 @@ from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.sessions import Pace, Session
 from router.scheduler.warm import WarmSessions
 from router.types import (
+    ACTIVE,
+    CORDONED,
     KIND_OPENAI,
+    MAINTENANCE,
     NOT_COVERED,
     Coverage,
     NodeTerms,
@@ -40,6 +43,7 @@ CROWD_SHARE, DELAY_SHARE = 1.5, 0.7
 several, and of others."""
 UNKNOWN_CACHE_TOKENS = 50_000
 """Of a node that does not tell."""
+STATE_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 _NO_WARM = WarmSessions()
 _IN_MEMORY = (ModelState.READY, ModelState.LOADING)
 
@@ -291,6 +295,10 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
         return "It does not have the model."
     if not view.reachable or model is None:
         return "It cannot be reached."
+    if model.state is ModelState.PULLING:
+        return "It still pulls the model."
+    if view.state != ACTIVE:
+        return f"It is {STATE_WORDS[view.state]}."
     if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
         return "The request goes on from one that another node holds."
     if view.node_id in ask.tried:

@@ -8,12 +8,12 @@ import pytest
 
 from node import control
 from node.engine.script import Script
+from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
     HEADER_PROTOCOL,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
-    PATH_UNLOAD,
     PATH_WARM,
     PROTOCOL_VERSION,
     Finished,

@@ -15,10 +15,10 @@ from node.agent import warming
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.memory import GIB, Leases
+from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,
     PATH_LOAD,
-    PATH_UNLOAD,
     PATH_WARM,
     ClearedCache,
     Finished,

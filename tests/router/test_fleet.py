@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from registry.records import AliasRecord, ResidencyRecord
+from registry.records import AliasRecord, AliasTarget, ResidencyRecord
 from router.errors import UnknownModel
 from router.fleet import NAME_CHARS, Fleet
 from tests.fakes import FakeClock
 from tests.router.conftest import model_status, node_record, node_status
 
-ALIAS = AliasRecord("fast", "org/small", 1.0)
+ALIAS = AliasRecord("fast", (AliasTarget("org/small"),), 1.0)
 
 
 def row(model: str, node_id: str = "id-a") -> ResidencyRecord:

@@ -1,0 +1,89 @@
+"""What a router and a node agent say to each other of models that come and go.
+
+All paths but `PATH_FILES` take the control token. Who pulls from a peer has a ticket instead, good
+for one model; the manifest came through the router, so that the bytes need not be trusted.
+"""
+
+import msgspec
+
+PATH_UNLOAD = "/fleet/unload"
+PATH_POLICIES = "/fleet/policies"
+PATH_PULL = "/fleet/pull"
+PATH_PULL_CANCEL = "/fleet/pull/cancel"
+PATH_REMOVE = "/fleet/remove"
+PATH_SHARE = "/fleet/share"
+PATH_FILES = "/fleet/files"
+"""`GET`, with `model` and `path` in the query and a range of bytes."""
+
+HEADER_TICKET = "x-fleet-ticket"
+
+
+class UnloadCommand(msgspec.Struct, frozen=True):
+    """Body of `PATH_UNLOAD`: 409 where the model serves requests, and where a condition does not
+    hold: the agent alone sees both at the same moment as it acts."""
+
+    model: str
+    generation: int | None = None
+    """Only this load of it."""
+    min_idle_s: float = 0.0
+    """Only where it has been idle for so long."""
+
+
+class ModelPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a router asks of one model's residency."""
+
+    pinned: bool = False
+    keep_alive_s: float | None = None
+    """0: for ever; None: as the node's own settings say."""
+
+
+class Policies(msgspec.Struct, frozen=True):
+    """Body of `PATH_POLICIES`: all that one router asks, in place of what it asked before. The
+    agent keeps them until it ends or the router sends others; of several routers the one that keeps
+    a model longer has its way."""
+
+    router_id: str
+    models: dict[str, ModelPolicy]
+
+
+class ManifestFile(msgspec.Struct, frozen=True):
+    """One file of a model, as it is to arrive."""
+
+    path: str
+    """Below the model's folder, with `/`."""
+    size_bytes: int
+    sha256: str
+    """Hex."""
+
+
+class Share(msgspec.Struct, frozen=True):
+    """Answer of `PATH_SHARE` (body: `ModelCommand`): what a peer may fetch, and how."""
+
+    ticket: str
+    expires_in_s: float
+    source: str
+    """Where the model came from, as the store keeps it."""
+    files: tuple[ManifestFile, ...]
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another node that has the model."""
+
+    url: str
+    share: Share
+
+
+class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Body of `PATH_PULL`. Answered with 202 as soon as the pull has begun, or goes on; the status
+    tells how far it is. A pull that its agent's end has cut short goes on by itself at the next
+    start, but for one from a peer, whose ticket has expired: that waits for its router."""
+
+    model: str
+    """The name that it gets on the node."""
+    repo_id: str = ""
+    """On the hub; empty: from the peer only."""
+    revision: str | None = None
+    token: str | None = None
+    """Of the hub. Kept in memory only."""
+    peer: Peer | None = None
+    """Asked first; the hub where it fails and there is a `repo_id`."""
