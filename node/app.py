@@ -20,6 +20,7 @@ from node.agent.agent import Agent, Identity
 from node.api.app import Api, ApiOptions
 from node.api.call import send_error
 from node.control import add_error_handlers, control_router, health_router
+from node.control_models import files_router, models_router
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
 from node.engine.script import Script, encode_script, read_script, scripted_entries
@@ -30,8 +31,8 @@ from node.memory import Budget
 from node.policy import gib, most_disk_bytes
 from node.response_store import ResponseStore, StoreLimits
 from node.settings import HOLD_HEAD_S, Settings
+from node.slots import EngineKind
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
-from node.supervisor import EngineKind
 from node.warm import read_plan
 
 STOP_GRACE_S = 5.0
@@ -108,6 +109,8 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
     rest = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     rest.include_router(health_router(agent))
     rest.include_router(control_router(agent, token))
+    rest.include_router(models_router(agent, token))
+    rest.include_router(files_router(agent))
     add_error_handlers(rest)
     options = ApiOptions(token, hold_head_s, settings.reasoning_field)
     routes: ASGIApp = _Routes(Api(agent, options, responses), rest)
@@ -144,7 +147,8 @@ def build_store(settings: Settings) -> ModelStore:
     formats = ModelFormats(settings.tool_parsers, settings.reasoning_parsers)
     defaults = ModelDefaults(settings.default_chat_template_kwargs, settings.max_thinking_tokens)
     if settings.engine == "scripted":
-        return ScriptedStore(scripted_entries(_script(settings)), formats, defaults)
+        entries = scripted_entries(_script(settings))
+        return ScriptedStore(entries, formats, defaults, settings.models_folder)
     return ModelStore(settings.models_folder, _served(settings), formats, defaults)
 
 
@@ -234,8 +238,9 @@ class ScriptedStore(ModelStore):
         entries: Sequence[ModelEntry],
         formats: ModelFormats,
         defaults: ModelDefaults | None = None,
+        folder: Path = Path(),
     ) -> None:
-        super().__init__(Path())
+        super().__init__(folder)
         chosen = defaults or ModelDefaults()
         self._entries = tuple(
             replace(entry, formats=formats.of(entry.name, None), defaults=chosen.of(entry.name))

@@ -85,6 +85,12 @@ def serve(
     default_chat_template_kwargs: options.DefaultTemplateKwargs = None,
     max_thinking_tokens: options.MaxThinkingTokens = None,
     repeated_tool_calls: options.RepeatedToolCalls = None,
+    min_residency_s: options.MinResidency = None,
+    max_swap_wait_s: options.MaxSwapWait = None,
+    keep_alives: options.KeepAlive = None,
+    pins: options.Pins = None,
+    stall_timeout_s: options.StallTimeout = None,
+    spare_engine: options.SpareEngine = None,
     reasoning_field: options.ReasoningFieldName = None,
     responses_bytes: options.ResponsesSize = None,
     warm: options.Warm = None,
@@ -121,9 +127,9 @@ def pull(
 
     need_extra()
     from node.commands.pull import pull_model
-    from node.downloads import PullRequest
+    from node.protocol.lifecycle import PullCommand
 
-    pull_model(home, PullRequest(repo_id, name, token, revision))
+    pull_model(home, PullCommand(name or repo_id, repo_id, revision, token))
 
 
 @app.command("import")
@@ -192,6 +198,12 @@ def doctor(
     default_chat_template_kwargs: options.DefaultTemplateKwargs = None,
     max_thinking_tokens: options.MaxThinkingTokens = None,
     repeated_tool_calls: options.RepeatedToolCalls = None,
+    min_residency_s: options.MinResidency = None,
+    max_swap_wait_s: options.MaxSwapWait = None,
+    keep_alives: options.KeepAlive = None,
+    pins: options.Pins = None,
+    stall_timeout_s: options.StallTimeout = None,
+    spare_engine: options.SpareEngine = None,
     reasoning_field: options.ReasoningFieldName = None,
     responses_bytes: options.ResponsesSize = None,
     warm: options.Warm = None,

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hmac
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated
 
@@ -13,23 +12,20 @@ from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from node.agent.agent import Agent
+from node.control_gate import ControlGate, command_of, json_answer, read_body
 from node.errors import (
     BadRequest,
     MethodNotAllowed,
     NodeError,
-    Unauthorized,
     UnknownPath,
-    WrongProtocol,
 )
-from node.protocol.lifecycle import PATH_UNLOAD
+from node.protocol.lifecycle import PATH_POLICIES, PATH_UNLOAD, Policies, UnloadCommand
 from node.protocol.messages import (
-    HEADER_PROTOCOL,
     PATH_CLEAR_CACHE,
     PATH_EVENTS,
     PATH_LOAD,
     PATH_STATUS,
     PATH_WARM,
-    PROTOCOL_VERSION,
     ControlError,
     Event,
     ModelCommand,
@@ -39,33 +35,6 @@ from node.protocol.messages import (
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.warm import Told, parse_command
 
-MAX_COMMAND_BYTES = 64 * 1024
-
-_decode_command = msgspec.json.Decoder(ModelCommand).decode
-
-
-class ControlGate:
-    """Lets those through who have the token and speak our protocol."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token.encode()
-
-    async def __call__(self, request: Request) -> None:
-        """Raises `Unauthorized` or `WrongProtocol`."""
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        token = given.strip() if scheme.lower() == "bearer" else ""
-        token = token or request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(token.encode(), self._token):
-            raise Unauthorized
-        spoken = request.headers.get(HEADER_PROTOCOL)
-        if spoken != str(PROTOCOL_VERSION):
-            theirs = f"version {spoken[:20]}" if spoken else "no version"
-            raise WrongProtocol(
-                f"This agent speaks version {PROTOCOL_VERSION} of the node protocol, but the "
-                f"request's {HEADER_PROTOCOL} header names {theirs}. Install the same version of "
-                "mlx-fleet on both sides."
-            )
-
 
 def health_router(agent: Agent) -> APIRouter:
     """Open to everyone: whether the process lives, and whether it can serve."""
@@ -73,14 +42,14 @@ def health_router(agent: Agent) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Response:
-        return _json(b'{"status":"ok"}')
+        return json_answer(b'{"status":"ok"}')
 
     @router.get("/ready")
     async def ready() -> Response:
         reason = agent.unready_reason()
         if reason is None:
-            return _json(b'{"status":"ready"}')
-        return _json(msgspec.json.encode({"status": "not ready", "reason": reason}), 503)
+            return json_answer(b'{"status":"ready"}')
+        return json_answer(msgspec.json.encode({"status": "not ready", "reason": reason}), 503)
 
     return router
 
@@ -91,7 +60,7 @@ def control_router(agent: Agent, token: str) -> APIRouter:
 
     @router.get(PATH_STATUS)
     async def status() -> Response:
-        return _json(encode_status(agent.status()))
+        return json_answer(encode_status(agent.status()))
 
     @router.get(PATH_EVENTS)
     async def events(instance: str = "", after: int = 0) -> Response:
@@ -99,14 +68,21 @@ def control_router(agent: Agent, token: str) -> APIRouter:
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @router.post(PATH_LOAD)
-    async def load(command: Annotated[ModelCommand, Depends(_command)]) -> Response:
+    async def load(command: Annotated[ModelCommand, Depends(command_of(ModelCommand))]) -> Response:
         await agent.load(command.model)
-        return _json(encode_status(agent.status()))
+        return json_answer(encode_status(agent.status()))
 
     @router.post(PATH_UNLOAD)
-    async def unload(command: Annotated[ModelCommand, Depends(_command)]) -> Response:
-        await agent.unload(command.model)
-        return _json(encode_status(agent.status()))
+    async def unload(
+        command: Annotated[UnloadCommand, Depends(command_of(UnloadCommand))],
+    ) -> Response:
+        await agent.unload(command.model, command.generation, command.min_idle_s)
+        return json_answer(encode_status(agent.status()))
+
+    @router.post(PATH_POLICIES)
+    async def policies(asked: Annotated[Policies, Depends(command_of(Policies))]) -> Response:
+        agent.set_policies(asked)
+        return json_answer(encode_status(agent.status()))
 
     _add_cache_routes(router, agent)
     return router
@@ -115,7 +91,7 @@ def control_router(agent: Agent, token: str) -> APIRouter:
 def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
     @router.post(PATH_WARM)
     async def warm(request: Request) -> Response:
-        body = await _body(request, MAX_BODY_BYTES)
+        body = await read_body(request, MAX_BODY_BYTES)
         if len(body) <= THREAD_BODY_BYTES:
             model, requests = parse_command(body)
         else:
@@ -128,7 +104,7 @@ def _add_cache_routes(router: APIRouter, agent: Agent) -> None:
 
     @router.post(PATH_CLEAR_CACHE)
     async def clear_cache() -> Response:
-        return _json(msgspec.json.encode(await agent.clear_cache()))
+        return json_answer(msgspec.json.encode(await agent.clear_cache()))
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -136,7 +112,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(NodeError)
     async def on_node_error(_request: Request, error: NodeError) -> Response:
-        response = _json(msgspec.json.encode(ControlError(error.message)), error.status)
+        response = json_answer(msgspec.json.encode(ControlError(error.message)), error.status)
         if error.retry_after_s is not None:
             response.headers["retry-after"] = str(error.retry_after_s)
         return response
@@ -160,23 +136,3 @@ async def _warm_lines(results: AsyncGenerator[Told | None, None]) -> AsyncIterat
     async with contextlib.aclosing(results):
         async for result in results:
             yield msgspec.json.encode(result) + b"\n"
-
-
-async def _command(request: Request) -> ModelCommand:
-    try:
-        return _decode_command(await _body(request, MAX_COMMAND_BYTES))
-    except msgspec.MsgspecError as exc:
-        raise BadRequest(f"The body is not a model command: {exc}.") from None
-
-
-async def _body(request: Request, limit_bytes: int) -> bytearray:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit_bytes:
-            raise BadRequest("The body of a control request is too long.")
-    return body
-
-
-def _json(body: bytes, status: int = 200) -> Response:
-    return Response(body, status, media_type="application/json")

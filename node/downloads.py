@@ -1,139 +1,245 @@
-"""Pulls models from the Hugging Face hub into the store.
+"""Pulls models into the store, from a peer node or from the hub.
 
 Weights, configuration and tokenizer only, never code. The marker of an unfinished folder is its
 first file and goes last, so that whatever interrupts a pull, nothing half is ever served; the next
 pull goes on where it stopped.
 """
 
-import fnmatch
+import importlib
+import logging
 import shutil
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+import msgspec
+from filelock import FileLock, Timeout
 
-from node.errors import NodeError
+from node.arrivals import Arrivals, Source, WantedFile
+from node.errors import BadRequest, DownloadError
+from node.manifest import Manifests, is_model_file
+from node.peer_copy import PeerFailed, PeerSource
+from node.protocol.lifecycle import Peer, PullCommand
 from node.store import (
     PARTIAL_MARKER,
     ModelEntry,
     ModelStore,
     NotAModel,
+    folder_bytes,
     read_entry,
     read_source,
     write_name,
 )
 
-PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
-POLL_S = 0.25
+LOCK_FILE = ".pulling"
+LOCK_S = 2.0
+"""How long the end of a process may take that was killed."""
+HUB_FILES = 4
+"""Downloaded at once; one more would share the same disk and wire in a copy from a peer."""
 SPARE_BYTES = 1024**3
 """Left free on the disk."""
+FROM_HUB = "hub:"
+FROM_PEER = "peer:"
+"""What the marker of a copy from a peer begins with; the model's own source follows."""
 
-
-class DownloadError(NodeError):
-    """The model cannot be pulled."""
-
-    code = "download_failed"
-
-
-@dataclass(frozen=True, slots=True)
-class PullRequest:
-    """What to pull, and under which name."""
-
-    repo_id: str
-    name: str | None = None
-    """The model's name on this node; default: the repository's."""
-    token: str | None = None
-    revision: str | None = None
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class HubPlan:
     """The files of one commit."""
 
     commit: str
-    files: dict[str, int]
-    """Path in the repository to size in bytes."""
+    files: tuple[WantedFile, ...]
 
 
-class Hub:
-    """The two calls of the hub that a pull needs."""
+class HubSource(Protocol):
+    """As much of the hub as a pull needs."""
 
-    def plan(self, request: PullRequest) -> Plan:
-        info = HfApi(token=request.token).model_info(
-            request.repo_id, revision=request.revision, files_metadata=True
-        )
-        files = {sibling.rfilename: sibling.size or 0 for sibling in info.siblings or ()}
-        return Plan(info.sha or "", files)
+    def plan(self, command: PullCommand) -> HubPlan:
+        """What there is to pull. Raises `DownloadError`."""
 
-    def download(self, request: PullRequest, commit: str, folder: Path) -> None:
-        snapshot_download(
-            request.repo_id,
-            revision=commit,
-            local_dir=folder,
-            token=request.token,
-            allow_patterns=list(PATTERNS),
-            max_workers=4,
-        )
+    def source(self, command: PullCommand, commit: str) -> Source:
+        """The files of that commit."""
 
 
 Progress = Callable[[int, int], None]
 """(bytes here, bytes in all)."""
 
 
-def pull(request: PullRequest, store: ModelStore, progress: Progress, hub: Hub) -> ModelEntry:
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A folder whose pull has not ended."""
+
+    name: str
+    repo_id: str
+    """Of the hub; empty where it comes from elsewhere."""
+    commit: str
+    here_bytes: int
+
+
+def open_hub() -> HubSource:
+    """Raises `DownloadError` where its library is not installed."""
+    try:
+        hub: HubSource = importlib.import_module("node.hub").Hub()
+    except ImportError as error:
+        raise DownloadError(
+            f"The hub cannot be asked ({error}); install the node extra with "
+            "pip install 'mlx-fleet[node]', or pull from a peer node."
+        ) from None
+    return hub
+
+
+def pull(
+    command: PullCommand,
+    store: ModelStore,
+    progress: Progress,
+    hub: Callable[[], HubSource] = open_hub,
+) -> ModelEntry:
     """The model, complete on disk; at once if it is there already. Raises `BadRequest` for a bad
     name and `DownloadError` with a sentence for everything else, another model of that name too."""
-    name = request.name or request.repo_id
-    folder = store.folder_for(name)
-    is_there = folder.exists() and not (folder / PARTIAL_MARKER).exists()
-    if is_there:
-        _check_source(read_source(folder), request, name)
+    check_command(command, store)
+    folder = store.folder_for(command.model)
+    if _is_whole(folder):
+        _check_source(read_source(folder), _source(command), command.model)
         # Without a revision, whichever is there will do, and the hub need not be asked.
-        if request.revision is None:
+        if command.revision is None:
             return _complete(folder)
-    plan = _ask(lambda: hub.plan(request), request)
-    source = f"{_source(request)}{plan.commit}"
-    if is_there:
-        if read_source(folder) != source:
-            raise DownloadError(
-                f"{name} is there already, of another revision than {request.revision}; pull under "
-                f"another --name, or remove it with `node-agent rm {name}`."
+    elif command.peer is not None:
+        try:
+            return _from_peer(command, command.peer, store, progress)
+        except PeerFailed as error:
+            if not _same_at_hub(command, command.peer):
+                raise
+            logger.warning("%s The hub goes on.", error.message)
+            command = msgspec.structs.replace(
+                command, revision=command.peer.share.source.rpartition("@")[2]
             )
-        return _complete(folder)
-    _check_source(_begun_source(folder), request, name)
-    wanted = {path: size for path, size in plan.files.items() if _is_wanted(path)}
-    if not any(path.endswith(".safetensors") for path in wanted) or "config.json" not in wanted:
+    return _from_hub(command, store, progress, hub())
+
+
+def check_command(command: PullCommand, store: ModelStore) -> None:
+    """Raises `BadRequest` for a name that none can have, and where nothing says where from."""
+    store.folder_for(command.model)
+    if command.peer is None and not command.repo_id:
+        raise BadRequest("The pull names neither a repository of the hub nor a peer.")
+
+
+def unfinished(folder: Path) -> list[Unfinished]:
+    """The pulls in a store's folder that something has cut short. Raises `OSError`."""
+    found = []
+    for marker in sorted(folder.glob(f"*/{PARTIAL_MARKER}")):
+        name = marker.parent.name.replace("--", "/", 1)
+        source = marker.read_text()
+        repo_id, _, commit = source.removeprefix(FROM_HUB).rpartition("@")
+        is_hub = source.startswith(FROM_HUB)
+        here_bytes = folder_bytes(marker.parent)
+        found.append(Unfinished(name, repo_id if is_hub else "", commit, here_bytes))
+    return found
+
+
+def _is_whole(folder: Path) -> bool:
+    return folder.exists() and not (folder / PARTIAL_MARKER).exists()
+
+
+def _from_peer(
+    command: PullCommand, peer: Peer, store: ModelStore, progress: Progress
+) -> ModelEntry:
+    folder, source = store.folder_for(command.model), peer.share.source
+    peer_source = PeerSource(peer, command.model)
+    wanted = peer_source.wanted()
+    _check_source(_begun_source(folder), source.partition("@")[0], command.model)
+    _check_room(wanted, store.folder, folder)
+    with _alone(folder):
+        _mark(folder, f"{FROM_PEER}{source}")
+        Arrivals(folder, peer_source, _counter(wanted, progress)).run(wanted, at_once=1)
+        entry = _finish(folder, command.model, source)
+    Manifests(store.folder).keep(entry, peer.share.files)
+    return entry
+
+
+def _from_hub(
+    command: PullCommand, store: ModelStore, progress: Progress, hub: HubSource
+) -> ModelEntry:
+    folder = store.folder_for(command.model)
+    plan = hub.plan(command)
+    source = f"{_source(command)}{plan.commit}"
+    if _is_whole(folder):
+        return _of_revision(folder, source, command)
+    wanted = [file for file in plan.files if is_model_file(file.path)]
+    paths = {file.path for file in wanted}
+    if not any(path.endswith(".safetensors") for path in paths) or "config.json" not in paths:
         raise DownloadError(
-            f"{request.repo_id} has no safetensors weights with a config.json, so it is no MLX "
+            f"{command.repo_id} has no safetensors weights with a config.json, so it is no MLX "
             "model; mlx-community on the hub has many."
         )
+    _check_source(_begun_source(folder), _source(command), command.model)
     _check_room(wanted, store.folder, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PARTIAL_MARKER).write_text(source)
-    total_bytes = sum(wanted.values())
-    with _Watch(folder, total_bytes, progress):
-        _ask(lambda: hub.download(request, plan.commit, folder), request)
-    _check_files(folder, wanted, request.repo_id)
-    shutil.rmtree(folder / ".cache", ignore_errors=True)
-    write_name(folder, name, source)
-    (folder / PARTIAL_MARKER).unlink()
-    progress(total_bytes, total_bytes)
+    files = hub.source(command, plan.commit)
+    with _alone(folder):
+        _mark(folder, source)
+        Arrivals(folder, files, _counter(wanted, progress)).run(wanted, at_once=HUB_FILES)
+        return _finish(folder, command.model, source)
+
+
+def _counter(wanted: Sequence[WantedFile], progress: Progress) -> Callable[[int], None]:
+    """Adds up what arrives."""
+    total_bytes = sum(file.size_bytes for file in wanted)
+    here_bytes = 0
+
+    def count(piece_bytes: int) -> None:
+        nonlocal here_bytes
+        here_bytes += piece_bytes
+        progress(here_bytes, total_bytes)
+
+    return count
+
+
+def _of_revision(folder: Path, source: str, command: PullCommand) -> ModelEntry:
+    if read_source(folder) != source:
+        raise DownloadError(
+            f"{command.model} is there already, of another revision than {command.revision}; "
+            f"pull under another name, or remove it with `node-agent rm {command.model}`."
+        )
     return _complete(folder)
 
 
-def _source(request: PullRequest) -> str:
-    """What the kept source of every revision begins with."""
-    return f"hub:{request.repo_id}@"
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Holds the folder against another process that pulls into it; the system lets go of it at the
+    end of this one. Raises `DownloadError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PARTIAL_MARKER).touch()
+    try:
+        with FileLock(folder / LOCK_FILE, timeout=LOCK_S):
+            yield
+    except Timeout:
+        raise DownloadError(
+            f"Another process pulls into {folder}; wait for it, or stop it."
+        ) from None
+
+
+def _mark(folder: Path, source: str) -> None:
+    (folder / PARTIAL_MARKER).write_text(source)
+
+
+def _finish(folder: Path, name: str, source: str) -> ModelEntry:
+    write_name(folder, name, source)
+    (folder / LOCK_FILE).unlink()
+    (folder / PARTIAL_MARKER).unlink()
+    return _complete(folder)
+
+
+def _same_at_hub(command: PullCommand, peer: Peer) -> bool:
+    """Whether the hub has what the peer was to deliver."""
+    return bool(command.repo_id) and peer.share.source.startswith(_source(command))
+
+
+def _source(command: PullCommand) -> str:
+    """What the kept source of every revision begins with; empty where any will do."""
+    return f"{FROM_HUB}{command.repo_id}@" if command.repo_id else ""
 
 
 def _begun_source(folder: Path) -> str | None:
@@ -141,112 +247,32 @@ def _begun_source(folder: Path) -> str | None:
     nothing tells."""
     marker = folder / PARTIAL_MARKER
     begun = marker.read_text() if marker.exists() else ""
-    return begun or read_source(folder) or None
+    return begun.removeprefix(FROM_PEER) or read_source(folder) or None
 
 
-def _check_source(source: str | None, request: PullRequest, name: str) -> None:
-    """Raises `DownloadError` if what is there is, or will be, another repository's model."""
-    if source is None or source.startswith(_source(request)):
+def _check_source(source: str | None, wanted: str, name: str) -> None:
+    """Raises `DownloadError` if what is there is, or will be, another model than one whose source
+    begins with `wanted`."""
+    if source is None or source.startswith(wanted):
         return
-    origin = source.removeprefix("hub:").partition("@")[0] or "another source"
+    origin = source.removeprefix(FROM_HUB).partition("@")[0] or "another source"
+    what = wanted.removeprefix(FROM_HUB).rstrip("@") or "this one"
     raise DownloadError(
-        f"{name} is there already, from {origin}; pull {request.repo_id} under another --name, or "
+        f"{name} is there already, from {origin}; pull {what} under another name, or "
         f"remove it with `node-agent rm {name}`."
     )
 
 
-class _Watch:
-    """Reports the growth of a folder, from a thread, while its `with` block runs."""
-
-    def __init__(self, folder: Path, total_bytes: int, progress: Progress) -> None:
-        self._folder = folder
-        self._total_bytes = total_bytes
-        self._progress = progress
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(POLL_S):
-            self._progress(min(_folder_bytes(self._folder), self._total_bytes), self._total_bytes)
-
-
-def _is_wanted(path: str) -> bool:
-    return any(fnmatch.fnmatchcase(path, pattern) for pattern in PATTERNS)
-
-
-def _ask(call: Callable[[], Any], request: PullRequest) -> Any:
-    try:
-        return call()
-    except OSError as error:
-        if isinstance(error, HfHubHTTPError):
-            raise DownloadError(_sentence(error, request)) from error
-        raise DownloadError(f"{request.repo_id} cannot be pulled: {error}.") from error
-    # The hub's library lets the errors of its HTTP library through, whichever that is.
-    except Exception as error:
-        raise DownloadError(_sentence(error, request)) from error
-
-
-def _sentence(error: Exception, request: PullRequest) -> str:
-    repo_id = request.repo_id
-    match error:
-        case GatedRepoError():
-            return (
-                f"{repo_id} is gated: accept its terms at https://huggingface.co/{repo_id} and "
-                "give a token with --token or HF_TOKEN."
-            )
-        case RevisionNotFoundError():
-            return f"{repo_id} has no revision {request.revision!r}."
-        case RepositoryNotFoundError():
-            return (
-                f"The hub has no model {repo_id}, or it is private; for a private one give a "
-                "token with --token or HF_TOKEN."
-            )
-        case HFValidationError():
-            return f"{repo_id!r} is not a hub model's id, which is OWNER/NAME."
-        case HfHubHTTPError(response=response) if response.status_code in (401, 403):
-            return f"The hub refuses {repo_id}: the token is missing, wrong or lacks the right."
-        case HfHubHTTPError(response=response):
-            return f"The hub answers {response.status_code} for {repo_id}; try again later."
-        case _:
-            return f"The hub cannot be reached ({type(error).__name__}); {repo_id} is not complete."
-
-
-def _check_room(wanted: dict[str, int], root: Path, folder: Path) -> None:
+def _check_room(wanted: Sequence[WantedFile], root: Path, folder: Path) -> None:
     here = next(path for path in (root, *root.parents) if path.exists())
-    needed_bytes = sum(wanted.values()) - _folder_bytes(folder)
+    needed_bytes = sum(file.size_bytes for file in wanted) - folder_bytes(folder)
     free_bytes = shutil.disk_usage(here).free
     if needed_bytes + SPARE_BYTES > free_bytes:
         raise DownloadError(
             f"The model needs {needed_bytes / 1e9:.1f} GB more on disk, but {free_bytes / 1e9:.1f} "
-            f"GB are free at {here}; remove a model with `node-agent rm`."
+            f"GB are free at {here}; remove a model with `node-agent rm`, or with `router models "
+            "rm`."
         )
-
-
-def _check_files(folder: Path, wanted: dict[str, int], repo_id: str) -> None:
-    # The hub's library takes a folder that is there for complete when the network fails.
-    for path, size in wanted.items():
-        file = folder / path
-        if not file.is_file() or (size and file.stat().st_size != size):
-            raise DownloadError(f"{path} of {repo_id} did not arrive; pull again to go on.")
-
-
-def _folder_bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            if path.is_file():
-                total += path.stat().st_blocks * 512
-        except OSError:
-            # A download's temporary file has got its final name meanwhile.
-            continue
-    return total
 
 
 def _complete(folder: Path) -> ModelEntry:

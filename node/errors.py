@@ -136,6 +136,14 @@ class DoesNotFit(NodeError):
     retry_after_s = 30
 
 
+class EngineSilent(NodeError):
+    """The engine did not answer in time."""
+
+    status = 503
+    code = "engine_silent"
+    retry_after_s = 10
+
+
 class MemoryShort(NodeError):
     """The machine is short of memory: the node takes no new requests until some is free again."""
 
@@ -165,6 +173,28 @@ class EngineFault(NodeError):
 
     status = 500
     code = "engine_error"
+
+
+class DownloadError(NodeError):
+    """The model cannot be pulled."""
+
+    code = "download_failed"
+
+
+class PullRunning(NodeError):
+    """The model is being pulled."""
+
+    status = 409
+    code = "model_pulling"
+    kind = "invalid_request_error"
+
+
+class WrongTicket(NodeError):
+    """The ticket for these files is unknown or has expired."""
+
+    status = 403
+    code = "wrong_ticket"
+    kind = "authentication_error"
 
 
 class ShuttingDown(NodeError):

@@ -9,17 +9,14 @@ the agent.
 import asyncio
 import contextlib
 import itertools
-import socket
 import time
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import Callable
 
-import msgspec
-
-from node.errors import BadRequest, EngineDied, LoadFailure, NodeError
+from node.engine_process import EngineProcess, spawn
+from node.errors import BadRequest, EngineDied, EngineSilent, LoadFailure, NodeError
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.generate import GenerateRequest
-from node.hardware import python_command
 from node.protocol.messages import FinishReason
 from node.types import (
     Accepted,
@@ -31,6 +28,7 @@ from node.types import (
     EngineSpec,
     EngineStats,
     Frame,
+    Load,
     Loaded,
     LoadFailed,
     Loading,
@@ -48,14 +46,6 @@ from node.types import (
 
 CLEAR_S = 30.0
 """How long an engine may take to forget its stored KV."""
-
-
-class EngineSilent(NodeError):
-    """The engine did not answer in time."""
-
-    status = 503
-    code = "engine_silent"
-    retry_after_s = 10
 
 
 class RowRefused(BadRequest):
@@ -177,6 +167,7 @@ class EngineLink:
         self.stats: EngineStats | None = None
         """As last told."""
         self.alive = False
+        self._decoded_tokens = 0
         self._on_progress = on_progress
         self._on_loaded = on_loaded
         self._on_marked = on_marked
@@ -199,31 +190,34 @@ class EngineLink:
         return len(self._rows)
 
     @property
+    def work_tokens(self) -> int:
+        """Prefilled and decoded since the load: it grows while the engine makes progress."""
+        prefilled = 0 if self.stats is None else self.stats.prefill_tokens
+        return prefilled + self._decoded_tokens
+
+    def kill(self) -> None:
+        """Ends the process as if it had died by itself."""
+        if self._process is not None and self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    @property
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    async def start(self, spec: EngineSpec) -> Loaded:
-        """Starts the process and waits until it serves. Raises `LoadFailure` with the reason."""
+    async def start(self, spec: EngineSpec, waiting: EngineProcess | None = None) -> Loaded:
+        """Loads in the process that waits for it, or in a new one; returns when it serves. Raises
+        `LoadFailure` with the reason, or `OSError`."""
         loop = asyncio.get_running_loop()
         self._loaded = loop.create_future()
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs:
-                self._process = await asyncio.create_subprocess_exec(
-                    *(*python_command(), "-m", "node.worker"),
-                    *(str(theirs.fileno()), msgspec.json.encode(spec).decode()),
-                    stdin=DEVNULL,
-                    pass_fds=(theirs.fileno(),),
-                    # A Ctrl-C in the terminal is the agent's to handle, which stops its engines.
-                    start_new_session=True,
-                )
-        except BaseException:
-            ours.close()
-            raise
+        started = waiting or await spawn(spec.engine)
+        self._process = started.process
         self._reaper = asyncio.create_task(self._process.wait())
-        ours.settimeout(0)
         self.alive = True
-        self._transport, _ = await loop.create_connection(lambda: _Receiver(self), sock=ours)
+        self._transport, _ = await loop.create_connection(
+            lambda: _Receiver(self), sock=started.link
+        )
+        self._send(Load(spec))
         try:
             self.info = await self._loaded
         except BaseException:
@@ -317,7 +311,9 @@ class EngineLink:
                 continue
             if delta.is_last:
                 del rows[delta.uid]
+            before = row.token_count
             row.on_delta(delta)
+            self._decoded_tokens += row.token_count - before
         for progress in frame.progress:
             if row := rows.get(progress.uid):
                 row.on_progress(progress)

@@ -73,12 +73,21 @@ class Budget:
         others = sum(each.kept_bytes for name, each in self._grants.items() if name != key)
         return max(self.total_bytes - others, 0)
 
+    def kept_bytes(self, key: str) -> int:
+        """What `key` holds for good; 0 if it holds nothing."""
+        grant = self._grants.get(key)
+        return 0 if grant is None else grant.kept_bytes
+
+    def refusal(self, key: str, needed_bytes: int) -> DoesNotFit:
+        """That there will never be so much for `key`, or that others leave less now."""
+        return DoesNotFit(_refusal(key, needed_bytes, self.room_bytes(key), self.total_bytes))
+
     def admit(self, key: str, fixed: MemoryLease, stored_limit_bytes: int | None = None) -> None:
         """Grants `fixed`, which has no stored KV, in place of what `key` held. Raises `DoesNotFit`
         and changes nothing if the others leave less."""
         room_bytes = self.room_bytes(key)
         if fixed.total_bytes > room_bytes:
-            raise DoesNotFit(_refusal(key, fixed.total_bytes, room_bytes, self.total_bytes))
+            raise self.refusal(key, fixed.total_bytes)
         self._grants[key] = _Grant(fixed, stored_limit_bytes)
 
     def correct(self, key: str, weight_bytes: int) -> None:
@@ -158,6 +167,11 @@ class Leases:
         self._turn = asyncio.Lock()
         self._settling: asyncio.Task[None] | None = None
         self._is_settled = True
+
+    @property
+    def tenants(self) -> int:
+        """Engines that serve."""
+        return len(self._tenants)
 
     def join(self, key: str, tenant: Tenant, lease: MemoryLease) -> None:
         """An engine has started with `lease`."""

@@ -6,21 +6,6 @@ from typing import Any, Literal
 
 from node.generate import Constraint, SamplingParams
 
-RESERVED_KWARGS = frozenset(
-    {
-        "add_generation_prompt",
-        "chat_template",
-        "continue_final_message",
-        "conversation",
-        "conversations",
-        "messages",
-        "return_assistant_tokens_mask",
-        "tokenize",
-        "tools",
-    }
-)
-"""What a chat template is told already, or is no variable of one."""
-
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 

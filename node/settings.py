@@ -81,6 +81,20 @@ class Settings:
     say). In the environment N or MODEL=N, separated by commas."""
     repeated_tool_calls: bool = False
     """Whether a call is told again that an answer makes twice."""
+    min_residency_s: float = 30.0
+    """A model that is loaded stays so long before it gives way to another one."""
+    max_swap_wait_s: float = 120.0
+    """A request whose model has to wait for another one's to leave goes first after so long."""
+    keep_alives: tuple[tuple[str, float | None], ...] = ()
+    """(model, or empty for all, seconds that it may be idle or None for ever); default
+    `KEEP_ALIVE_S`. A router's word goes before. In the environment TIME or MODEL=TIME, separated
+    by commas."""
+    pins: tuple[str, ...] = ()
+    """Models that are loaded at the start and never unloaded; separated by commas."""
+    stall_timeout_s: float = 120.0
+    """An engine that has requests and makes no progress for so long is killed."""
+    spare_engine: bool = True
+    """Whether an engine process without a model, some 0.1 GB, is kept for the next load."""
     reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
     """Where a chat's answer has its reasoning: that, `reasoning`, or `both`."""
     responses_bytes: int | None = None
@@ -111,15 +125,17 @@ _BY_MODEL = {
     "--reasoning-parser": "reasoning_parsers",
     "--default-chat-template-kwargs": "default_chat_template_kwargs",
     "--max-thinking-tokens": "max_thinking_tokens",
+    "--keep-alive": "keep_alives",
 }
 
 
 def named_models(settings: Settings) -> dict[str, frozenset[str]]:
     """The models that settings are for, by option; without those for all models."""
-    return {
+    named = {
         option: frozenset(model for model, _ in getattr(settings, name) if model)
         for option, name in _BY_MODEL.items()
     }
+    return {**named, "--pin": frozenset(settings.pins)}
 
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
@@ -137,6 +153,11 @@ _SIZES = (
     *("memory_limit_bytes", "kv_live_bytes", "kv_cache_bytes", "kv_snapshot_bytes"),
     *("kv_disk_bytes", "kv_disk_bytes_per_day", "responses_bytes"),
 )
+_DURATIONS = ("min_residency_s", "max_swap_wait_s", "stall_timeout_s")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+KEEP_ALIVE_S = 3600.0
+"""How long a model may be idle where nothing else is said."""
 AUTO_BYTES = -1
 """`auto` where it is given, so that an option's wins over a variable's size."""
 _OBJECT_BEGIN = re.compile(r"[\s,]*(?:([^\s={},]+)\s*=\s*)?\{")
@@ -181,6 +202,10 @@ def _number(key: str, text: str) -> int:
     if value < 0:
         raise StartError(f"{key} must not be negative, but is {value}.")
     return value
+
+
+def _names(_key: str, text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _path(key: str, text: str) -> Path:
@@ -252,6 +277,29 @@ def read_thinking_tokens(text: str) -> tuple[str, int]:
     return model, int(number)
 
 
+def read_duration_s(text: str) -> float:
+    """Seconds of `30s`, `10m`, `2h`, `1d` or a plain number of seconds. Raises `StartError`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise StartError(f"a time must be as 30s, 10m, 2h or 1d, not {text!r}.")
+    return float(found[1]) * _UNIT_S[found[2] or "s"]
+
+
+def read_keep_alive(text: str) -> tuple[str, float | None]:
+    """The model, empty for all, and how long it may be idle: None for `forever` or 0. Raises
+    `StartError`."""
+    model, found, told = (piece.strip() for piece in text.rpartition("="))
+    if found and not model:
+        raise StartError(f"keep-alive must be TIME or MODEL=TIME, not {text!r}.")
+    seconds = 0.0 if told == "forever" else read_duration_s(told)
+    return model, seconds or None
+
+
+def _duration(key: str, text: str) -> float:
+    seconds: float = _keyed(key, read_duration_s, text)
+    return seconds
+
+
 def _parsers(key: str, text: str) -> tuple[tuple[str, str], ...]:
     return tuple(read_parser(each) for each in text.split(",") if each.strip())
 
@@ -280,8 +328,13 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         "max_thinking_tokens": lambda key, text: tuple(
             _keyed(key, read_thinking_tokens, each) for each in text.split(",") if each.strip()
         ),
+        **dict.fromkeys(_DURATIONS, _duration),
+        "keep_alives": lambda key, text: tuple(
+            _keyed(key, read_keep_alive, each) for each in text.split(",") if each.strip()
+        ),
+        "pins": _names,
         "reasoning_field": lambda _key, text: text,
-        **dict.fromkeys(("allow_plain_http", "repeated_tool_calls"), _flag),
+        **dict.fromkeys(("allow_plain_http", "repeated_tool_calls", "spare_engine"), _flag),
         "script": _path,
         "exit_on_stdin_eof": _flag,
         "models": lambda _key, text: tuple(
@@ -290,9 +343,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         "warm": lambda _key, text: tuple(
             read_warm(pair) for pair in text.split(os.pathsep) if pair.strip()
         ),
-        "served_model_names": lambda _key, text: tuple(
-            name.strip() for name in text.split(",") if name.strip()
-        ),
+        "served_model_names": _names,
     }
     found: dict[str, object] = {}
     for key, text in values.items():

@@ -5,8 +5,10 @@ store owns one folder; folders elsewhere are served read-only from where they ar
 is data and never a path: the store alone turns a name into a folder.
 """
 
+import contextlib
 import difflib
 import logging
+import os
 import re
 import shutil
 from dataclasses import dataclass, replace
@@ -62,6 +64,8 @@ class ModelEntry:
     formats: Formats = NO_FORMATS
     """Of its outputs."""
     defaults: Defaults = Defaults()
+    disk_bytes: int = 0
+    """Of all its files."""
 
     def completed(self, request: TextRequest) -> TextRequest:
         """The request with what the settings say for this model where it says nothing."""
@@ -124,6 +128,17 @@ def read_entry(
         raise _Unreadable(f"{folder} cannot be read: {_line(exc)}.") from exc
 
 
+def folder_bytes(folder: Path) -> int:
+    """Length of all files below the folder, as far as it can be read."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            # A download's temporary file may have got its final name meanwhile.
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
+    return total
+
+
 def read_source(folder: Path) -> str:
     """Where the model in `folder` came from, as `write_name` kept it; empty if that is unknown."""
     try:
@@ -149,6 +164,7 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
         context_tokens=first_count(_CONTEXT_KEYS, text_config, config),
         kv_bytes_per_token=kv.bytes_per_token,
         kv_bytes_per_row=kv.bytes_per_row,
+        disk_bytes=folder_bytes(real),
     )
 
 
@@ -208,15 +224,16 @@ class ModelStore:
             if path.is_symlink():
                 path.unlink()
                 return 0
-            freed_bytes = sum(file.stat().st_size for file in _weight_files(path))
+            freed_bytes = entry.disk_bytes
             # A folder that is half deleted must not be taken for a model.
             (path / PARTIAL_MARKER).touch()
             shutil.rmtree(path)
             return freed_bytes
         unfinished = self.folder_for(name)
         if (unfinished / PARTIAL_MARKER).exists() and not unfinished.is_symlink():
+            freed_bytes = folder_bytes(unfinished)
             shutil.rmtree(unfinished)
-            return 0
+            return freed_bytes
         entry_elsewhere = self.find(name)
         if entry_elsewhere is not None:
             raise BadRequest(

@@ -97,6 +97,12 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
 # --- agent to engine -------------------------------------------------------------------------
 
 
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """The first command of all: what to load."""
+
+    spec: "EngineSpec"
+
+
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     request: GenerateRequest
 
@@ -130,7 +136,7 @@ class ClearCache(msgspec.Struct, frozen=True, tag="clear_cache"):
     """As in `SetLease`."""
 
 
-Command = Submit | Cancel | Shutdown | SetLease | SetPressure | ClearCache
+Command = Load | Submit | Cancel | Shutdown | SetLease | SetPressure | ClearCache
 
 
 # --- engine to agent -------------------------------------------------------------------------
@@ -292,6 +298,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
 
 STATS_S = 1.0
 
+WITHOUT_MLX = frozenset({"scripted"})
+"""Engines that need nothing imported that takes long."""
+
 Report = Loading | Loaded | LoadFailed | Accepted | Refused | Marked | Frame | EngineStats
 
 
@@ -355,3 +364,6 @@ class EngineSpec(msgspec.Struct, frozen=True):
     snapshot_bytes: int = 0
     """Most of the stored KV that snapshots may take; 0: half."""
     disk: DiskCache | None = None
+    warm_up: bool = True
+    """Whether it computes a little before it serves; not where a request waits, which does that
+    itself."""

@@ -1,7 +1,7 @@
-"""The engine process: `python -m node.worker FD SPEC`, started by the agent.
+"""The engine process: `python -m node.worker FD ENGINE`, started by the agent.
 
-FD is an inherited socket to the agent, SPEC an `EngineSpec` as JSON. The main thread reads the
-socket; one engine thread owns load, step and free, since MLX's streams belong to a thread.
+FD is an inherited socket to the agent, whose first command says what to load. The main thread reads
+the socket; one engine thread owns load, step and free, since MLX's streams belong to a thread.
 """
 
 import contextlib
@@ -23,6 +23,7 @@ from node.engine.blas import load_fast_blas
 from node.framing import FrameSplitter, decode_command, encode_frame
 from node.types import (
     STATS_S,
+    WITHOUT_MLX,
     Cancel,
     ClearCache,
     Command,
@@ -30,6 +31,7 @@ from node.types import (
     EngineSpec,
     EngineStats,
     Frame,
+    Load,
     LoadFailed,
     Loading,
     Marked,
@@ -46,16 +48,17 @@ _ENGINES = {
     "text": ("node.engine.text", "load"),
     "scripted": ("node.engine.scripted", "load"),
 }
-_WITHOUT_MLX = {"scripted"}
 _RECEIVE_BYTES = 1 << 16
 
 
 class Worker:
     """One engine and its link to the agent."""
 
-    def __init__(self, link: socket.socket, spec: EngineSpec) -> None:
+    def __init__(self, link: socket.socket, engine: str) -> None:
         self._link = link
-        self._spec = spec
+        self._engine = engine
+        self._model = engine
+        """What it loads, once that is known."""
         self._sending = threading.Lock()
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._ended = threading.Event()
@@ -114,20 +117,30 @@ class Worker:
 
     def _load(self) -> Engine | None:
         try:
-            return self._factory()(self._spec, lambda fraction: self._send(Loading(fraction)))
+            # First, so that a process that waits for its load has it behind it.
+            factory = self._factory()
+            spec = self._wanted()
+            return factory(spec, lambda fraction: self._send(Loading(fraction)))
         except LoadError as error:
             self._send(LoadFailed(str(error)))
         except Exception as error:  # noqa: BLE001 - the edge: the agent gets a sentence
             traceback.print_exc()
-            self._send(LoadFailed(f"The engine failed to load {self._spec.model}: {error}"))
+            self._send(LoadFailed(f"The engine failed to load {self._model}: {error}"))
         return None
 
+    def _wanted(self) -> EngineSpec:
+        command = self._commands.get()
+        if not isinstance(command, Load):
+            raise LoadError("The agent did not say what to load.")
+        self._model = command.spec.model
+        return command.spec
+
     def _factory(self) -> EngineFactory:
-        if self._spec.engine not in _ENGINES:
-            raise LoadError(f"There is no engine {self._spec.engine}.")
-        if self._spec.engine not in _WITHOUT_MLX:
+        if self._engine not in _ENGINES:
+            raise LoadError(f"There is no engine {self._engine}.")
+        if self._engine not in WITHOUT_MLX:
             load_fast_blas()
-        module, name = _ENGINES[self._spec.engine]
+        module, name = _ENGINES[self._engine]
         factory: EngineFactory = getattr(importlib.import_module(module), name)
         return factory
 
@@ -278,9 +291,8 @@ def main(arguments: list[str]) -> int:
     """Runs the engine process; its exit status."""
     # Ctrl-C goes to the whole process group; the agent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    spec = msgspec.json.decode(arguments[1], type=EngineSpec)
     with socket.socket(fileno=int(arguments[0])) as link:
-        return Worker(link, spec).run()
+        return Worker(link, arguments[1]).run()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_LISTINGS = {
+    "alias": "router alias list",
+    "key": "router keys list",
+    "node": "router nodes",
+    "schedule": "router schedule list",
+}
+
 
 class RegistryError(Exception):
     """The registry could not do what was asked; the router's log holds the cause."""
@@ -77,6 +84,6 @@ class NotFound(RegistryError):
     """Nothing of that name is registered. `what` says which kind was looked for."""
 
     def __init__(self, what: str, name: str) -> None:
-        super().__init__(f"There is no {what} {name!r}; check it against the list of what exists.")
+        super().__init__(f"There is no {what} {name!r}; `{_LISTINGS[what]}` shows what exists.")
         self.what = what
         self.name = name

@@ -35,6 +35,18 @@ async def revoke(session: WriteSession, key_id_or_name: str, now_s: float) -> Ke
     return _record(row)
 
 
+async def set_budget(
+    session: WriteSession, key_id_or_name: str, paid_budget: float | None
+) -> KeyRecord:
+    """Change the budget of the unrevoked key of that id, else of that name. Raises NotFound."""
+    by_id = (keys.c.id == key_id_or_name) & keys.c.revoked_at_s.is_(None)
+    record = await _find(session, by_id) or await get(session, key_id_or_name)
+    changed = update(keys).where(keys.c.id == record.id).values(paid_budget=paid_budget)
+    row = await session.fetch_one(changed.returning(keys))
+    assert row is not None
+    return _record(row)
+
+
 async def get(session: ReadSession, name: str) -> KeyRecord:
     """The unrevoked key of that name, expired or not. Raises NotFound."""
     record = await _find(session, _active(name))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from sqlalchemy import RowMapping, delete, insert, or_, select
+from sqlalchemy import RowMapping, delete, insert, or_, select, update
 
 from registry.db import ReadSession, WriteSession
 from registry.errors import Conflict, NotFound
 from registry.records import NodeRecord
-from registry.tables import nodes
+from registry.tables import nodes, policies, schedules
 
 
 async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
@@ -25,10 +25,21 @@ async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
 
 
 async def remove(session: WriteSession, name: str) -> NodeRecord:
-    """Forget a node and its residency rows; its usage stays. Raises NotFound."""
+    """Forget a node, its residency, policies and schedules; its usage stays. Raises NotFound."""
     record = await get(session, name)
+    for table in (policies, schedules):
+        await session.execute(delete(table).where(table.c.node_id == record.id))
     await session.execute(delete(nodes).where(nodes.c.id == record.id))
     return record
+
+
+async def set_state(session: WriteSession, name: str, state: str) -> NodeRecord:
+    """Write what an admin wants of the node. Raises NotFound."""
+    changed = update(nodes).where(nodes.c.name == name).values(state=state).returning(nodes)
+    row = await session.fetch_one(changed)
+    if row is None:
+        raise NotFound("node", name)
+    return _record(row)
 
 
 async def get(session: ReadSession, name: str) -> NodeRecord:

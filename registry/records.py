@@ -159,6 +159,8 @@ class UsageTotal:
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    cost: float | None = None
+    """At paid servers; None where none was asked."""
 
 
 @dataclass(frozen=True, slots=True)

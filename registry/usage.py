@@ -64,11 +64,22 @@ async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal
     first_dot = func.instr(usage.c.request_id + ".", ".")
     tickets = func.substr(usage.c.request_id, 1, first_dot - 1)
     requests = func.count(tickets.distinct()).label("requests")
-    query = select(usage.c.key_id, usage.c.model, requests, *sums)
+    cost = func.sum(usage.c.cost).label("cost")
+    query = select(usage.c.key_id, usage.c.model, requests, *sums, cost)
     if since_s is not None:
         query = query.where(usage.c.finished_at_s >= since_s)
     grouped = query.group_by(usage.c.key_id, usage.c.model).order_by(usage.c.key_id, usage.c.model)
     return [UsageTotal(**row) for row in await session.fetch_all(grouped)]
+
+
+async def costs(session: ReadSession, since_s: float) -> dict[str, float]:
+    """What each key has spent at paid servers, by its id, since then."""
+    spent = func.sum(usage.c.cost).label("spent")
+    paid = select(usage.c.key_id, spent).where(
+        usage.c.finished_at_s >= since_s, usage.c.cost.is_not(None)
+    )
+    rows = await session.fetch_all(paid.group_by(usage.c.key_id))
+    return {row["key_id"]: row["spent"] for row in rows}
 
 
 async def recent(session: ReadSession, limit: int) -> list[UsageRecord]:

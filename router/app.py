@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.prefix import Chainer
-from registry import aliases, keys, nodes, residency
+from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, WriteSession, router_id
 from registry.migrate import open_migrated
 from registry.records import KeyRecord
@@ -25,6 +25,7 @@ from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
 from router.api.v1 import V1
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
+from router.budgets import Budgets, month_s
 from router.core import Core
 from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known
@@ -33,69 +34,91 @@ from router.exchange import Receive, Send
 from router.fleet import Fleet
 from router.jobs import Jobs
 from router.ledger import Ledger
+from router.lifecycle.lifecycle import Lifecycle, Outside
+from router.loads import Loads
 from router.metrics import Metrics
+from router.names import Names
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
+from router.stalls import Limits, Stalls
 from router.watcher import Watcher
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @asynccontextmanager
-async def open_core(settings: Settings) -> AsyncIterator[Core]:
+async def open_core(
+    settings: Settings, wall: Callable[[], float] = time.time
+) -> AsyncIterator[Core]:
     """The running router, without its HTTP side. Startup, serve, shutdown.
 
-    Raises the registry's errors where it cannot be opened.
+    `wall` is the clock of the schedules. Raises the registry's errors where it cannot be opened.
     """
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     registry = await open_migrated(settings.registry)
     try:
         await make_first_keys(registry, settings)
-        core = await _load_core(registry, settings)
+        core = await _load_core(registry, settings, wall)
         async with registry.read() as session:
             for record in await nodes.list_all(session):
                 core.watcher.start(record)
         jobs = Jobs(registry, core.fleet, core.ledger)
         jobs.start()
         try:
+            await core.lifecycle.start()
             yield core
         finally:
+            await core.lifecycle.close()
             await core.watcher.close()
             await jobs.close()
     finally:
         await registry.close()
 
 
-async def _load_core(registry: Registry, settings: Settings) -> Core:
+async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], float]) -> Core:
     own_id = await router_id(registry)
     async with registry.read() as session:
         ring = KeyRing(await keys.list_all(session))
-        fleet = Fleet(await aliases.list_all(session), await residency.list_all(session))
+        fleet = Fleet(await residency.list_all(session))
+        names = Names(fleet, await aliases.list_all(session))
+        spent = await usage.costs(session, month_s(time.time()))
+        wanted = await policies.list_all(session), await schedules.list_all(session)
+    budgets = Budgets(fleet, spent, time.time)
     ledger = Ledger(own_id, log_requests=settings.log_requests)
+    ledger.charge = budgets.charge
     prefixes = PrefixIndex()
     metrics = Metrics(lambda node_id: view.name if (view := fleet.node(node_id)) else node_id)
     watcher = Watcher(fleet, ledger, prefixes)
     decisions = Decisions()
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
     placing = Placing(Scheduler(prefixes, limits), fleet, decisions, metrics)
-    known = Known(prefixes, Predictions(prefixes, metrics), decisions, metrics)
+    stalls = Stalls(
+        fleet,
+        Limits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
+    )
+    known = Known(prefixes, Predictions(prefixes, metrics), decisions, metrics, stalls)
+    Loads(fleet, metrics)
     _add_gauges(metrics, fleet, prefixes, placing)
+    outside = Outside(registry, fleet, watcher, placing.queued_models, own_id, wall)
     return Core(
         settings=settings,
         router_id=own_id,
         registry=registry,
         keys=ring,
         fleet=fleet,
+        names=names,
+        budgets=budgets,
         prefixes=prefixes,
         ledger=ledger,
         metrics=metrics,
         chainer=Chainer(),
         watcher=watcher,
         dispatcher=Dispatcher(fleet, watcher, ledger, placing, known),
+        lifecycle=Lifecycle(outside, *wanted),
     )
 
 

@@ -42,6 +42,7 @@ def caller_of(record: KeyRecord) -> Caller:
         record.expires_at_s,
         Priority[record.priority.upper()],
         record.salt,
+        record.paid_budget,
     )
 
 

@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from router.cli_keys import alias_app, keys_app
+from router.cli_lifecycle import add_to
+from router.cli_models import models_app
 from router.cli_verbs import Verbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router
 
 app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
+app.add_typer(models_app, name="models")
 app.add_typer(alias_app, name="alias")
 app.add_typer(keys_app, name="keys")
 
@@ -51,6 +54,9 @@ def serve(
     ] = None,
     queue_limit: options.QueueLimit = None,
     promote_after_s: options.PromoteAfter = None,
+    stall_s: options.Stall = None,
+    load_timeout_s: options.LoadTimeout = None,
+    first_token_timeout_s: options.FirstTokenTimeout = None,
     exit_on_stdin_eof: Annotated[
         bool | None,
         typer.Option(
@@ -143,6 +149,10 @@ def add_node(
             "More wait in the router.",
         ),
     ] = None,
+    paid: options.Paid = False,
+    price_input: options.PriceInput = None,
+    price_output: options.PriceOutput = None,
+    price_cached: options.PriceCached = None,
     router: Router = None,
 ) -> None:
     """Add a node to the fleet."""
@@ -155,6 +165,7 @@ def add_node(
         "kind": kind,
         "allow_plain_http": allow_plain_http,
         "max_rows": max_rows,
+        "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
     }
     with admin(router) as client:
         nodes.add(client, asked)
@@ -179,15 +190,6 @@ def nodes(router: Router = None, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def models(router: Router = None, as_json: AsJson = False) -> None:
-    """List the models and where they are."""
-    from router.commands import models as command
-
-    with admin(router) as client:
-        command.show(client, as_json=as_json)
-
-
-@app.command()
 def load(model: str, node: Node = None, router: Router = None) -> None:
     """Load a model, on the node with most free memory if none is named."""
     from router.commands import models as command
@@ -203,6 +205,9 @@ def unload(model: str, node: Node = None, router: Router = None) -> None:
 
     with admin(router) as client:
         command.unload(client, model, node)
+
+
+add_to(app)
 
 
 # --- use and reports ---

@@ -13,18 +13,57 @@ keys_app = group("API keys: who may use the fleet.")
 
 @alias_app.command("set")
 def alias_set(
-    name: str,
-    target: Annotated[str, typer.Argument(help="The model that the name means.")],
+    name: Annotated[str, typer.Argument(help="May be a pattern with *, such as claude-*.")],
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET...", help="Models, the best first; also MODEL@NODE."),
+    ],
+    selector: Annotated[
+        str, typer.Option(help="Which of them: first, warm or spillover.")
+    ] = "first",
+    spill_at: Annotated[
+        int | None,
+        typer.Option(
+            "--spill-at",
+            min=1,
+            metavar="N",
+            help="For spillover: requests in flight from which on the next one is taken.",
+        ),
+    ] = None,
+    default: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--default",
+            metavar="[TARGET:]KEY=JSON",
+            help="Field for requests that lack it, of all targets or of one.",
+        ),
+    ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Even if no node has that model yet.")
+        bool, typer.Option("--force", help="Even if no node has those models yet.")
     ] = False,
     router: Router = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make an alias, or point it elsewhere."""
+    """Make an alias, or change it."""
+    from router.commands import aliases
+
+    asked = {
+        "targets": aliases.read_targets(targets, default or ()),
+        "selector": selector,
+        "spill_at": spill_at,
+        "force": force,
+    }
+    with admin(router) as client:
+        aliases.set_alias(client, name, asked, as_json=as_json)
+
+
+@alias_app.command("show")
+def alias_show(name: str, router: Router = None, as_json: AsJson = False) -> None:
+    """Show one alias, its targets and what they add to requests."""
     from router.commands import aliases
 
     with admin(router) as client:
-        aliases.set_target(client, name, target, force=force)
+        aliases.show_one(client, name, as_json=as_json)
 
 
 @alias_app.command("rm")
@@ -42,7 +81,7 @@ def alias_list(router: Router = None, as_json: AsJson = False) -> None:
     from router.commands import aliases
 
     with admin(router) as client:
-        aliases.show(client, as_json=as_json)
+        aliases.show_all(client, as_json=as_json)
 
 
 @keys_app.command("create")
@@ -97,3 +136,19 @@ def keys_revoke(name: str, router: Router = None) -> None:
 
     with admin(router) as client:
         keys.revoke(client, name)
+
+
+@keys_app.command("set-budget")
+def keys_set_budget(
+    name: str,
+    amount: Annotated[
+        str, typer.Argument(help="A month, in the currency of the prices; none: nothing paid.")
+    ],
+    router: Router = None,
+) -> None:
+    """Let a key use paid servers, up to an amount a calendar month (UTC)."""
+    from router.commands import keys
+
+    budget = keys.read_amount(amount)
+    with admin(router) as client:
+        keys.set_budget(client, name, budget)

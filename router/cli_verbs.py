@@ -26,10 +26,10 @@ class Verbs(TyperGroup):
             raise typer.Exit(code) from error
 
 
-def group(text: str, **options: Any) -> typer.Typer:
+def group(text: str, *, no_args_is_help: bool = True, **options: Any) -> typer.Typer:
     return typer.Typer(
         help=text,
-        no_args_is_help=True,
+        no_args_is_help=no_args_is_help,
         add_completion=False,
         pretty_exceptions_enable=False,
         **options,

@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from node.protocol.prefix import Chainer
 from registry.db import Registry
 from router.auth import KeyRing
+from router.budgets import Budgets
 from router.dispatcher import Dispatcher
 from router.fleet import Fleet
 from router.ledger import Ledger
+from router.lifecycle.lifecycle import Lifecycle
 from router.metrics import Metrics
+from router.names import Names
 from router.prefix_index import PrefixIndex
 from router.settings import Settings
 from router.watcher import Watcher
@@ -23,9 +26,12 @@ class Core:
     registry: Registry
     keys: KeyRing
     fleet: Fleet
+    names: Names
+    budgets: Budgets
     prefixes: PrefixIndex
     ledger: Ledger
     metrics: Metrics
     chainer: Chainer
     watcher: Watcher
     dispatcher: Dispatcher
+    lifecycle: Lifecycle

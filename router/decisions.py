@@ -68,6 +68,10 @@ class Decided:
     """In their order; a later one follows a node's failure."""
     reject: Reject | None = None
     """Why no (other) node took it."""
+    why: str = ""
+    """How its model was chosen, as a sentence; empty where its name is that of one."""
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    """Models that were to take it before, each with the code of its error."""
 
 
 class Decisions:
@@ -78,6 +82,18 @@ class Decisions:
         self._decided: OrderedDict[str, Decided] = OrderedDict()
 
     # --- events ---
+
+    def chosen(self, ticket: Ticket, why: str) -> None:
+        """Of several models that the request's name may mean, one was chosen."""
+        if why:
+            self._of(ticket).why = why
+
+    def fell_back(self, ticket: Ticket, failed: str, code: str) -> None:
+        """A model has failed the request, which goes on to the ticket's own."""
+        decided = self._of(ticket)
+        decided.failed.append((failed, code))
+        decided.model = ticket.model
+        decided.reject = None
 
     def granted(self, ticket: Ticket, decision: Decision) -> None:
         """A node takes the request, perhaps after another has failed it."""
@@ -103,7 +119,8 @@ class Decisions:
         if decided is None:
             return
         for attempt in reversed(decided.attempts):
-            if attempt.decision.node_id == verdict.lease.node_id:
+            placed = attempt.decision.node_id, attempt.decision.model
+            if placed == (verdict.lease.node_id, verdict.lease.model):
                 attempt.take(verdict.accounts)
                 return
 
@@ -122,8 +139,11 @@ class Decisions:
 
     def short(self, ticket_id: str) -> bytes:
         """The request's latest decision on one line of ASCII; empty where none is known."""
-        attempt = self._latest(ticket_id)
-        return short(attempt.decision) if attempt else b""
+        decided, attempt = self._decided.get(ticket_id), self._latest(ticket_id)
+        if decided is None or attempt is None:
+            return b""
+        after = "".join(f"after={model} ({code}); " for model, code in decided.failed)
+        return after.encode("ascii", "replace") + short(attempt.decision)
 
     def __len__(self) -> int:
         return len(self._decided)

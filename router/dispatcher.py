@@ -3,8 +3,15 @@ they ended. Nothing else sends an inference request to a node."""
 
 import asyncio
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from node.protocol.messages import ModelState
+from router import foreign
 from router.decisions import Decisions
 from router.errors import (
     DeadlineExceeded,
@@ -15,6 +22,7 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.fleet import Fleet
+from router.foreign import ForeignAnswer
 from router.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
@@ -23,10 +31,12 @@ from router.ledger import (
     Ledger,
 )
 from router.metrics import Metrics
-from router.node_client import WholeAnswer
+from router.node_client import MAX_ANSWER_BYTES, NodeClient, WholeAnswer
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
+from router.settings import CONNECT_TIMEOUT_S
+from router.stalls import Attempt, Stalls
 from router.types import (
     KIND_AGENT,
     PATH_COUNT_TOKENS,
@@ -34,12 +44,14 @@ from router.types import (
     Decision,
     Failure,
     Lease,
+    Loading,
     NodeView,
     Queued,
+    Target,
     Ticket,
     Verdict,
 )
-from router.upstream_response import Response
+from router.upstream_response import NotConnected, Response
 from router.watcher import Watcher
 
 RETRY_AFTER_S = 5
@@ -56,6 +68,15 @@ class Known:
     predictions: Predictions
     decisions: Decisions
     metrics: Metrics
+    stalls: Stalls
+
+
+class Opened(NamedTuple):
+    """A request that its node has begun to answer."""
+
+    response: Response
+    foreign: ForeignAnswer | None
+    """None where the node keeps accounts."""
 
 
 class NotSent(NodeFailed):
@@ -73,6 +94,8 @@ class Dispatcher:
         self._ledger = ledger
         self._placing = placing
         self._known = known
+        self._plain: set[str] = set()
+        """Servers that do not take what asks them for a count of tokens."""
         ledger.on_verdict = self._on_verdict
         ledger.on_cut = self._on_cut
         ledger.on_prefilled = placing.on_prefilled
@@ -107,6 +130,19 @@ class Dispatcher:
         """As `Placing.standing`."""
         return self._placing.standing(ticket_id)
 
+    def waits_for(self, ticket: Ticket, lease: Lease | None) -> Queued | Loading | None:
+        """What the ticket waits for, in the queue or on its lease's node; None where that is its
+        answer."""
+        standing = self._placing.standing(ticket.request_id)
+        anywhere = lease is None or standing is not None
+        for view in self._fleet.snapshot:
+            if view.status is None or not (anywhere or (lease and view.node_id == lease.node_id)):
+                continue
+            for model in view.status.models:
+                if model.name == ticket.model and model.state is ModelState.LOADING:
+                    return Loading(model.name, model.progress)
+        return standing
+
     def explain(self, ticket: Ticket) -> Decision:
         """As `Placing.explain`."""
         return self._placing.explain(ticket)
@@ -115,7 +151,7 @@ class Dispatcher:
     def decisions(self) -> Decisions:
         return self._known.decisions
 
-    async def open(self, ticket: Ticket, lease: Lease) -> Response:
+    async def open(self, ticket: Ticket, lease: Lease) -> Opened:
         """Sends the ticket to its node; returns at the response's head.
 
         Raises `NotSent` where its node is not there any more, `NodeFailed` where the connection
@@ -128,13 +164,34 @@ class Dispatcher:
         instance_id = view.status.instance_id if view.status else ""
         if instance_id != lease.instance_id:
             raise NotSent(f"The node {view.name} has started anew.")
+        reported = view.kind == KIND_AGENT
         if ticket.path != PATH_COUNT_TOKENS:
-            reported = view.kind == KIND_AGENT
             self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
         try:
-            return await client.open(ticket, lease, self._ledger.origin(ticket.caller))
+            if not reported:
+                return await self._open_foreign(client, ticket, lease)
+            response = await client.open(ticket, lease, self._ledger.origin(ticket.caller))
+            return Opened(response, None)
         except OSError as error:
             raise self.node_failed(lease, error) from error
+
+    async def _open_foreign(self, client: NodeClient, ticket: Ticket, lease: Lease) -> Opened:
+        """Asks for a count of tokens, too; where the server does not take that, without."""
+        while True:
+            ask = lease.node_id not in self._plain
+            answer = ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
+            sent = replace(ticket, body=answer.body)
+            response = await client.open(sent, lease, self._ledger.origin(ticket.caller))
+            if not answer.asks or response.status not in foreign.REFUSAL_STATUSES:
+                return Opened(response, answer)
+            try:
+                body = await response.read_all(MAX_ANSWER_BYTES)
+            finally:
+                response.close()
+            if not answer.is_refused(response.status, body):
+                response.give_back(body)
+                return Opened(response, answer)
+            self._plain.add(lease.node_id)
 
     async def follow_up(
         self, view: NodeView, caller: Caller, method: str, target: str
@@ -157,9 +214,23 @@ class Dispatcher:
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """The sentence for a connection to the lease's node that broke."""
+        if isinstance(error, NotConnected):
+            name = self.node_name(lease)
+            return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")
         # The error's own text may hold the node's address, which is no caller's business.
         detail = getattr(error, "strerror", None) or type(error).__name__
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")
+
+    def watching(
+        self, lease: Lease, is_paused: Callable[[], bool]
+    ) -> AbstractContextManager[Attempt]:
+        """As `Stalls.watching`."""
+        return self._known.stalls.watching(lease, is_paused)
+
+    def stalled(self, attempt: Attempt) -> NodeFailed:
+        """The sentence for a node that is there and does not go on."""
+        self._known.metrics.stalled(attempt.lease)
+        return NodeFailed(f"The node {self.node_name(attempt.lease)} {attempt.reason}.")
 
     def refused(self, lease: Lease, status: int) -> RouterError:
         """A node's own refusal of the router: no word on the caller's key."""
@@ -171,17 +242,28 @@ class Dispatcher:
 
     def on_first_content(self, ticket: Ticket, lease: Lease) -> None:
         """The answer's first content is on its way to the caller."""
+        self._ledger.began(lease)
         self._placing.on_first_content(lease, time.monotonic() - ticket.arrived_s)
 
-    def done(self, ticket: Ticket, lease: Lease, outcome: str) -> None:
-        """The request is over, as `outcome` says. Whether an agent served it, its accounts say."""
+    def done(
+        self, ticket: Ticket, lease: Lease, outcome: str, answer: ForeignAnswer | None = None
+    ) -> None:
+        """The request is over, as `outcome` says. Whether an agent served it, its accounts say;
+        what a server of others took, its answer."""
         now_s = time.monotonic()
         view = self._fleet.node(lease.node_id)
         judged_later = view is None or view.kind == KIND_AGENT
         served = outcome == OUTCOME_SERVED and not judged_later
         self._placing.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
+        tokens = answer.tokens if answer else None
         if served and ticket.chain is not None:
-            self._known.prefixes.on_served(lease.node_id, ticket.chain, lease.prompt_tokens)
+            prompt_tokens = tokens.prompt if tokens else lease.prompt_tokens
+            self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
+        if answer is not None and tokens is not None:
+            self._ledger.told(lease, tokens)
+            self._known.metrics.foreign_tokens(lease, tokens)
+            accounts = answer.accounts(lease, now_s)
+            self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
         self._ledger.ended(lease, now_s, outcome)
         self._ended(lease, outcome)
         self._release_client(lease.node_id)
@@ -205,6 +287,10 @@ class Dispatcher:
         """Requests that hold a lease on the node."""
         return self._placing.in_flight(node_id)
 
+    def in_flight_on(self, target: Target) -> int:
+        """Requests for the target that are on nodes or wait for one."""
+        return self._placing.in_flight_on(target)
+
     @property
     def open_leases(self) -> int:
         return self._placing.open_leases
@@ -212,6 +298,7 @@ class Dispatcher:
     def forget(self, node_id: str) -> None:
         """A node has been removed: its learned times go, and its client once it is idle."""
         self._placing.on_node_removed(node_id)
+        self._plain.discard(node_id)
         self._release_client(node_id)
 
     def _release_client(self, node_id: str) -> None:

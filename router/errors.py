@@ -72,6 +72,12 @@ class BadRequest(RouterError):
     kind = "invalid_request_error"
 
 
+class ContextTooLong(BadRequest):
+    """The prompt is longer than the model's context."""
+
+    code = "context_length_exceeded"
+
+
 class RequestTimeout(RouterError):
     """The request did not come in time."""
 
@@ -208,6 +214,23 @@ class QueueFull(RouterError):
 
     status = 429
     code = "queue_full"
+    kind = "rate_limit_error"
+
+
+class PaidNotAllowed(RouterError):
+    """This name leads to a paid server, and the API key has no budget for those; `router keys
+    set-budget KEY AMOUNT` gives it one."""
+
+    status = 403
+    code = "paid_not_allowed"
+    kind = "permission_error"
+
+
+class PaidBudgetUsed(RouterError):
+    """The API key's budget for paid servers is used up for this month."""
+
+    status = 429
+    code = "paid_budget_used"
     kind = "rate_limit_error"
 
 

@@ -1,37 +1,31 @@
-"""What the router last heard of each node, and which name means which model. In memory only."""
+"""What the router last heard of each node, and which models there are. In memory only."""
 
-import difflib
 import time
 from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
 from node.protocol.messages import NodeStatus
-from registry.records import AliasRecord, NodeRecord, ResidencyRecord
-from router.errors import UnknownModel
-from router.types import NodeView
-
-NAME_CHARS = 200
-"""Of a name that nobody has, no more is compared or repeated."""
+from registry.records import NodeRecord, ResidencyRecord
+from router.types import NodeView, Prices
 
 
 class Fleet:
-    """One owner of the last word of every node, of the aliases and of the known model names."""
+    """One owner of the last word of every node and of the known models."""
 
     def __init__(
         self,
-        aliases: Iterable[AliasRecord] = (),
         remembered: Iterable[ResidencyRecord] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`remembered` are the models of nodes before the router's start."""
         self._clock = clock
         self._nodes: dict[str, NodeView] = {}
-        self._aliases = {alias.name: alias.targets[0].model for alias in aliases}
         self._remembered: dict[str, set[str]] = {}
         for row in remembered:
             self._remembered.setdefault(row.node_id, set()).add(row.model)
-        self._known: frozenset[str] = frozenset()
+        self._models: frozenset[str] = frozenset()
+        self._paid_models: frozenset[str] = frozenset()
         self._snapshot: tuple[NodeView, ...] = ()
         self._listeners: list[Callable[[], None]] = []
 
@@ -53,21 +47,28 @@ class Fleet:
             heard_s=0.0,
             remembered=frozenset(self._remembered.get(record.id, ())),
             state=record.state,
-            is_paid=record.prices is not None,
+            prices=Prices(**record.prices) if record.prices is not None else None,
         )
         self._nodes[record.id] = view
-        self._changed(names=True)
+        self._changed(models=True)
 
     def remove(self, node_id: str) -> None:
         self._nodes.pop(node_id, None)
         self._remembered.pop(node_id, None)
-        self._changed(names=True)
+        self._changed(models=True)
 
     def set_state(self, node_id: str, state: str) -> None:
         """An admin wants it so."""
         view = self._nodes.get(node_id)
         if view is not None:
             self._nodes[node_id] = replace(view, state=state)
+            self._changed()
+
+    def set_wedged(self, node_id: str, models: frozenset[str]) -> None:
+        """The node is there, but makes no progress with these models."""
+        view = self._nodes.get(node_id)
+        if view is not None and view.wedged != models:
+            self._nodes[node_id] = replace(view, wedged=models)
             self._changed()
 
     def heard(self, node_id: str, status: NodeStatus) -> None:
@@ -77,7 +78,7 @@ class Fleet:
         self._nodes[node_id] = replace(
             view, status=status, reachable=True, error=None, heard_s=self._clock()
         )
-        self._changed(names=view.status is None or view.status.models != status.models)
+        self._changed(models=view.status is None or view.status.models != status.models)
 
     def lost(self, node_id: str, reason: str) -> None:
         view = self._nodes.get(node_id)
@@ -96,43 +97,28 @@ class Fleet:
         """All nodes, immutable: what decisions are made from."""
         return self._snapshot
 
-    def _changed(self, *, names: bool = False) -> None:
-        """`names`: models may have come or gone, too."""
+    def _changed(self, *, models: bool = False) -> None:
+        """`models`: some may have come or gone, too."""
         self._snapshot = tuple(self._nodes.values())
-        if names:
-            self._learn_names()
+        if models:
+            self._learn_models()
         for on_change in self._listeners:
             on_change()
 
-    # --- names ---
+    # --- models ---
 
-    def _learn_names(self) -> None:
-        self._known = frozenset().union(*(view.model_names() for view in self._snapshot))
+    def _learn_models(self) -> None:
+        free = (view.model_names() for view in self._snapshot if not view.is_paid)
+        paid = (view.model_names() for view in self._snapshot if view.is_paid)
+        self._models = frozenset().union(*free)
+        self._paid_models = frozenset().union(*paid) - self._models
 
     @property
-    def aliases(self) -> dict[str, str]:
-        return dict(self._aliases)
+    def models(self) -> frozenset[str]:
+        """Those that a request may name."""
+        return self._models
 
-    def set_alias(self, name: str, target: str) -> None:
-        self._aliases[name] = target
-
-    def remove_alias(self, name: str) -> None:
-        self._aliases.pop(name, None)
-
-    def resolve(self, name: str) -> str:
-        """The model that `name` means. Raises `UnknownModel` naming near names."""
-        model = self._aliases.get(name, name)
-        if model in self._known:
-            return model
-        shown = name[:NAME_CHARS]
-        near = difflib.get_close_matches(shown, sorted(self.names()), n=3)
-        hint = f" Did you mean {', '.join(near)}?" if near else ""
-        raise UnknownModel(f"No node of the fleet has the model {shown!r}.{hint}", param="model")
-
-    def known(self, model: str) -> bool:
-        return model in self._known
-
-    def names(self) -> set[str]:
-        """Every name that a request may use: models and aliases of models."""
-        aliases = {name for name, target in self._aliases.items() if target in self._known}
-        return aliases | self._known
+    @property
+    def paid_models(self) -> frozenset[str]:
+        """Those that only paid servers have: none but an alias leads there."""
+        return self._paid_models

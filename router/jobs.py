@@ -6,6 +6,7 @@ import time
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
+from node.protocol.messages import ModelState, ModelStatus
 from registry import models, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import NotFound, RegistryError
@@ -93,7 +94,7 @@ class Jobs:
 
     async def _write_node(self, view: NodeView, rows: tuple[ResidencyRecord, ...]) -> None:
         now_s = time.time()
-        statuses = view.status.models if view.status else ()
+        statuses = _whole(view)
 
         async def replace(session: WriteSession) -> None:
             await residency.replace_node(session, view.node_id, list(rows))
@@ -117,5 +118,11 @@ def residency_rows(view: NodeView) -> tuple[ResidencyRecord, ...] | None:
             weight_bytes=model.weight_bytes,
             since_s=model.since_unix_s,
         )
-        for model in view.status.models
+        for model in _whole(view)
     )
+
+
+def _whole(view: NodeView) -> tuple[ModelStatus, ...]:
+    """The node's models; one that is being pulled may never become one."""
+    models = view.status.models if view.status else ()
+    return tuple(model for model in models if model.state is not ModelState.PULLING)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from node.protocol.messages import Began, Finished, FinishReason
 from registry.records import UsageRecord
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Caller, Lease, Ticket, Verdict
+from router.types import Caller, Lease, Ticket, Tokens, Verdict
 
 log = logging.getLogger("mlx_fleet.requests")
 
@@ -22,6 +22,16 @@ OUTCOME_LATE = "deadline_exceeded"
 OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
 REASON_UNREPORTED = "unreported"
+
+
+@dataclass(slots=True)
+class Ended:
+    """What is known of an attempt of which its node keeps no accounts."""
+
+    outcome: str
+    began: bool = False
+    """Whether it had answered anything."""
+    tokens: Tokens | None = None
 
 
 @dataclass(slots=True)
@@ -36,6 +46,9 @@ class _Entry:
     outcome: str = ""
     accounts: Finished | None = None
     """What the node told before the relay had ended."""
+    began: bool = False
+    """Whether its first content has come."""
+    tokens: Tokens | None = None
 
 
 class Ledger:
@@ -53,6 +66,8 @@ class Ledger:
         self.on_cut: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
         """The same for an answer that its caller did not wait for, once it had begun: that tells
         what was cached, and nothing of its node."""
+        self.charge: Callable[[Ticket, Lease, Ended], float | None] = lambda *_: None
+        """Called for what an attempt has cost that has ended; None where it was free."""
         self.on_prefilled: Callable[[Lease], None] = lambda lease: None
         """Called where a node says that a lease's prefill is over."""
         self._origin_prefix = router_id + "/"
@@ -76,6 +91,19 @@ class Ledger:
         """The request has been sent to the lease's node."""
         entry = _Entry(ticket, lease, instance_id, node_name, reported)
         self._open[lease.node_id, lease.node_request_id] = entry
+
+    def began(self, lease: Lease) -> None:
+        """The request's first content has come."""
+        entry = self._open.get((lease.node_id, lease.node_request_id))
+        if entry is not None:
+            entry.began = True
+
+    def told(self, lease: Lease, tokens: Tokens) -> None:
+        """The request's server, which keeps no accounts, has said within its answer what it took;
+        before `ended`."""
+        entry = self._open.get((lease.node_id, lease.node_request_id))
+        if entry is not None:
+            entry.tokens = tokens
 
     def ended(self, lease: Lease, now_s: float, outcome: str) -> None:
         """The relay of the request is over, as `outcome` says; its accounts may still come."""
@@ -165,6 +193,8 @@ class Ledger:
     def _close_unreported(self, key: tuple[str, str], entry: _Entry) -> None:
         del self._open[key]
         reason = entry.outcome or REASON_UNREPORTED
+        prompt, cached, completion = entry.tokens or (None, None, None)
+        ended = Ended(reason, entry.began, entry.tokens)
         self._rows.append(
             UsageRecord(
                 request_id=entry.lease.node_request_id,
@@ -174,15 +204,16 @@ class Ledger:
                 key_id=entry.ticket.caller.key_id,
                 model=entry.ticket.model,
                 reason=reason,
-                prompt_tokens=None,
-                cached_tokens=None,
-                completion_tokens=None,
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                completion_tokens=completion,
                 reasoning_tokens=None,
                 queue_s=None,
                 ttft_s=None,
                 prefill_s=None,
                 decode_s=None,
                 finished_at_s=self._wall_clock(),
+                cost=self.charge(entry.ticket, entry.lease, ended),
             )
         )
         if self._log_requests:

@@ -9,8 +9,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from node.protocol.messages import Finished
-from router.types import Lease, Priority
+from node.protocol.messages import Finished, ModelStatus
+from router.types import Lease, Priority, Tokens
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PREFIX = "mlx_fleet_"
@@ -84,6 +84,30 @@ class Metrics:
         self._cached = self._counter("cached_tokens", "Cached tokens, actual.", "node", "model")
         self._prompt = self._counter("prompt_tokens", "Tokens of prompts.", "node", "model")
 
+        self._count_nodes()
+
+    def _count_nodes(self) -> None:
+        """What nodes do besides answering."""
+        self._foreign = self._counter(
+            "foreign_tokens",
+            "Tokens that servers which are no node agents have told.",
+            "node",
+            "model",
+            "kind",
+        )
+        self._stalls = self._counter(
+            "stalls",
+            "Requests that left a node since it was there and did not go on.",
+            "node",
+            "model",
+        )
+        self._load_s = self._histogram(
+            "load_seconds", "What loads of models took.", _WAIT_BUCKETS_S, "node", "model"
+        )
+        self._swaps = self._counter(
+            "swaps", "Loads for which another model had to leave its node.", "node", "model"
+        )
+
     # --- events ---
 
     def request_ended(self, model: str, node_id: str, outcome: str) -> None:
@@ -108,6 +132,23 @@ class Metrics:
         self._predicted(*labels).inc(predicted_tokens)
         self._cached(*labels).inc(accounts.cached_tokens)
         self._prompt(*labels).inc(accounts.prompt_tokens)
+
+    def foreign_tokens(self, lease: Lease, tokens: Tokens) -> None:
+        """A server of others has told what an answer took."""
+        for kind, count in tokens._asdict().items():
+            self._foreign(self._node_name(lease.node_id), lease.model, kind).inc(count)
+
+    def stalled(self, lease: Lease) -> None:
+        """A request leaves its node, which does not go on with it."""
+        self._stalls(self._node_name(lease.node_id), lease.model).inc()
+
+    def loaded(self, node_id: str, model: ModelStatus, *, is_swap: bool) -> None:
+        """A node has loaded a model; `is_swap`: another one had gone before."""
+        labels = (self._node_name(node_id), model.name)
+        if model.load_s is not None:
+            self._load_s(*labels).observe(model.load_s)
+        if is_swap:
+            self._swaps(*labels).inc()
 
     # --- reading ---
 

@@ -6,13 +6,25 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from aiohttp.http import HttpProcessingError
 
-from node.protocol.lifecycle import PATH_UNLOAD
+from node.protocol.lifecycle import (
+    PATH_POLICIES,
+    PATH_PULL,
+    PATH_PULL_CANCEL,
+    PATH_REMOVE,
+    PATH_SHARE,
+    PATH_UNLOAD,
+    Policies,
+    PullCommand,
+    Share,
+    UnloadCommand,
+)
 from node.protocol.messages import (
     HEADER_ORIGIN,
     HEADER_PROTOCOL,
@@ -41,6 +53,10 @@ from router.upstream_response import Response
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole; a stored response holds its input, too."""
+_LIST_BYTES = 4 * 1024 * 1024
+"""Of a list of models, and of a refusal."""
+MAX_FOREIGN_MODELS = 1000
+_NAME_CHARS = 256
 _EVENT_BYTES = 512 * 1024
 """A longer line of an event stream is no event."""
 
@@ -55,12 +71,10 @@ class WholeAnswer:
     body: bytes
 
 
-class ForeignModel(msgspec.Struct):
-    id: str
-
-
 class ForeignModels(msgspec.Struct):
-    data: list[ForeignModel]
+    """What a server of others lists; null is what Ollama says that has none."""
+
+    data: list[Any] | None
 
 
 class NodeClient:
@@ -98,9 +112,10 @@ class NodeClient:
         if self._session is not None:
             await self._session.close()
 
-    def break_all(self) -> None:
-        """Fails the inference requests that the node carries; control calls go on."""
-        self._upstream.break_all()
+    def break_all(self, reason: str = "The node has gone silent.") -> None:
+        """Fails the inference requests that the node carries, with the sentence; control calls go
+        on."""
+        self._upstream.break_all(reason)
 
     @property
     def session(self) -> aiohttp.ClientSession:
@@ -173,27 +188,57 @@ class NodeClient:
     async def status(self) -> NodeStatus:
         """The agent's status. Raises `NodeUnreachable`, `WrongNodeToken`, `WrongNodeProtocol`,
         `NodeRefused`."""
-        body = await self._control("GET", PATH_STATUS)
-        try:
-            return decode_status(body)
-        except msgspec.MsgspecError as error:
-            raise NodeRefused(f"{self.url} does not answer like a node agent.") from error
+        return self._status(await self._control("GET", PATH_STATUS))
 
     async def load(self, model: str) -> None:
         """Makes a model resident; returns when it is. Raises what `status` raises."""
         await self._control("POST", PATH_LOAD, ModelCommand(model), timeout_s=3600)
 
-    async def unload(self, model: str) -> None:
-        """Unloads an idle model. Raises what `status` raises."""
-        await self._control("POST", PATH_UNLOAD, ModelCommand(model), timeout_s=60)
+    async def unload(
+        self, model: str, generation: int | None = None, min_idle_s: float = 0.0
+    ) -> None:
+        """Unloads an idle model; with `generation` only this load of it, with `min_idle_s` only
+        where it has been idle for so long. Raises what `status` raises."""
+        command = UnloadCommand(model, generation, min_idle_s)
+        await self._control("POST", PATH_UNLOAD, command, timeout_s=60)
+
+    async def set_policies(self, policies: Policies) -> None:
+        """Tells the agent what this router asks of its models' residency. Raises what `status`
+        raises."""
+        await self._control("POST", PATH_POLICIES, policies)
+
+    async def pull(self, command: PullCommand) -> NodeStatus:
+        """Begins a pull, or goes on with it; the status in which it has begun. Raises what
+        `status` raises."""
+        return self._status(await self._control("POST", PATH_PULL, command))
+
+    async def pull_cancel(self, model: str) -> None:
+        """Ends a pull and deletes what has come. Raises what `status` raises."""
+        await self._control("POST", PATH_PULL_CANCEL, ModelCommand(model), timeout_s=60)
+
+    async def remove(self, model: str) -> None:
+        """Deletes a model from the node's disk. Raises what `status` raises."""
+        await self._control("POST", PATH_REMOVE, ModelCommand(model), timeout_s=600)
+
+    async def share(self, model: str) -> Share:
+        """What a peer needs to copy the model; hashes its files at the first call. Raises what
+        `status` raises."""
+        body = await self._control("POST", PATH_SHARE, ModelCommand(model), timeout_s=3600)
+        try:
+            return msgspec.json.decode(body, type=Share)
+        except msgspec.MsgspecError as error:
+            raise NodeRefused(f"{self.url} does not answer like a node agent.") from error
 
     async def foreign_models(self) -> list[str]:
-        """Model ids of an OpenAI-compatible server. Raises what `status` raises."""
-        body = await self._control("GET", "/v1/models")
+        """Model ids of an OpenAI-compatible server; what is no name is passed over. Raises what
+        `status` raises."""
+        body = await self._control("GET", "/v1/models", max_bytes=_LIST_BYTES)
         try:
-            return [model.id for model in msgspec.json.decode(body, type=ForeignModels).data]
-        except msgspec.MsgspecError as error:
+            listed = msgspec.json.decode(body, type=ForeignModels).data or []
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NodeRefused(f"{self.url}/v1/models does not list models.") from error
+        names = (each.get("id") for each in listed if isinstance(each, dict))
+        return list(dict.fromkeys(name for name in names if _is_name(name)))[:MAX_FOREIGN_MODELS]
 
     async def events(self, instance_id: str, after: int) -> AsyncGenerator[Event, None]:
         """The agent's event stream from `after` on; ends when the connection does.
@@ -225,8 +270,9 @@ class NodeClient:
         self,
         method: str,
         path: str,
-        command: ModelCommand | None = None,
+        command: msgspec.Struct | None = None,
         timeout_s: float = CONTROL_TIMEOUT_S,
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         try:
             async with self.session.request(
@@ -238,14 +284,14 @@ class NodeClient:
                 allow_redirects=False,
             ) as response:
                 await self._check(response)
-                return await response.read()
+                return await self._read(response, max_bytes)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
-        if response.status == 200:
+        if response.status in (200, 202):
             return
-        body = await response.read()
+        body = await self._read(response, _LIST_BYTES)
         if response.status in (401, 403):
             raise WrongNodeToken
         sentence = _sentence(body)
@@ -259,6 +305,22 @@ class NodeClient:
         answered = f"{self.url} answered {response.status} to {response.url.path}; {hint}"
         raise NodeRefused(sentence or answered)
 
+    async def _read(self, response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+        """The body of a control call's answer."""
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > max_bytes:
+                response.close()
+                raise NodeRefused(f"{self.url} answers with more than {max_bytes >> 20} MiB.")
+        return bytes(body)
+
+    def _status(self, body: bytes) -> NodeStatus:
+        try:
+            return decode_status(body)
+        except msgspec.MsgspecError as error:
+            raise NodeRefused(f"{self.url} does not answer like a node agent.") from error
+
     def _unreachable(self, error: Exception) -> NodeUnreachable:
         if isinstance(error, asyncio.TimeoutError):
             return NodeUnreachable(f"{self.url} does not answer in time.")
@@ -267,6 +329,13 @@ class NodeClient:
             f"{self.url} cannot be reached ({error or type(error).__name__}); "
             f"is {what} running there, and is the port right?"
         )
+
+
+def _is_name(name: object) -> TypeGuard[str]:
+    """Whether a model can be called so: it goes into headers, logs and lines of a terminal."""
+    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
+        return False
+    return name.isprintable() and name == name.strip()
 
 
 def _sentence(body: bytes) -> str | None:

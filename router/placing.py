@@ -32,6 +32,7 @@ from router.types import (
     Queued,
     Reject,
     RejectKind,
+    Target,
     Ticket,
     Verdict,
 )
@@ -136,6 +137,18 @@ class Placing:
     def in_flight(self, node_id: str) -> int:
         return self._scheduler.in_flight(node_id)
 
+    def in_flight_on(self, target: Target) -> int:
+        """Requests for the target that are on nodes or wait for one."""
+        nodes = [view.node_id for view in self._fleet.snapshot if target.is_on(view)]
+        waiting = (each.ticket for each in self._waiting.values())
+        queued = sum(
+            ticket.model == target.model
+            and (ticket.may_cost is not None) is target.is_paid
+            and (not target.node_id or ticket.pinned_node_id == target.node_id)
+            for ticket in waiting
+        )
+        return queued + self._scheduler.rows(target.model, nodes)
+
     @property
     def open_leases(self) -> int:
         return self._scheduler.open_leases
@@ -147,6 +160,10 @@ class Placing:
             labels = (waiting.ticket.model, waiting.ticket.priority.name.lower())
             counts[labels] = counts.get(labels, 0.0) + 1.0
         return list(counts.items())
+
+    def queued_models(self) -> frozenset[str]:
+        """Models that tickets wait for."""
+        return frozenset(waiting.ticket.model for waiting in self._waiting.values())
 
     # --- actions ---
 

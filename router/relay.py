@@ -15,13 +15,16 @@ from router import sse
 from router.dialects import dialect_of, id_headers
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher, NotSent
 from router.errors import (
+    ContextTooLong,
     DeadlineExceeded,
     NodeFailed,
     NodeRefused,
+    QueueFull,
     RouterError,
     WrongNodeToken,
 )
 from router.exchange import Exchange
+from router.foreign import ForeignAnswer
 from router.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_LATE,
@@ -30,14 +33,19 @@ from router.ledger import (
     OUTCOME_SERVED,
 )
 from router.node_client import MAX_ANSWER_BYTES
+from router.silence import Silence
+from router.stalls import Attempt
 from router.types import Failure, Lease, Ticket
 from router.upstream_response import Response
 
 RETRY_STATUSES = frozenset((409, 429, 503))
+TOO_LONG_STATUSES = frozenset((400, 413))
+"""With which servers say that a prompt is longer than a context."""
 HEADER_CACHED = b"x-fleet-cached-tokens"
+HEADER_RETRY_AFTER = b"retry-after"
 HEADER_SHOULD_RETRY = b"x-should-retry"
 """`false`: whoever could try again by the status alone is told not to."""
-PASSED_HEADERS = (b"content-type", b"cache-control", b"retry-after", HEADER_SHOULD_RETRY)
+PASSED_HEADERS = (b"content-type", b"cache-control", HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY)
 """No length: an in-band error may make a stream longer than its node has promised."""
 _JSON_HEADERS = {b"content-type": b"application/json"}
 _STREAM_HEADERS = [
@@ -54,6 +62,8 @@ class _Answered(RouterError):
         self.status = status
         self.headers = headers
         self.answer = body
+        value = headers.get(HEADER_RETRY_AFTER, b"")
+        self.retry_after_s = int(value) if value.isdigit() and len(value) < 9 else None
 
 
 _WORDS = (_Answered, NodeRefused, WrongNodeToken)
@@ -73,15 +83,20 @@ class Relay:
         self._dialect = dialect_of(ticket.path)
         self._exchange = exchange
         self._dispatcher = dispatcher
-        self._hold_head_s = hold_head_s
-        self._head_sent = False
+        self._head_sent = exchange.began
         self._head_node = ""
         """The node that the head names; empty where the router sent it before it knew."""
         self._held = b""
         """Of a stream, the beginning of an event whose rest has not come."""
         self._last_events = b""
         """What was sent last of a stream."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._waits_s: list[int] = []
+        """What nodes that turned it away told to wait."""
+        self._attempted: Attempt | None = None
+        """The attempt that runs."""
+        self._foreign: ForeignAnswer | None = None
+        """Of the newest attempt, where its node keeps no accounts."""
+        self._silence = Silence(exchange, hold_head_s, self._begin_in_silence, self._filler)
         self._limit: asyncio.Timeout | None = None
         """The ticket's deadline, while an attempt must keep it."""
 
@@ -92,13 +107,18 @@ class Relay:
             return self.ticket.request_id
         return _id_on_node(self.lease)
 
+    @property
+    def attempts(self) -> int:
+        """How many times the request has been sent to a node, for earlier models too."""
+        return self.lease.attempt if self.lease else self.ticket.earlier_attempts
+
     async def run(self) -> None:
         """Serves the ticket. Whatever it raises, `fail` tells the caller."""
         self._fill_later()
         try:
             await self._serve(await self._dispatcher.place(self.ticket))
         finally:
-            self._end_filler()
+            self._silence.end()
 
     async def fail(self, error: RouterError) -> None:
         """Ends the answer with an error. Raises it where nothing has been sent."""
@@ -117,8 +137,9 @@ class Relay:
                 try:
                     outcome = await self._attempt_in_time(lease)
                     return
-                except DeadlineExceeded:
-                    outcome = OUTCOME_LATE
+                except (DeadlineExceeded, ContextTooLong) as end:
+                    late = isinstance(end, DeadlineExceeded)
+                    outcome = OUTCOME_LATE if late else OUTCOME_REFUSED
                     raise
                 except RouterError as failure:
                     outcome = OUTCOME_NODE_FAILED
@@ -126,25 +147,62 @@ class Relay:
                         raise
                     held = None  # given back, whatever comes of the wait for another one
                     held = await self._dispatcher.place_again(self.ticket, lease, _how(failure))
-                    if held is None:
-                        if not isinstance(failure, _Answered):
-                            raise
-                        self._pass_answer(lease, failure)
+                    if isinstance(failure, _Answered):
+                        self._turned_away(lease, failure, is_last=held is None)
+                    elif held is None:
+                        raise
                     outcome = OUTCOME_CANCELLED
         finally:
             if held is not None:
-                self._dispatcher.done(self.ticket, held, outcome)
+                self._dispatcher.done(self.ticket, held, outcome, self._foreign)
+
+    def _turned_away(self, lease: Lease, failure: _Answered, *, is_last: bool) -> None:
+        """A node has said that it does not serve the request. The last one's word is passed on with
+        the shortest wait of all; where another model is left to try, it is raised."""
+        if failure.retry_after_s is not None:
+            self._waits_s.append(failure.retry_after_s)
+        if not is_last:
+            return
+        wait_s = min(self._waits_s, default=None)
+        if self.ticket.may_fall_back:
+            raise self._told(lease, failure, wait_s)
+        headers = failure.headers
+        if wait_s is not None:
+            headers = {**headers, HEADER_RETRY_AFTER: b"%d" % wait_s}
+        self._pass_whole(lease, failure.status, headers, failure.answer)
+
+    def _told(self, lease: Lease, failure: _Answered, wait_s: int | None) -> RouterError:
+        name = self._dispatcher.node_name(lease)
+        kind = QueueFull if failure.status == 429 else NodeFailed
+        told = sse.error_message(failure.answer)
+        status = f"The node {name} answered with status {failure.status}."
+        return kind(f"The node {name} says: {told}" if told else status, retry_after_s=wait_s)
+
+    async def _attempt_watched(self, lease: Lease) -> str:
+        """As `_attempt`, and raises `NodeFailed` where the node is there and does not go on."""
+        self._foreign = None
+        with self._dispatcher.watching(lease, self._is_paused) as attempt:
+            self._attempted = attempt
+            try:
+                async with asyncio.timeout(None) as attempt.limit:
+                    return await self._attempt(lease)
+            except TimeoutError:
+                raise self._dispatcher.stalled(attempt) from None
+
+    def _is_paused(self) -> bool:
+        return self._exchange.paused
 
     def _attempt_in_time(self, lease: Lease) -> Awaitable[str]:
-        """As `_attempt`, and raises `DeadlineExceeded` where the answer has not begun by then."""
+        """As `_attempt_watched`, and raises `DeadlineExceeded` where the answer has not begun by
+        then."""
         if math.isinf(self.ticket.deadline_s):
-            return self._attempt(lease)
+            return self._attempt_watched(lease)
         return self._attempt_until(self.ticket.deadline_s, lease)
 
     async def _attempt_until(self, deadline_s: float, lease: Lease) -> str:
         try:
             async with asyncio.timeout(deadline_s - time.monotonic()) as self._limit:
-                return await self._attempt(lease)
+                return await self._attempt_watched(lease)
         except TimeoutError:
             name = self._dispatcher.node_name(lease)
             raise DeadlineExceeded(
@@ -154,25 +212,18 @@ class Relay:
             self._limit = None
 
     async def _attempt(self, lease: Lease) -> str:
-        """One node's whole answer passed on; how it ended.
-
-        Raises `_Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
-        not give, `NodeFailed` where the connection breaks.
-        """
-        response = await self._dispatcher.open(self.ticket, lease)
+        """One node's whole answer passed on; how it ended. Raises `NodeFailed` where the connection
+        breaks, and what `_check` raises."""
+        response, self._foreign = await self._dispatcher.open(self.ticket, lease)
         finished = False
         try:
-            final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
-            if response.status in RETRY_STATUSES and not final:
-                body = await response.read_all(MAX_ANSWER_BYTES)
-                raise _Answered(response.status, response.headers, body)
-            if response.status in REFUSAL_STATUSES:
-                await response.read_all(MAX_ANSWER_BYTES)
-                raise self._dispatcher.refused(lease, response.status)
+            await self._check(lease, response)
             if response.status == 200 and self.ticket.stream:
                 await self._pass_stream(lease, response)
             else:
                 body = await response.read_all(MAX_ANSWER_BYTES)
+                if self._foreign is not None:
+                    self._foreign.read(body)
                 self._pass_whole(lease, response.status, response.headers, body)
             finished = True
             return _outcome_of(response.status)
@@ -181,6 +232,25 @@ class Relay:
         finally:
             if not finished:
                 response.close()
+
+    async def _check(self, lease: Lease, response: Response) -> None:
+        """Raises `_Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
+        not give; where another model may be tried, `ContextTooLong` too."""
+        if self._attempted is not None:
+            self._attempted.is_headed = True
+        status, may_fall_back = response.status, self.ticket.may_fall_back
+        final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
+        if (status in RETRY_STATUSES and not final) or (may_fall_back and status >= 500):
+            body = await response.read_all(MAX_ANSWER_BYTES)
+            raise _Answered(status, response.headers, body)
+        if status in REFUSAL_STATUSES:
+            await response.read_all(MAX_ANSWER_BYTES)
+            raise self._dispatcher.refused(lease, status)
+        if may_fall_back and status in TOO_LONG_STATUSES:
+            body = await response.read_all(MAX_ANSWER_BYTES)
+            if sse.is_too_long(body):
+                raise ContextTooLong(sse.error_message(body))
+            response.give_back(body)
 
     async def _pass_stream(self, lease: Lease, response: Response) -> None:
         self._held = b""
@@ -201,34 +271,53 @@ class Relay:
         """Passes on the whole events; False where the caller shall take them before more come."""
         events, self._held = sse.split(self._held + chunk)
         if events:
-            self._last_events = events
+            self._note(events)
+            if self._foreign is not None:
+                events = self._foreign.pass_on(events)
+            self._last_events = events or self._last_events
             self._exchange.write(events)
         return not self._exchange.paused
 
     def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
         """Passes events on while no content is known to have been sent."""
         if not self.content_sent:
-            error = sse.leading_error(events)
-            if error is not None:
-                raise _Answered(NodeFailed.status, _JSON_HEADERS, error)
-            self._end_filler()
+            self._raise_leading(events)
+            self._silence.end()
             if not self._head_sent:
                 self._send_head(lease, response.status, response.headers)
             self.content_sent = sse.has_event(events)
             if self.content_sent:
                 self._lift_deadline()
+                self._note(events)
+                if self._foreign is not None:
+                    self._foreign.first_content_s = time.monotonic()
                 self._dispatcher.on_first_content(self.ticket, lease)
                 if self._head_node != lease.node_id:
                     name = self._dispatcher.node_name(lease)
                     cached = _cached(lease, response.headers)
                     events = sse.fleet_comment(name, lease.model, cached) + events
+        if self._foreign is not None:
+            events = self._foreign.pass_on(events)
         self._last_events = events
         self._exchange.write(events)
+
+    def _raise_leading(self, events: bytes) -> None:
+        """An error that comes first is no answer yet."""
+        error = sse.leading_error(events)
+        if error is not None:
+            raise _Answered(NodeFailed.status, _JSON_HEADERS, error)
+        if self.ticket.may_fall_back and (error := sse.leading_too_long(events)):
+            raise ContextTooLong(sse.error_message(error))
+
+    def _note(self, events: bytes) -> None:
+        """Something of the answer has come, unless that is a node's own filler."""
+        if self._attempted is not None and not sse.is_filler(events):
+            self._attempted.moved = True
 
     def _pass_whole(
         self, lease: Lease, status: int, headers: dict[bytes, bytes], body: bytes
     ) -> None:
-        self._end_filler()
+        self._silence.end()
         self._lift_deadline()
         self.content_sent = True
         if self._head_sent:
@@ -243,9 +332,6 @@ class Relay:
         """The answer begins."""
         if self._limit is not None:
             self._limit.reschedule(None)
-
-    def _pass_answer(self, lease: Lease, failure: _Answered) -> None:
-        self._pass_whole(lease, failure.status, failure.headers, failure.answer)
 
     def _send_head(
         self,
@@ -278,26 +364,17 @@ class Relay:
 
     # --- silence ---
 
+    def _begin_in_silence(self) -> None:
+        self._head_sent = True
+        fleet = self._fleet_headers(self.ticket.request_id)
+        self._exchange.begin(200, _STREAM_HEADERS + fleet)
+
+    def _filler(self) -> bytes:
+        return sse.ping(self._dialect, self._dispatcher.waits_for(self.ticket, self.lease))
+
     def _fill_later(self) -> None:
-        if self.ticket.stream and self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._hold_head_s, self._fill_silence)
-
-    def _fill_silence(self) -> None:
-        self._timer = None
-        self._fill_later()
-        if not self._head_sent:
-            self._head_sent = True
-            fleet = self._fleet_headers(self.ticket.request_id)
-            self._exchange.begin(200, _STREAM_HEADERS + fleet)
-        if not self._exchange.paused:
-            standing = self._dispatcher.standing(self.ticket.request_id)
-            self._exchange.write(sse.ping(self._dialect, standing))
-
-    def _end_filler(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.ticket.stream:
+            self._silence.lasts()
 
 
 def _how(failure: RouterError) -> Failure:

@@ -44,6 +44,12 @@ class Settings:
     """Requests of one model that may wait in the router; the next one is refused."""
     promote_after_s: float = 30.0
     """How long a request waits in its class before it goes on in the next better one."""
+    stall_s: float = 150.0
+    """How long a node that can be reached may make no progress with a request."""
+    load_timeout_s: float = 900.0
+    """How long the load of a model may make no progress."""
+    first_token_timeout_s: float = 900.0
+    """How long a server that is no node agent may take until its answer begins."""
     exit_on_stdin_eof: bool = False
     """Whether the router ends when its standard input closes: it never outlives its parent."""
 
@@ -116,6 +122,9 @@ READERS = {
     "hold_head_s": _seconds,
     "queue_limit": _count,
     "promote_after_s": _seconds,
+    "stall_s": _seconds,
+    "load_timeout_s": _seconds,
+    "first_token_timeout_s": _seconds,
     "exit_on_stdin_eof": _flag,
 }
 

@@ -1,5 +1,5 @@
 """What the router itself writes into an event stream: comments, pings and errors. Nothing else of
-the router reads or writes server-sent events."""
+the router writes server-sent events, and only `router.foreign` reads them beside it."""
 
 import re
 from typing import Any
@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from router.dialects import Dialect, event_body, response_event
-from router.errors import RouterError
-from router.types import Queued
+from router.errors import ContextTooLong, RouterError
+from router.types import Loading, Queued
 
 PING = b": keep-alive\n\n"
 _ANTHROPIC_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 MAX_HELD_BYTES = 64 * 1024
 """A longer event is passed on in parts."""
+_FILLERS = (b":", b"event: ping", b"event:ping")
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
 _SILENCE = re.compile(rb"(?::[^\n]*\n|event:[ ]?ping\r?\ndata:[^\n]*\n|\r?\n)*(?::[^\n]*\Z)?")
@@ -23,6 +24,16 @@ _ERROR = re.compile(
     rb"(\{\s*\"(?:error\"|type\"\s*:\s*\"error\")[^\r\n]*)"
 )
 _NUMBER = re.compile(rb'(?<!\\)"sequence_number"\s*:\s*(\d+)')
+
+_TOO_LONG_TYPE = "exceed_context_size_error"
+"""Of llama.cpp."""
+_TOO_LONG = re.compile(
+    r"prompt has \d+ tokens; the .*context"  # node agents, to Anthropic's clients
+    r"|maximum context length"  # OpenAI, vLLM
+    r"|exceeds? the (available context size|context length)"  # llama.cpp; Ollama
+    r"|context the overflows|loaded with context length of only"  # LM Studio
+    r"|prompt is too long"  # Anthropic
+)
 
 _CALLERS_TYPES = frozenset(("invalid_request_error", "not_found_error", "request_too_large"))
 _CALLERS_CODES = frozenset(
@@ -61,14 +72,29 @@ _decode_spoken = msgspec.json.Decoder(_Spoken).decode
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def ping(dialect: Dialect, standing: Queued | None = None) -> bytes:
-    """What fills silence: where the request stands in the queue, if it does and a comment may say
-    so."""
-    if dialect is Dialect.ANTHROPIC:
-        return _ANTHROPIC_PING
-    if standing is None:
+def ping(dialect: Dialect, waits_for: Queued | Loading | None = None) -> bytes:
+    """What fills silence, and says what is waited for."""
+    comment = _comment(waits_for)
+    if dialect is not Dialect.ANTHROPIC:
+        return comment
+    return _ANTHROPIC_PING if waits_for is None else comment + _ANTHROPIC_PING
+
+
+def _comment(waits_for: Queued | Loading | None) -> bytes:
+    if waits_for is None:
         return PING
-    return b": queued, position %d, about %.0f s\n\n" % (standing.position, standing.wait_s)
+    if isinstance(waits_for, Queued):
+        return b": waiting, position %d, about %.0f s\n\n" % (
+            waits_for.position,
+            waits_for.wait_s,
+        )
+    done = "" if waits_for.progress is None else f" {waits_for.progress:.0%}".replace("%", " %")
+    return f": loading {waits_for.model}{done}\n\n".encode()
+
+
+def is_filler(events: bytes) -> bool:
+    """Whether it begins and ends with what a node fills silence with."""
+    return events.startswith(_FILLERS) and not has_event(events)
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
@@ -88,6 +114,41 @@ def split(data: bytes) -> tuple[bytes, bytes]:
 def has_event(events: bytes) -> bool:
     """Whether there is more than leading comments and pings."""
     return _end_of_silence(events) < len(events)
+
+
+def error_message(answer: bytes) -> str:
+    """What an error says in whatever dialect; empty where it is none."""
+    error = _error_of(answer)
+    return (error.message if error else None) or ""
+
+
+def is_too_long(answer: bytes) -> bool:
+    """Whether it is the error for a prompt that is longer than the model's context."""
+    error = _error_of(answer)
+    if error is None:
+        return False
+    return (
+        error.code == ContextTooLong.code
+        or error.type == _TOO_LONG_TYPE
+        or _TOO_LONG.search(error.message or "") is not None
+    )
+
+
+def leading_too_long(events: bytes) -> bytes | None:
+    """As `is_too_long`, of an error that comes before any content; it as a whole answer."""
+    found = _ERROR.match(events, _end_of_silence(events))
+    return found[1] if found and is_too_long(found[1]) else None
+
+
+def _error_of(answer: bytes) -> _ErrorFields | None:
+    try:
+        spoken = _decode_spoken(answer)
+    except _BROKEN:
+        return None
+    if isinstance(spoken.error, _ErrorFields):
+        return spoken.error
+    message = spoken.error or spoken.message
+    return _ErrorFields(message, None, spoken.param, spoken.code) if message else None
 
 
 def leading_error(events: bytes) -> bytes | None:

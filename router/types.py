@@ -2,7 +2,7 @@
 
 import math
 from enum import IntEnum, StrEnum
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -48,6 +48,8 @@ class Caller(msgspec.Struct, frozen=True):
     """The best class that its requests may have."""
     salt: str = ""
     """Parts its prefixes from those of others; empty: it shares them."""
+    paid_budget: float | None = None
+    """What its requests to paid servers may cost in a calendar month; None: none may."""
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -80,6 +82,12 @@ class Ticket(msgspec.Struct, frozen=True):
     """Monotonic time after which nobody wants an answer that has not begun."""
     shows_decision: bool = False
     """Whether the caller wants to see where it went and why."""
+    may_fall_back: bool = False
+    """Whether another model is left to try where this one cannot take it."""
+    earlier_attempts: int = 0
+    """On models that were to take it before this one."""
+    may_cost: float | None = None
+    """Most that it is taken to cost at a paid server; None: it goes to none."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -128,6 +136,14 @@ class Verdict(msgspec.Struct, frozen=True):
     failed: bool
     accounts: Finished | None = None
     """None where the node keeps none."""
+
+
+class Tokens(NamedTuple):
+    """What a server that keeps no accounts says that a request took."""
+
+    prompt: int
+    cached: int
+    completion: int
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -242,6 +258,14 @@ class Queued(msgspec.Struct, frozen=True):
     """Estimated."""
 
 
+class Loading(msgspec.Struct, frozen=True):
+    """What a ticket waits for whose model is being loaded."""
+
+    model: str
+    progress: float | None
+    """Share that is done; None where its node does not tell."""
+
+
 class RejectKind(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     """No node of the fleet has the model."""
@@ -269,6 +293,21 @@ class Reject(msgspec.Struct, frozen=True):
 Action = Grant | Queued | Reject
 
 
+class Prices(msgspec.Struct, frozen=True):
+    """Of a paid server, for a million tokens, in the admin's own currency."""
+
+    input: float
+    output: float
+    cached: float | None = None
+    """Of prompt tokens that it had cached; None: as all others."""
+
+    def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float:
+        cached_price = self.input if self.cached is None else self.cached
+        uncached = max(0, prompt_tokens - cached_tokens)
+        spent = uncached * self.input + cached_tokens * cached_price
+        return (spent + completion_tokens * self.output) / 1e6
+
+
 class NodeView(msgspec.Struct, frozen=True):
     """What the router last heard of one node."""
 
@@ -287,8 +326,15 @@ class NodeView(msgspec.Struct, frozen=True):
     """Models that it had before the router's start; they count until its first word."""
     state: str = "active"
     """What an admin wants of it: `NODE_STATES`."""
-    is_paid: bool = False
-    """Whether requests to it cost money: only what an alias names goes there."""
+    prices: Prices | None = None
+    """None: requests to it cost nothing."""
+    wedged: frozenset[str] = frozenset()
+    """Loaded models that it makes no token of though requests wait for some."""
+
+    @property
+    def is_paid(self) -> bool:
+        """Whether requests to it cost money: only what an alias names goes there."""
+        return self.prices is not None
 
     def model_names(self) -> frozenset[str]:
         """Of those that are whole on it."""
@@ -297,6 +343,39 @@ class NodeView(msgspec.Struct, frozen=True):
         return frozenset(
             model.name for model in self.status.models if model.state is not ModelState.PULLING
         )
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A model that a name may mean."""
+
+    model: str
+    node_id: str = ""
+    """The only node that may serve it; empty where any may that has it."""
+    is_paid: bool = False
+    """Whether it is one of paid servers."""
+    is_known: bool = True
+    """Whether some node has it, reachable or not."""
+    defaults: dict[str, Any] = {}
+    """Fields for requests that do not have them, JSON values."""
+
+    def is_on(self, view: NodeView) -> bool:
+        """Whether the node is one of those that may serve it."""
+        return (
+            view.is_paid is self.is_paid
+            and (not self.node_id or view.node_id == self.node_id)
+            and self.model in view.model_names()
+        )
+
+
+class Road(msgspec.Struct, frozen=True):
+    """What a name means: one model, or more in an order of preference."""
+
+    targets: tuple[Target, ...]
+    alias: str = ""
+    """As it is registered; empty where the name is a model's own."""
+    selector: str = "first"
+    spill_at: int = 1
+    """Requests in flight on a target from which on `spillover` takes the next one."""
 
 
 class Moment(msgspec.Struct, frozen=True):

@@ -17,15 +17,16 @@ import httptools
 
 from router.keepalive import Probes, probe
 from router.settings import CONNECT_TIMEOUT_S
+from router.upstream_response import NotConnected, Unanswered, UpstreamBroken
 from router.upstream_response import Response as Response
-from router.upstream_response import Unanswered, UpstreamBroken
 
 IDLE_S = 30.0
 """Shorter than a node agent's own, so that it is the router that closes an idle connection."""
 STALE_S = 1.0
 """A connection from the pool that breaks so soon, unanswered, had been closed while idle."""
-_PROBES = Probes(idle_s=15, each_s=5, count=3)
-"""The kernel finds out within half a minute that a node has lost its power."""
+_PROBES = Probes(idle_s=15, each_s=5, count=3, unread_s=30)
+"""The kernel finds out within half a minute that a node has lost its power, or takes nothing of a
+request."""
 ONE_WRITE_BYTES = 64 * 1024
 """A larger body is not copied to join its head."""
 
@@ -119,7 +120,8 @@ class Upstream:
     async def send(self, head: bytes, body: bytes) -> Response:
         """Sends a request; returns at the head of its answer.
 
-        Raises `OSError` where no connection can be made, `UpstreamBroken` where it breaks.
+        Raises `OSError` where no connection can be made, of these `NotConnected` where that takes
+        too long, and `UpstreamBroken` where it breaks.
         """
         connection = self._take()
         if connection is not None:
@@ -141,10 +143,10 @@ class Upstream:
             connection.abort()
         self._idle.clear()
 
-    def break_all(self) -> None:
-        """Fails every exchange: the node is not there any more. New ones may be begun."""
+    def break_all(self, reason: str) -> None:
+        """Fails every exchange with the sentence. New ones may be begun."""
         for connection in list(self._all):
-            connection.break_off("The node has gone silent.")
+            connection.break_off(reason)
         self._idle.clear()
 
     @property
@@ -172,9 +174,12 @@ class Upstream:
 
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, connection = await loop.create_connection(
-                lambda: _Connection(self), self._host, self._port, ssl=self._tls
-            )
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), self._host, self._port, ssl=self._tls
+                )
+        except TimeoutError as error:
+            raise NotConnected(f"No connection within {CONNECT_TIMEOUT_S:g} s.") from error
         self._all.add(connection)
         return connection

@@ -22,6 +22,10 @@ class Unanswered(UpstreamBroken):
     """The node closed the connection before its answer."""
 
 
+class NotConnected(UpstreamBroken):
+    """The node does not take a connection in time."""
+
+
 class Connection(Protocol):
     """What carries an answer."""
 
@@ -94,6 +98,10 @@ class Response:
             if size > max_bytes:
                 raise UpstreamBroken("The node's answer is too long.")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def give_back(self, body: bytes) -> None:
+        """What `read_all` gave, to be read once more."""
+        self._pieces.append(body)
 
     async def pump(self, sink: Callable[[bytes], bool]) -> bool:
         """Gives `sink` what comes, within the read that brings it. Returns True at the body's end,

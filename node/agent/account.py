@@ -13,7 +13,7 @@ from node.prompt import Prompt
 from node.protocol.messages import FinishReason
 from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import NO_ITEM, TextRequest
-from node.supervisor import EngineHandle
+from node.slots import EngineHandle
 from node.types import Delta, Part, PartKind
 
 

@@ -8,16 +8,19 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from node.agent.caretaker import Caretaker
+from node.agent.disk import Disk
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.report import node_report
 from node.agent.requests import Requests
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
-from node.errors import EngineDied, StartError
-from node.link import EngineSilent
+from node.agent.wishes import WishList
+from node.errors import EngineDied, EngineSilent, StartError
 from node.memory import Budget
 from node.prompt import Renderers
+from node.protocol.lifecycle import Policies
 from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
@@ -34,8 +37,9 @@ from node.protocol.models import ModelCard
 from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
+from node.slots import EngineKind
 from node.store import ModelStore
-from node.supervisor import EngineKind, Supervisor
+from node.supervisor import Supervisor
 from node.types import Marked
 from node.warm import Told, WarmPlan
 
@@ -80,6 +84,15 @@ class Agent:
             on_marked=self._on_marked,
             watch=self._prefixes,
         )
+        self._wishes = WishList(kind.settings)
+        self._supervisor.wishes = self._wishes.of
+        self._caretaker = Caretaker(
+            self._supervisor,
+            self._wishes,
+            lambda: self._hub.is_watched,
+            kind.settings.stall_timeout_s,
+        )
+        self.disk = Disk(store, self._supervisor, self._on_change)
         self._warming = Warming(self._supervisor, self._renderers, warm or {})
         self.requests = Requests(
             self._supervisor,
@@ -95,12 +108,14 @@ class Agent:
     async def start(self) -> None:
         """Raises `StartError` if the store cannot be read."""
         await self._supervisor.refresh()
+        await self.disk.start()
         if missing := self._warming.missing(self._supervisor.names()):
             logger.warning("Warm prompts are for models not on this node: %s.", ", ".join(missing))
         self._warn_of_unknown_models()
         self._tasks = (
             asyncio.create_task(self._keep_beating()),
             asyncio.create_task(self._keep_fresh()),
+            asyncio.create_task(self._caretaker.run()),
             asyncio.create_task(watch_pressure(self._supervisor, self._kind.machine.memory_bytes)),
         )
 
@@ -136,6 +151,7 @@ class Agent:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._warming.close()
+        await self.disk.close()
         await self._supervisor.close(grace_s)
         await self._prefixes.close()
         self._renderers.close()
@@ -154,6 +170,7 @@ class Agent:
             await asyncio.sleep(REFRESH_S)
             try:
                 await self._supervisor.refresh()
+                await self.disk.refresh()
                 told = ""
             except StartError as exc:
                 if exc.message != told:
@@ -173,7 +190,10 @@ class Agent:
             chip=self.identity.chip,
             memory_budget_bytes=budget.total_bytes,
             memory_leased_bytes=budget.leased_bytes,
-            models=self._supervisor.status(),
+            models=self.disk.with_pulls(self._supervisor.status()),
+            disk_free_bytes=self.disk.free_bytes,
+            min_residency_s=self._kind.settings.min_residency_s,
+            max_swap_wait_s=self._kind.settings.max_swap_wait_s,
         )
 
     def report(self) -> dict[str, Any]:
@@ -217,17 +237,26 @@ class Agent:
         entry = await self._supervisor.find(name)
         self._renderers.begin(entry.folder, entry.formats)
         with self._supervisor.serving(entry) as lease:
-            handle = await lease.ready()
+            handle = await lease.ready(ahead=True)
             await self._renderers.get(entry.folder, entry.formats)
         # Not as a request that an unload would have to wait for.
         await self._warming.finished(handle)
 
-    async def unload(self, name: str) -> None:
+    async def unload(
+        self, name: str, generation: int | None = None, min_idle_s: float = 0.0
+    ) -> None:
         """Stops the model's engine and waits; its warm prompts in work are given up. Raises
-        `UnknownModel` or `ModelBusy`."""
+        `UnknownModel` or `ModelBusy`, also where it is not that load or has not been idle so
+        long."""
         entry = await self._supervisor.find(name)
-        await self._warming.give_way(entry)
-        await self._supervisor.unload(entry)
+        if generation is None:
+            await self._warming.give_way(entry)
+        await self._supervisor.unload(entry, generation, min_idle_s)
+
+    def set_policies(self, policies: Policies) -> None:
+        """What a router wants of models' residency, from now on."""
+        self._wishes.set(policies)
+        self._on_change()
 
     async def warm(
         self, name: str, requests: Sequence[TextRequest]

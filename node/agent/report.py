@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 
 from node.protocol.messages import ModelStatus
-from node.supervisor import EngineState, Supervisor
+from node.slots import EngineState
+from node.supervisor import Supervisor
 from node.types import EngineStats
 
 PATH = "/v1/node/status"

@@ -33,9 +33,10 @@ from node.prompt import Prompt, Renderers, generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.prefix import Chain
 from node.request import TextRequest
+from node.slots import EngineHandle
 from node.store import ModelEntry
 from node.stream import Batch
-from node.supervisor import EngineHandle, Lease, Supervisor
+from node.supervisor import Lease, Supervisor
 from node.types import Delta, PartKind, RowUsage
 
 ORIGIN_LIMIT = 200

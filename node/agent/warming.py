@@ -21,8 +21,9 @@ from node.errors import EngineFault, ModelBusy, NodeError
 from node.prompt import Renderers, generate_request
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
+from node.slots import EngineHandle
 from node.store import ModelEntry
-from node.supervisor import EngineHandle, Supervisor
+from node.supervisor import Supervisor
 from node.types import Delta, Pressure, Progress, RowUsage
 from node.warm import Told, WarmPlan, WarmProgress, WarmResult
 

@@ -14,7 +14,7 @@ from node.parsing.registry import (
     tool_call_name,
     tool_call_names,
 )
-from node.request import RESERVED_KWARGS
+from node.protocol.template_kwargs import RESERVED_KWARGS
 from node.settings import AUTO_BYTES, REASONING_FIELDS, Settings, default_home, read_environment
 from node.store import ModelStore
 

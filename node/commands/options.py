@@ -10,6 +10,8 @@ from node.errors import StartError
 from node.settings import (
     read_bytes,
     read_disk_bytes,
+    read_duration_s,
+    read_keep_alive,
     read_kwargs,
     read_parser,
     read_thinking_tokens,
@@ -158,6 +160,55 @@ RepeatedToolCalls = Annotated[
     bool | None,
     typer.Option(
         "--repeated-tool-calls", help="Tell a call again that an answer makes twice; default: not."
+    ),
+]
+MinResidency = Annotated[
+    float | None,
+    typer.Option(
+        "--min-residency",
+        metavar="TIME",
+        parser=_named("--min-residency", read_duration_s),
+        help="So long a model that is loaded stays before it gives way to another; default 30s.",
+    ),
+]
+MaxSwapWait = Annotated[
+    float | None,
+    typer.Option(
+        "--max-swap-wait",
+        metavar="TIME",
+        parser=_named("--max-swap-wait", read_duration_s),
+        help="After so long a request goes first whose model waits for another one's to leave; "
+        "default 2m.",
+    ),
+]
+KeepAlive = Annotated[
+    list[Any] | None,
+    _per_model(
+        "--keep-alive",
+        "How long a model may be idle before it is unloaded, or forever; default 1h.",
+        "TIME",
+        read_keep_alive,
+    ),
+]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option("--pin", metavar="MODEL", help="Load at the start, and never unload. Repeatable."),
+]
+StallTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--stall-timeout",
+        metavar="TIME",
+        parser=_named("--stall-timeout", read_duration_s),
+        help="An engine that has requests and makes no progress for so long is killed; default 2m.",
+    ),
+]
+SpareEngine = Annotated[
+    bool | None,
+    typer.Option(
+        "--spare-engine/--no-spare-engine",
+        help="Keep an engine process ready for the next load, which then takes seconds less; "
+        "default: yes.",
     ),
 ]
 ReasoningFieldName = Annotated[

@@ -5,7 +5,8 @@ from typing import Any, Literal
 
 from node.dialects.chat_tools import json_without_null
 from node.errors import BadRequest
-from node.request import RESERVED_KWARGS, TemplateOptions
+from node.protocol.template_kwargs import RESERVED_KWARGS
+from node.request import TemplateOptions
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 

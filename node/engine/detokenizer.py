@@ -196,17 +196,18 @@ def _byte_pieces(tokenizer: Tokenizer, special: frozenset[int]) -> list[bytes]:
     for token, number in vocabulary.items():
         if number in special:
             continue
-        if all(character in alphabet for character in token):
-            pieces[number] = bytes(alphabet[character] for character in token)
-        else:
+        try:
+            pieces[number] = token.translate(alphabet).encode("latin-1")
+        except UnicodeEncodeError:
             pieces[number] = token.encode()
     return pieces
 
 
-def _byte_alphabet() -> dict[str, int]:
+def _byte_alphabet() -> dict[int, int]:
     """Character of the byte-level alphabet -> byte: visible Latin-1 characters stand for
-    themselves, every other byte for the next free character from U+0100 on."""
+    themselves, every other byte for the next free character from U+0100 on. A Latin-1 character
+    that is not in the alphabet -> one that is no byte."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(0x100) if byte not in visible]
-    shifted = {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
-    return {chr(byte): byte for byte in visible} | shifted
+    shifted = {0x100 + index: byte for index, byte in enumerate(hidden)}
+    return {byte: byte for byte in visible} | dict.fromkeys(hidden, 0x100) | shifted

@@ -56,7 +56,8 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> "TextEngine":
     """The `EngineFactory` of text models. Raises `LoadError`."""
     try:
         engine = TextEngine(load_folder(Path(spec.folder), progress), spec)
-        engine.warm_up()
+        if spec.warm_up:
+            engine.warm_up()
         return engine
     except BaseException:
         _leave_thread()

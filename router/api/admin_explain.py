@@ -38,10 +38,11 @@ async def explain(admin: AdminGiven, asked: AskDecision) -> DecisionRow:
     core = admin.core
     tickets, now_s = Tickets(core), time.monotonic()
     try:
-        ticket = await tickets.make(admin.caller, asked.path, headers, body, now_s)
+        call = await tickets.call(admin.caller, asked.path, headers, body, now_s)
+        ticket = await tickets.next(call)
     except UnknownModel as error:
         raise UnknownModel(f"{error.message} {LIST_MODELS}", param=error.param) from error
-    return _decision_row(core.dispatcher.explain(ticket))
+    return _decision_row(core.dispatcher.explain(ticket), call.why)
 
 
 async def explain_request(admin: AdminGiven, request_id: str) -> DecidedRow:
@@ -64,6 +65,8 @@ def _decided_row(decided: Decided) -> DecidedRow:
         priority=decided.priority.name.lower(),
         arrived_ago_s=max(0.0, time.monotonic() - decided.arrived_s),
         attempts=tuple(map(_attempt_row, decided.attempts)),
+        target_reason=decided.why,
+        failed_targets=tuple(f"{model} ({code})" for model, code in decided.failed),
         rejected=_reject_row(decided.reject) if decided.reject else None,
     )
 
@@ -100,13 +103,14 @@ def _reject_row(reject: Reject) -> RejectRow:
     )
 
 
-def _decision_row(decision: Decision) -> DecisionRow:
+def _decision_row(decision: Decision, why: str = "") -> DecisionRow:
     chosen = decision.chosen
     return DecisionRow(
         model=decision.model,
         node=chosen.name if chosen else None,
         waited_s=decision.waited_s,
         reason=decision.reason,
+        target_reason=why,
         costs=tuple(_cost_row(terms, chosen=terms is chosen) for terms in decision.nodes),
     )
 

@@ -8,8 +8,9 @@ from registry import keys
 from registry.db import WriteSession
 from registry.records import KeyRecord
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import CreateKey, KeyRow, NewKey
+from router.api.admin_views import CreateKey, KeyRow, NewKey, SetBudget
 from router.auth import SCOPE_ADMIN, SCOPES, new_key, new_salt
+from router.budgets import Budgets
 from router.errors import BadRequest, Conflict
 from router.types import Priority
 
@@ -21,7 +22,7 @@ async def list_keys(admin: AdminGiven) -> list[KeyRow]:
     """All keys, revoked ones too; never a digest or a salt."""
     async with admin.core.registry.read() as session:
         records = await keys.list_all(session)
-    return [_row(record) for record in records]
+    return [_row(admin.core.budgets, record) for record in records]
 
 
 async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
@@ -51,7 +52,7 @@ async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
         lambda session: keys.add(session, record),
     )
     admin.core.keys.add(record)
-    return NewKey(key=key, **_row(record).model_dump())
+    return NewKey(key=key, **_row(admin.core.budgets, record).model_dump())
 
 
 async def revoke_key(admin: AdminGiven, id_or_name: str) -> KeyRow:
@@ -69,7 +70,20 @@ async def revoke_key(admin: AdminGiven, id_or_name: str) -> KeyRow:
 
     record = await admin.change("key.revoke", id_or_name, "", revoke)
     admin.core.keys.remove(record.digest)
-    return _row(record)
+    return _row(admin.core.budgets, record)
+
+
+async def set_budget(admin: AdminGiven, id_or_name: str, asked: SetBudget) -> KeyRow:
+    """What the key's requests to paid servers may cost in a month, from the next one on."""
+    budget = asked.paid_budget
+    record = await admin.change(
+        "key.budget",
+        id_or_name,
+        "none" if budget is None else f"{budget:g} a month",
+        lambda session: keys.set_budget(session, id_or_name, budget),
+    )
+    admin.core.keys.add(record)
+    return _row(admin.core.budgets, record)
 
 
 def _check_scopes(scopes: tuple[str, ...]) -> None:
@@ -93,8 +107,8 @@ def _opens_admin(record: KeyRecord, now_s: float) -> bool:
     )
 
 
-def _row(record: KeyRecord) -> KeyRow:
+def _row(budgets: Budgets, record: KeyRecord) -> KeyRow:
     values = asdict(record)
     del values["digest"]
     salt = values.pop("salt")
-    return KeyRow(**values, isolated=bool(salt))
+    return KeyRow(**values, isolated=bool(salt), paid_spent=budgets.spent(record.id))

@@ -3,6 +3,7 @@
 import difflib
 import time
 from collections import defaultdict
+from operator import attrgetter
 
 from node.protocol.messages import ModelState, ModelStatus
 from registry import residency
@@ -21,7 +22,7 @@ from router.errors import (
     UnknownModel,
 )
 from router.node_client import NodeClient
-from router.types import KIND_AGENT, NodeView
+from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
 """States in which a model takes memory and is not on its way out."""
@@ -36,33 +37,56 @@ async def list_models(admin: AdminGiven) -> list[ModelRow]:
 
 async def load_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
     core = admin.core
-    model = core.fleet.resolve(order.model)
+    model = core.names.resolve(order.model)
     view = chosen_node(core, model, order.node) if order.node else best_node(core, model)
+    if view.state == MAINTENANCE:
+        raise Conflict(
+            f"The node {view.name!r} is under maintenance, so that nothing is loaded there; "
+            f"`router maintenance {view.name} --off` ends it.",
+            param="node",
+        )
     started_s = time.monotonic()
-    await _client(core, view).load(model)
+    await client_of(core, view).load(model)
     await admin.note("model.load", model, f"on {view.name}")
     return OrderDone(model=model, nodes=(view.name,), took_s=time.monotonic() - started_s)
 
 
 async def unload_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
     core = admin.core
-    model = core.fleet.resolve(order.model)
-    views = [chosen_node(core, model, order.node)] if order.node else _agents(core, model)
+    model = core.names.resolve(order.model)
+    views = [chosen_node(core, model, order.node)] if order.node else holders_of(core, model)
     holders = [view for view in views if _status(view, model).state in HELD]
     if not holders:
         where = f"on {order.node}" if order.node else "on any node that can be reached"
         raise Conflict(f"The model {model!r} is not loaded {where}.", param="model")
+    _check_pins(core, model, holders)
     started_s = time.monotonic()
     done = await _unload_each(admin, model, holders)
     return OrderDone(model=model, nodes=tuple(done), took_s=time.monotonic() - started_s)
 
 
+def _check_pins(core: Core, model: str, views: list[NodeView]) -> None:
+    """Raises where what is unloaded would be loaded again at once."""
+    for view in views:
+        records = [core.lifecycle.policy(model, node_id) for node_id in (view.node_id, "")]
+        pinned = next((record for record in records if record.pinned), None)
+        if pinned is not None:
+            where = f" --node {view.name}" if pinned.node_id else ""
+            how = f"`router unpin {model}{where}` first."
+        elif _status(view, model).pinned:
+            how = "a schedule, or the node's own settings, keep it."
+        else:
+            continue
+        raise Conflict(f"The model {model!r} is pinned on {view.name}; {how}", param="model")
+
+
 def best_node(core: Core, model: str) -> NodeView:
-    """Where to load: where it is loaded already, else the reachable node with most free memory."""
-    views = _agents(core, model)
+    """Where to load: where it is loaded already, else the reachable node with most free memory.
+    One that takes no requests needs no models either."""
+    views = [view for view in holders_of(core, model) if view.state == ACTIVE]
     if not views:
         raise NoNodeReady(
-            f"No node agent that has the model {model!r} can be reached now; "
+            f"No node agent that has the model {model!r} can be reached and takes requests now; "
             "`router nodes` shows why.",
             param="model",
         )
@@ -71,6 +95,17 @@ def best_node(core: Core, model: str) -> NodeView:
 
 def chosen_node(core: Core, model: str, name: str) -> NodeView:
     """The node that the admin named. Raises unless it can load and unload the model now."""
+    view = named_agent(core, name)
+    status = find_status(view, model)
+    if status is None:
+        raise UnknownModel(f"The node {name!r} does not have the model {model!r}.", param="model")
+    if status.state is ModelState.PULLING:
+        raise Conflict(f"The model {model!r} is not complete on {name!r} yet.", param="model")
+    return view
+
+
+def named_agent(core: Core, name: str) -> NodeView:
+    """The node agent that the admin named. Raises unless it takes orders now."""
     view = core.fleet.by_name(name)
     if view is None:
         names = [node.name for node in core.fleet.snapshot]
@@ -79,13 +114,11 @@ def chosen_node(core: Core, model: str, name: str) -> NodeView:
         raise NotFound(f"There is no node {name!r}.{hint}", param="node")
     if view.kind != KIND_AGENT:
         raise BadRequest(
-            f"The node {name!r} is not a node agent; it loads and unloads models by itself.",
+            f"The node {name!r} is not a node agent; it takes care of its models by itself.",
             param="node",
         )
     if not view.reachable or view.status is None:
         raise NodeUnreachable(f"The node {name!r} cannot be reached: {view.error}")
-    if _find(view, model) is None:
-        raise UnknownModel(f"The node {name!r} does not have the model {model!r}.", param="model")
     return view
 
 
@@ -101,8 +134,9 @@ def model_rows(core: Core, remembered: list[ResidencyRecord]) -> list[ModelRow]:
         for name, place in _places(view, remembered):
             places[name].append(place)
     aliases: dict[str, list[str]] = defaultdict(list)
-    for alias, target in sorted(core.fleet.aliases.items()):
-        aliases[target].append(alias)
+    for alias in sorted(core.names.aliases, key=attrgetter("name")):
+        for target in core.names.road_of(alias).targets:
+            aliases[target.model].append(alias.name)
     return [_row(name, aliases[name], places[name]) for name in sorted(places)]
 
 
@@ -125,10 +159,11 @@ def _places(view: NodeView, remembered: list[ResidencyRecord]) -> list[tuple[str
             for row in remembered
             if row.node_id == view.node_id
         ]
-    return [(model.name, _place(view, model)) for model in view.status.models]
+    free = view.status.disk_free_bytes
+    return [(model.name, _place(view, model, free)) for model in view.status.models]
 
 
-def _place(view: NodeView, model: ModelStatus) -> ModelPlace:
+def _place(view: NodeView, model: ModelStatus, node_free_bytes: int) -> ModelPlace:
     return ModelPlace(
         node=view.name,
         reachable=view.reachable,
@@ -138,6 +173,10 @@ def _place(view: NodeView, model: ModelStatus) -> ModelPlace:
         active_requests=model.active_requests,
         since_s=model.since_unix_s,
         reason=model.reason,
+        progress=model.progress,
+        pinned=model.pinned,
+        disk_bytes=model.disk_bytes,
+        node_free_bytes=node_free_bytes,
     )
 
 
@@ -154,26 +193,32 @@ def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:
     )
 
 
-def _agents(core: Core, model: str) -> list[NodeView]:
+def holders_of(core: Core, model: str) -> list[NodeView]:
+    """The agents that can be reached and have all of the model on disk."""
     return [
         view
         for view in core.fleet.snapshot
-        if view.kind == KIND_AGENT and view.reachable and _find(view, model) is not None
+        if view.kind == KIND_AGENT and view.reachable and _is_whole(find_status(view, model))
     ]
 
 
-def _find(view: NodeView, model: str) -> ModelStatus | None:
+def _is_whole(status: ModelStatus | None) -> bool:
+    return status is not None and status.state is not ModelState.PULLING
+
+
+def find_status(view: NodeView, model: str) -> ModelStatus | None:
+    """What the node tells of the model; None where it has none."""
     models = view.status.models if view.status else ()
     return next((status for status in models if status.name == model), None)
 
 
 def _status(view: NodeView, model: str) -> ModelStatus:
-    status = _find(view, model)
+    status = find_status(view, model)
     assert status is not None
     return status
 
 
-def _client(core: Core, view: NodeView) -> NodeClient:
+def client_of(core: Core, view: NodeView) -> NodeClient:
     client = core.watcher.client(view.node_id)
     if client is None:
         raise NodeUnreachable(f"The node {view.name!r} has just been removed.")
@@ -186,7 +231,7 @@ async def _unload_each(admin: Admin, model: str, views: list[NodeView]) -> list[
     refused: list[str] = []
     for view in views:
         try:
-            await _client(admin.core, view).unload(model)
+            await client_of(admin.core, view).unload(model)
         except RouterError as error:
             refused.append(f"{view.name}: {error.message}")
             continue

@@ -9,12 +9,19 @@ from urllib.parse import urlsplit
 from registry import nodes
 from registry.records import NodeRecord
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import AddNode, NodeModel, NodeRow
+from router.api.admin_views import (
+    AddNode,
+    NodeModel,
+    NodeNamed,
+    NodeOrder,
+    NodePrices,
+    NodeRow,
+)
 from router.core import Core
 from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict
 from router.node_client import NodeClient
-from router.types import KIND_OPENAI
+from router.types import ACTIVE, KIND_OPENAI
 
 _NAME_CHARS = 63
 
@@ -38,6 +45,8 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
             "`node-agent serve --max-rows`.",
             param="max_rows",
         )
+    if asked.prices is not None and asked.kind != KIND_OPENAI:
+        raise BadRequest("Only a server of kind openai has prices.", param="prices")
     async with NodeClient(url, credential, asked.kind) as client:
         node_id = await _contact(client, asked.kind)
     async with admin.core.registry.read() as session:
@@ -52,6 +61,7 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
         credential=credential.text(),
         created_at_s=time.time(),
         max_rows=asked.max_rows,
+        prices=asked.prices.model_dump(exclude_none=True) if asked.prices else None,
     )
     await admin.change(
         "node.add", record.name, f"{record.kind} {url}", lambda session: nodes.add(session, record)
@@ -68,6 +78,38 @@ async def remove_node(admin: AdminGiven, name: str) -> NodeRow:
     row = node_row(admin.core, record)
     await admin.core.watcher.unwatch(record.id)
     admin.core.dispatcher.forget(record.id)
+    admin.core.lifecycle.forget_node(record.id)
+    return row
+
+
+async def set_state(admin: AdminGiven, order: NodeOrder) -> NodeRow:
+    """Cordons a node, puts it under maintenance, or makes it active again."""
+    record = await admin.change(
+        f"node.{order.state}",
+        order.node,
+        "",
+        lambda session: nodes.set_state(session, order.node, order.state),
+    )
+    admin.core.fleet.set_state(record.id, record.state)
+    return node_row(admin.core, record)
+
+
+async def cut_requests(admin: AdminGiven, named: NodeNamed) -> NodeRow:
+    """Ends the requests that a cordoned node serves for this router: those without content go to
+    another node, the others end with their error."""
+    core = admin.core
+    async with core.registry.read() as session:
+        record = await nodes.get(session, named.node)
+    if record.state == ACTIVE:
+        raise Conflict(
+            f"The node {record.name!r} takes requests; `router cordon {record.name}` first.",
+            param="node",
+        )
+    row = node_row(core, record)
+    client = core.watcher.client(record.id)
+    if client is not None:
+        client.break_all("The node is being drained.")
+    await admin.note("node.cut", record.name, f"{row.in_flight} in flight")
     return row
 
 
@@ -100,7 +142,10 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         memory_budget_bytes=status.memory_budget_bytes if status else None,
         memory_leased_bytes=status.memory_leased_bytes if status else None,
         in_flight=core.dispatcher.in_flight(record.id),
+        leases=sum(model.leases for model in status.models) if status else 0,
+        state=record.state,
         max_rows=record.max_rows,
+        prices=NodePrices(**record.prices) if record.prices is not None else None,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)
             for model in (status.models if status else ())

@@ -9,6 +9,7 @@ NODE_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 MAX_ROWS = 4096
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+Price = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
 
@@ -16,6 +17,15 @@ class Asked(BaseModel):
     """A request body; a field it does not know is refused, since it is a typing error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class NodePrices(Asked):
+    """For a million tokens, in the admin's own currency."""
+
+    input: Price
+    output: Price
+    cached: Price | None = None
+    """None: as `input`."""
 
 
 class AddNode(Asked):
@@ -27,6 +37,8 @@ class AddNode(Asked):
     allow_plain_http: bool = False
     max_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] | None = None
     """How many requests a server of kind openai serves at once; None: a usual number."""
+    prices: NodePrices | None = None
+    """Of a paid server; None: it is free."""
 
 
 class ModelOrder(Asked):
@@ -36,10 +48,35 @@ class ModelOrder(Asked):
     node: Name | None = None
 
 
-class SetAlias(Asked):
-    target: Name
-    force: bool = False
-    """Whether the target may be a model that no node has reported yet."""
+class NodeOrder(Asked):
+    """Body of `/nodes/state`."""
+
+    node: Name
+    state: Annotated[str, StringConstraints(pattern="^(active|cordoned|maintenance)$")]
+
+
+class NodeNamed(Asked):
+    node: Name
+
+
+class PolicyChange(Asked):
+    """Fields that are not given stay as they are."""
+
+    model: Name
+    node: Name | None = None
+    """None: every node that has the model."""
+    pinned: bool | None = None
+    keep_alive_s: Annotated[float, Field(ge=0, le=3.2e7, allow_inf_nan=False)] | None = None
+    """0: for ever; null: as the node's own settings say."""
+
+
+class AddSchedule(Asked):
+    model: Name
+    node: Name | None = None
+    """None: whichever node is best."""
+    load: Name | None = None
+    unload: Name | None = None
+    timezone: Name = "UTC"
 
 
 class CreateKey(Asked):
@@ -52,6 +89,10 @@ class CreateKey(Asked):
     """The best class that its requests may have."""
     isolate: bool = False
     """Whether its prompts share no cached prefix with those of other keys."""
+
+
+class SetBudget(Asked):
+    paid_budget: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None
 
 
 class Shown(BaseModel):
@@ -82,9 +123,40 @@ class NodeRow(Shown):
     memory_budget_bytes: int | None
     memory_leased_bytes: int | None
     in_flight: int
+    leases: int = 0
+    """Requests that the node itself tells of, other routers' too."""
+    state: str = "active"
+    """What an admin wants of it: active, cordoned or maintenance."""
     max_rows: int | None
     """As an admin has set it."""
+    prices: NodePrices | None = None
     models: tuple[NodeModel, ...]
+
+
+class PolicyRow(Shown):
+    model: str
+    node: str | None
+    """None: every node that has the model."""
+    pinned: bool
+    keep_alive_s: float | None
+    """0: for ever; None: as the node's own settings say."""
+
+
+class ScheduleRow(Shown):
+    id: str
+    model: str
+    node: str | None
+    """None: whichever node is best."""
+    load: str | None
+    unload: str | None
+    timezone: str
+    load_fired_s: float | None
+    """The due time that was acted upon last."""
+    unload_fired_s: float | None
+    next_load_s: float | None
+    next_unload_s: float | None
+    pending: str | None
+    """What was due, "load" or "unload", and is not done yet."""
 
 
 class ModelPlace(Shown):
@@ -98,6 +170,14 @@ class ModelPlace(Shown):
     active_requests: int
     since_s: float
     reason: str | None
+    progress: float | None = None
+    """Share of a pull or a load that is done."""
+    pinned: bool = False
+    """Whether it stays in memory there."""
+    disk_bytes: int = 0
+    """Of its files there."""
+    node_free_bytes: int = 0
+    """On the disk of the node's models."""
 
 
 class ModelRow(Shown):
@@ -117,14 +197,6 @@ class OrderDone(Shown):
     took_s: float
 
 
-class AliasRow(Shown):
-    name: str
-    target: str
-    known: bool
-    """Whether any node has reported the target."""
-    created_at_s: float
-
-
 class KeyRow(Shown):
     id: str
     name: str
@@ -132,6 +204,10 @@ class KeyRow(Shown):
     scopes: tuple[str, ...]
     priority: str
     isolated: bool
+    paid_budget: float | None
+    """What its requests to paid servers may cost in a calendar month; None: none may."""
+    paid_spent: float = 0.0
+    """This month."""
     created_at_s: float
     expires_at_s: float | None
     revoked_at_s: float | None
@@ -151,6 +227,8 @@ class UsageRow(Shown):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    cost: float | None
+    """At paid servers; None where none was asked."""
 
 
 class AuditRow(Shown):

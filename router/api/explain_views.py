@@ -40,6 +40,8 @@ class DecisionRow(Shown):
     """None: no node can take the request."""
     waited_s: float
     reason: str
+    target_reason: str = ""
+    """Why this model of those that the name means; empty where there was no choice."""
     costs: tuple[CostRow, ...]
 
 
@@ -84,3 +86,7 @@ class DecidedRow(Shown):
     arrived_ago_s: float
     attempts: tuple[AttemptRow, ...]
     rejected: RejectRow | None
+    target_reason: str = ""
+    """How the first of the models that its name means was chosen; empty where it means one."""
+    failed_targets: tuple[str, ...] = ()
+    """Models that were to take it before, with the codes of their errors."""

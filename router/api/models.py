@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from node.protocol.messages import ModelState, ModelStatus
 from node.protocol.models import ModelCard, model_body, models_body
 from router.fleet import Fleet
+from router.names import Names, first_known
+from router.types import Target
 
 _NEAREST_FIRST = (
     ModelState.READY,
@@ -19,13 +21,14 @@ _NEAREST_FIRST = (
 class Models:
     """The models of the fleet and their aliases, as callers see them."""
 
-    def __init__(self, fleet: Fleet, started_unix_s: int) -> None:
+    def __init__(self, fleet: Fleet, names: Names, started_unix_s: int) -> None:
         self._fleet = fleet
+        self._names = names
         self._created_s = started_unix_s
 
     def all(self) -> bytes:
         """The JSON of the list, by name."""
-        cards = [self._card(name) for name in sorted(self._fleet.names())]
+        cards = [self._card(name) for name in sorted(self._names.listed())]
         return models_body(cards, self._created_s)
 
     def one(self, name: str) -> bytes:
@@ -33,7 +36,7 @@ class Models:
         return model_body(self._card(name), self._created_s)
 
     def _card(self, name: str) -> ModelCard:
-        statuses = self._statuses(self._fleet.resolve(name))
+        statuses = self._statuses(first_known(self._names.road(name)))
         contexts = [each.context_tokens for each in statuses if each.context_tokens]
         states = {each.state for each in statuses}
         return ModelCard(
@@ -45,14 +48,14 @@ class Models:
             _first(state.value for state in _NEAREST_FIRST if state in states),
         )
 
-    def _statuses(self, model: str) -> list[ModelStatus]:
-        """The model as each node that has it sees it."""
+    def _statuses(self, target: Target) -> list[ModelStatus]:
+        """The model as each node that may serve it sees it."""
         return [
             each
             for view in self._fleet.snapshot
-            if view.status is not None
+            if view.status is not None and target.is_on(view)
             for each in view.status.models
-            if each.name == model
+            if each.name == target.model
         ]
 
 

@@ -3,17 +3,23 @@
 import asyncio
 import itertools
 import secrets
+import time
+from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 
 from node.protocol.ids import parse_id
-from node.protocol.prefix import Chain
+from node.protocol.prefix import Chain, Fields
 from router import hints
 from router.api import responses
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
-from router.types import PATH_COUNT_TOKENS, Caller, Ticket, ticket_id_of
+from router.defaults import with_defaults
+from router.errors import NodeAway, PaidBudgetUsed, PaidNotAllowed, UnknownModel
+from router.targets import SPILLOVER, Asked, Order, order
+from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
 """The chain of a longer body is made in a thread, so that it stalls no stream."""
@@ -22,6 +28,38 @@ THREAD_ITEMS = 3000
 _SHORT_BYTES = 256 << 10
 _EVERY_BYTES, _SEEN_BYTES = 64 << 10, 8 << 10
 """To count them all would take a tenth of the time that a chain takes."""
+UNABLE = (UnknownModel, NodeAway, PaidBudgetUsed)
+"""Why a ticket for one model cannot be made, where another model's may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request's body in the words for one target."""
+
+    fields: Fields
+    chain: Chain | None
+    is_whole: bool
+    """Whether the chain begins where the prompt does."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that may need more than one ticket, since its model's name may mean several."""
+
+    request_id: str
+    caller: Caller
+    path: str
+    trace: str
+    body: bytes
+    arrived_s: float
+    routing: Routing
+    asked: hints.Asked
+    road: Road
+    left: deque[Target] = field(default_factory=deque)
+    """Those that it may still go to, the best first."""
+    why: str = ""
+    """How the first of them was chosen, as a sentence; empty where there was no choice."""
+    prepared: dict[str, Prepared] = field(default_factory=dict)
 
 
 class Tickets:
@@ -33,40 +71,98 @@ class Tickets:
         self._start = f"-{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
 
-    async def make(
+    async def call(
         self,
         caller: Caller,
         path: str,
         headers: Iterable[tuple[bytes, bytes]],
         body: bytes,
         arrived_s: float,
-    ) -> Ticket:
-        """Raises `BadRequest`, `Forbidden`, `UnknownModel`, and what `node_of_response` and
-        `node_of_items` raise."""
+    ) -> Call:
+        """The request, and the models that it may go to. Raises `BadRequest`, `Forbidden`,
+        `UnknownModel`."""
         routing = parse_routing(body, goes_on=path == responses.PATH)
-        model = self._core.fleet.resolve(routing.model)
-        asked = hints.read_headers(headers, caller)
-        refers, pinned_node_id = await self._pinned(caller, path, routing, model)
-        chain, is_whole = await self._chain(caller, path, routing, model, body)
-        return Ticket(
+        call = Call(
             request_id=f"{caller.owner}{self._start}{next(self._numbers):06x}",
+            caller=caller,
+            path=path,
+            trace=trace_lines(headers),
+            body=body,
+            arrived_s=arrived_s,
+            routing=routing,
+            asked=hints.read_headers(headers, caller),
+            road=self._core.names.road(routing.model),
+        )
+        if len(call.road.targets) == 1:
+            call.left.extend(call.road.targets)
+        else:
+            chosen = await self._order(call)
+            call.left.extend(chosen.targets)
+            call.why = chosen.why
+        return call
+
+    async def next(self, call: Call, earlier_attempts: int = 0) -> Ticket:
+        """The ticket for the best model that is left. Raises what is said of the last one:
+        `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, and what `node_of_response`
+        and `node_of_items` raise."""
+        while True:
+            target = call.left.popleft()
+            try:
+                return await self._ticket(call, target, earlier_attempts)
+            except UNABLE:
+                if not call.left:
+                    raise
+
+    async def _order(self, call: Call) -> Order:
+        road = call.road
+        chain = (await self._prepare(call, road.targets[0])).chain
+        in_flight: tuple[int, ...] = ()
+        if road.selector == SPILLOVER:
+            in_flight = tuple(map(self._core.dispatcher.in_flight_on, road.targets))
+        asked = Asked(
+            prompt_bytes=chain.sizes[-1] if chain and chain.sizes else 0,
+            may_pay=call.caller.paid_budget is not None,
+            in_flight=in_flight,
+        )
+        return order(road, asked, Moment(time.monotonic(), self._core.fleet.snapshot))
+
+    async def _ticket(self, call: Call, target: Target, earlier_attempts: int) -> Ticket:
+        routing, caller, path, model = call.routing, call.caller, call.path, target.model
+        refers, pinned_node_id = await self._pinned(caller, path, routing, model)
+        prepared = await self._prepare(call, target)
+        changed = model != routing.model or prepared.fields is not routing.fields
+        return Ticket(
+            request_id=call.request_id,
             caller=caller,
             path=path,
             asked_model=routing.model,
             model=model,
             stream=routing.stream,
-            arrived_s=arrived_s,
-            body=body if model == routing.model else with_model(routing.fields, model),
-            trace=trace_lines(headers),
-            pinned_node_id=pinned_node_id,
-            chain=chain,
-            is_whole=is_whole and not refers,
+            arrived_s=call.arrived_s,
+            body=with_model(prepared.fields, model) if changed else call.body,
+            trace=call.trace,
+            pinned_node_id=pinned_node_id or target.node_id,
+            chain=prepared.chain,
+            is_whole=prepared.is_whole and not refers,
             follows=_ticket_of(routing.previous_response_id),
-            hints=hints.hints(asked, routing.fields, path, caller, model),
-            priority=asked.priority,
-            deadline_s=arrived_s + asked.deadline_after_s,
-            shows_decision=asked.wants_decision,
+            hints=hints.hints(call.asked, prepared.fields, path, caller, model),
+            priority=call.asked.priority,
+            deadline_s=call.arrived_s + call.asked.deadline_after_s,
+            shows_decision=call.asked.wants_decision,
+            may_fall_back=bool(call.left),
+            earlier_attempts=earlier_attempts,
+            may_cost=self._may_cost(call, target, prepared) if target.is_paid else None,
         )
+
+    def _may_cost(self, call: Call, target: Target, prepared: Prepared) -> float:
+        """At a paid server. Raises `PaidNotAllowed` and `PaidBudgetUsed`."""
+        if call.caller.paid_budget is None:
+            raise PaidNotAllowed
+        if call.path == PATH_COUNT_TOKENS:
+            return 0.0
+        cost = self._core.budgets.most_cost(target, prepared.fields, prepared.chain)
+        self._core.budgets.check(call.caller, cost)
+        return cost
 
     async def _pinned(
         self, caller: Caller, path: str, routing: Routing, model: str
@@ -83,22 +179,31 @@ class Tickets:
             return bool(items), node_id
         return bool(items), node_of_items(fleet, caller, items, model) if items else ""
 
-    async def _chain(
-        self, caller: Caller, path: str, routing: Routing, model: str, body: bytes
-    ) -> tuple[Chain | None, bool]:
+    async def _prepare(self, call: Call, target: Target) -> Prepared:
+        """The body with the target's defaults, and its chain; made once."""
+        key = f"{target.model}@{target.node_id}"
+        if key not in call.prepared:
+            fields = call.routing.fields
+            if target.defaults:
+                fields = with_defaults(fields, target.defaults, call.path)
+            chain, is_whole = await self._chain(call, fields, target.model)
+            call.prepared[key] = Prepared(fields, chain, is_whole)
+        return call.prepared[key]
+
+    async def _chain(self, call: Call, fields: Fields, model: str) -> tuple[Chain | None, bool]:
         """And whether it begins where the prompt does."""
-        if path == PATH_COUNT_TOKENS:
+        if call.path == PATH_COUNT_TOKENS:
             return None, True
 
-        previous = routing.previous_response_id
+        previous, salt = call.routing.previous_response_id, call.caller.salt
         head = self._core.prefixes.head(previous) if previous else None
 
         def make() -> tuple[Chain | None, bool]:
-            chain = partial(self._core.chainer.chain, routing.fields, path, model, salt=caller.salt)
+            chain = partial(self._core.chainer.chain, fields, call.path, model, salt=salt)
             following = chain(head=head) if head else None
             return (following, True) if following else (chain(), not previous)
 
-        return await asyncio.to_thread(make) if takes_long(body) else make()
+        return await asyncio.to_thread(make) if takes_long(call.body) else make()
 
 
 def _ticket_of(response_id: str | None) -> str:

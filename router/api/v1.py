@@ -11,22 +11,18 @@ from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
 from router.api.bodies import ClientLeft, Scope, read_body
 from router.api.methods import need
 from router.api.models import Models
-from router.api.requests import RunningRequests
+from router.api.requests import Running, RunningRequests
 from router.api.responses import StoredResponses, pass_answer
-from router.api.tickets import Tickets
+from router.api.tickets import Call, Tickets
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.dialects import dialect_of
-from router.errors import (
-    RequestCancelled,
-    RouterError,
-    ShuttingDown,
-    UnknownPath,
-)
+from router.errors import RequestCancelled, RouterError, ShuttingDown, UnknownPath
 from router.exchange import EXTENSION, Exchange, Receive, Send
 from router.leaving import cancel_when_left
 from router.relay import Relay
-from router.types import PATH_COUNT_TOKENS, Caller
+from router.targets import leads_on
+from router.types import PATH_COUNT_TOKENS, Caller, Ticket
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -47,7 +43,7 @@ class V1:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._models = Models(core.fleet, int(time.time()))
+        self._models = Models(core.fleet, core.names, int(time.time()))
         self._responses = StoredResponses(core)
         self._running = RunningRequests(core)
         self._tickets = Tickets(core)
@@ -93,30 +89,50 @@ class V1:
         try:
             body = await read_body(scope, receive)
             path, headers = scope["path"], scope["headers"]
-            ticket = await self._tickets.make(caller, path, headers, body, arrived_s)
+            call = await self._tickets.call(caller, path, headers, body, arrived_s)
+            ticket = await self._tickets.next(call)
         except asyncio.CancelledError:
             raise ShuttingDown from None
-        core = self._core
         exchange: Exchange = scope["extensions"][EXTENSION]
-        relay = Relay(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
+        running = self._running.begin(self._relay(ticket, exchange))
         try:
-            await self._run(relay, exchange)
+            await self._run(call, running, exchange)
         except RouterError as error:
-            await _tell(relay, error)
+            await _tell(running.relay, error)
         except Exception:
-            log.exception("a fault of the router, in request %s", relay.request_id)
-            await _tell(relay, RouterError())
+            log.exception("a fault of the router, in request %s", running.relay.request_id)
+            await _tell(running.relay, RouterError())
 
-    async def _run(self, relay: Relay, exchange: Exchange) -> None:
-        running = self._running.begin(relay)
+    async def _run(self, call: Call, running: Running, exchange: Exchange) -> None:
         try:
-            await cancel_when_left(relay.run(), exchange)
+            await cancel_when_left(self._go(call, running, exchange), exchange)
         except ShuttingDown:
             if running.cancelled:
                 raise RequestCancelled from None
             raise
         finally:
             self._running.end(running)
+
+    async def _go(self, call: Call, running: Running, exchange: Exchange) -> None:
+        """Down the call's road, to the first model that takes it."""
+        decisions = self._core.dispatcher.decisions
+        decisions.chosen(running.relay.ticket, call.why)
+        while True:
+            relay = running.relay
+            try:
+                with self._core.budgets.holding(relay.ticket):
+                    await relay.run()
+                return
+            except RouterError as error:
+                if relay.content_sent or not (call.left and leads_on(error, call.road)):
+                    raise
+                ticket = await self._tickets.next(call, relay.attempts)
+                decisions.fell_back(ticket, relay.ticket.model, error.code)
+                running.relay = self._relay(ticket, exchange)
+
+    def _relay(self, ticket: Ticket, exchange: Exchange) -> Relay:
+        core = self._core
+        return Relay(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
 
     # --- running requests ---
 

@@ -116,6 +116,9 @@ class AdminClient:
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
         return self._ask("PUT", path, json=body)
 
+    def patch(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._ask("PATCH", path, json=body)
+
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path)
 

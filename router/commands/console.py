@@ -3,13 +3,21 @@
 import json
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -70,3 +78,22 @@ def progress(what: str, *, in_pipes: bool = True) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as bar:
         bar.add_task(what, total=None)
         yield
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how far work is, as often as it is told: bytes done, bytes in all. One line
+    where there is no terminal."""
+    console = err()
+    if not console.is_terminal:
+        print(f"{what} …", file=sys.stderr, flush=True)
+        yield lambda _done_bytes, _total_bytes: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as bars:
+        task = bars.add_task(what, total=None)
+
+        def show(done_bytes: int, total_bytes: int) -> None:
+            bars.update(task, completed=done_bytes, total=total_bytes or None)
+
+        yield show

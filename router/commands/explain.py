@@ -67,6 +67,8 @@ def _explain(client: AdminClient, file: Path, wanted: Wanted, *, as_json: bool) 
         console.print_json(answer)
         return
     decision = read_row(DecisionRow, answer)
+    if decision.target_reason:
+        console.say(decision.target_reason)
     _print_costs(decision)
     console.say(decision.reason)
 
@@ -85,6 +87,10 @@ def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> Non
         f"Request {request_id}: {decided.path}, {model}, {decided.priority}, "
         f"{wording.span(decided.arrived_ago_s)} ago"
     )
+    if decided.target_reason:
+        console.say(decided.target_reason)
+    if decided.failed_targets:
+        console.say(f"Went on to {decided.model} after {', '.join(decided.failed_targets)}.")
     for number, attempt in enumerate(decided.attempts, 1):
         if len(decided.attempts) > 1:
             console.say(f"Attempt {number}:", style="bold")

@@ -1,5 +1,6 @@
 """`router keys create`, `list`, `revoke`."""
 
+import math
 import time
 from typing import Any
 
@@ -7,7 +8,7 @@ from rich.text import Text
 
 from router.api.admin_views import KeyRow, NewKey
 from router.commands import console, wording
-from router.commands.client import AdminClient, in_path, read_row, read_rows
+from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 
 NO_KEYS = "There are no keys yet; `router keys create NAME` makes one."
 
@@ -33,6 +34,31 @@ def revoke(client: AdminClient, id_or_name: str) -> None:
     console.say(f"Revoked the key {row.name} ({row.prefix}…).")
 
 
+def set_budget(client: AdminClient, id_or_name: str, budget: float | None) -> None:
+    answer = client.patch(f"/keys/{in_path(id_or_name)}", {"paid_budget": budget})
+    row = read_row(KeyRow, answer)
+    if row.paid_budget is None:
+        console.say(f"The key {row.name} may not use paid servers.")
+        return
+    console.say(
+        f"The key {row.name} may use paid servers for {row.paid_budget:g} a month; "
+        f"{row.paid_spent:.2f} of this month's is used."
+    )
+
+
+def read_amount(text: str) -> float | None:
+    """None for `none`."""
+    if text == "none":
+        return None
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        raise CommandFailed(f"The amount is a number such as 20, or none; {text!r} is neither.")
+    return amount
+
+
 def show(client: AdminClient, *, as_json: bool) -> None:
     answer = client.get("/keys")
     if as_json:
@@ -44,7 +70,18 @@ def show(client: AdminClient, *, as_json: bool) -> None:
         return
     now_s = time.time()
     console.print_table(
-        ("Name", "Key", "Id", "Scopes", "Class", "Isolated", "State", "Made", "Expires"),
+        (
+            "Name",
+            "Key",
+            "Id",
+            "Scopes",
+            "Class",
+            "Isolated",
+            ">Paid",
+            "State",
+            "Made",
+            "Expires",
+        ),
         [
             (
                 row.name,
@@ -53,6 +90,7 @@ def show(client: AdminClient, *, as_json: bool) -> None:
                 ", ".join(row.scopes),
                 row.priority,
                 "yes" if row.isolated else "no",
+                _paid(row),
                 key_state(row, now_s),
                 wording.ago(row.created_at_s, now_s),
                 _expiry(row, now_s),
@@ -68,6 +106,11 @@ def key_state(row: KeyRow, now_s: float) -> Text:
     if row.expires_at_s is not None and row.expires_at_s <= now_s:
         return Text("expired", style="red")
     return Text("valid", style="green")
+
+
+def _paid(row: KeyRow) -> str:
+    """Spent this month, of how much."""
+    return "no" if row.paid_budget is None else f"{row.paid_spent:.2f} of {row.paid_budget:g}"
 
 
 def _expiry(row: KeyRow, now_s: float) -> str:

@@ -27,6 +27,10 @@ def show(client: AdminClient, *, as_json: bool) -> None:
     console.print_table(
         ("Model", "Aliases", ">Size", ">Context", ">Active", "On"), [_cells(row) for row in rows]
     )
+    free = {place.node: place.node_free_bytes for row in rows for place in row.nodes}
+    told = [f"{node} {wording.size(count)}" for node, count in sorted(free.items()) if count]
+    if told:
+        console.say(f"Free on disk: {', '.join(told)}")
     for row in rows:
         for place in row.nodes:
             if place.reason:
@@ -67,4 +71,9 @@ def _place_text(place: ModelPlace) -> Text:
     if not place.reachable:
         return text.append("node not reachable", style="red")
     words = wording.state_words(place.state)
-    return text.append(words, style=wording.state_style(place.state))
+    if place.progress is not None:
+        words += f" {place.progress:.0%}"
+    if place.pinned:
+        words += " and pinned"
+    text.append(words, style=wording.state_style(place.state))
+    return text.append(f" ({wording.size(place.disk_bytes)})") if place.disk_bytes else text

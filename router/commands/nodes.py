@@ -8,6 +8,7 @@ from rich.text import Text
 from router.api.admin_views import NodeRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
+from router.types import ACTIVE, CORDONED
 
 NO_NODES = (
     "The fleet has no nodes yet. Start `node-agent serve` on a Mac, then add it: "
@@ -20,6 +21,8 @@ def add(client: AdminClient, asked: dict[str, Any]) -> None:
         row = read_row(NodeRow, client.post("/nodes", asked))
     models = wording.several([model.name for model in row.models])
     console.say(f"Added the node {row.name} at {row.url}.")
+    if row.prices:
+        console.say("It costs money: only aliases lead there, for keys with a budget.")
     if row.error:
         console.say(f"It has since gone: {row.error}", style="yellow")
     console.say(f"Models: {models}" if models else "It has no models yet.")
@@ -48,6 +51,33 @@ def show(client: AdminClient, *, as_json: bool) -> None:
             console.say(f"{row.name}: {row.error}", style="red")
 
 
+def set_state(client: AdminClient, name: str, state: str) -> NodeRow:
+    return read_row(NodeRow, client.post("/nodes/state", {"node": name, "state": state}))
+
+
+def cordon(client: AdminClient, name: str, *, as_json: bool = False) -> None:
+    row = set_state(client, name, CORDONED)
+    if as_json:
+        console.print_json(row.model_dump())
+        return
+    running = in_flight(row)
+    left = f"; {wording.counted(running, 'request')} in flight may end" if running else ""
+    console.say(f"{row.name} takes no new requests{left}. `router uncordon {row.name}` ends it.")
+
+
+def uncordon(client: AdminClient, name: str, *, as_json: bool = False) -> None:
+    row = set_state(client, name, ACTIVE)
+    if as_json:
+        console.print_json(row.model_dump())
+        return
+    console.say(f"{row.name} takes requests again.")
+
+
+def in_flight(row: NodeRow) -> int:
+    """This router's requests and those that the node tells of, as one count."""
+    return max(row.in_flight, row.leases)
+
+
 def read_token(given: str | None) -> str:
     """The token of the option; `-` reads it from standard input, so that no history keeps it."""
     if given != "-":
@@ -56,6 +86,24 @@ def read_token(given: str | None) -> str:
     if not token:
         raise CommandFailed("There was no token on standard input.")
     return token
+
+
+def read_prices(
+    price_input: float | None,
+    price_output: float | None,
+    price_cached: float | None,
+    *,
+    paid: bool,
+) -> dict[str, float | None] | None:
+    """The prices of a paid server; None for one that is not."""
+    given = {"input": price_input, "output": price_output, "cached": price_cached}
+    if not paid:
+        if any(price is not None for price in given.values()):
+            raise CommandFailed("Prices are of a server that costs money; add --paid.")
+        return None
+    if price_input is None or price_output is None:
+        raise CommandFailed("--paid needs --price-input and --price-output.")
+    return given
 
 
 def _cells(row: NodeRow) -> tuple[str | Text, ...]:
@@ -75,8 +123,11 @@ def _cells(row: NodeRow) -> tuple[str | Text, ...]:
 
 
 def node_state(row: NodeRow) -> Text:
+    resting = "" if row.state == ACTIVE else f"; {row.state}"
+    if row.reachable and row.state != ACTIVE:
+        return Text(row.state, style="yellow")
     if row.reachable:
         return Text("reachable", style="green")
     if row.heard_ago_s is None:
-        return Text("not heard yet", style="red")
-    return Text(f"lost, heard {wording.span(row.heard_ago_s)} ago", style="red")
+        return Text(f"not heard yet{resting}", style="red")
+    return Text(f"lost, heard {wording.span(row.heard_ago_s)} ago{resting}", style="red")

@@ -23,6 +23,23 @@ RegistryUrl = Annotated[
 ]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes any free port.")]
 
+Paid = Annotated[
+    bool,
+    typer.Option(
+        "--paid", help="A server of kind openai that costs money: only aliases lead there."
+    ),
+]
+PriceInput = Annotated[
+    float | None, typer.Option(min=0, help="Of a million prompt tokens, with --paid.")
+]
+PriceOutput = Annotated[
+    float | None, typer.Option(min=0, help="Of a million answer tokens, with --paid.")
+]
+PriceCached = Annotated[
+    float | None,
+    typer.Option(min=0, help="Of a million cached prompt tokens; as --price-input if not given."),
+]
+
 QueueLimit = Annotated[
     int | None,
     typer.Option(
@@ -39,6 +56,33 @@ PromoteAfter = Annotated[
         min=0.01,
         max=3599,
         help="Seconds after which a waiting request may go before those that came later.",
+    ),
+]
+Stall = Annotated[
+    float | None,
+    typer.Option(
+        "--stall",
+        min=0.01,
+        max=3599,
+        help="Seconds without progress after which a request leaves a node that is there.",
+    ),
+]
+LoadTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--load-timeout",
+        min=0.01,
+        max=3599,
+        help="Seconds that the load of a model may make no progress.",
+    ),
+]
+FirstTokenTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--first-token-timeout",
+        min=0.01,
+        max=3599,
+        help="Seconds that a server which is no node agent may take to begin an answer.",
     ),
 ]
 

@@ -10,6 +10,7 @@ from router.commands.client import AdminClient, CommandFailed, read_rows
 NO_USAGE = "No request has finished in that time; `router chat MODEL` sends one."
 NO_AUDIT = "Nothing has been changed yet."
 
+_COUNTS = ("Requests", "Prompt tokens", "of them cached", "Completion tokens")
 _UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -22,19 +23,21 @@ def show_usage(client: AdminClient, since: str | None, *, as_json: bool) -> None
     if not rows:
         console.say(NO_USAGE)
         return
-    console.print_table(
-        ("Key", "Model", ">Requests", ">Prompt tokens", ">of them cached", ">Completion tokens"),
-        [
-            (
-                row.key,
-                row.model,
-                wording.number(row.requests),
-                wording.number(row.prompt_tokens),
-                wording.number(row.cached_tokens),
-                wording.number(row.completion_tokens),
-            )
-            for row in rows
-        ],
+    columns = ["Key", "Model", *(f">{name}" for name in _COUNTS)]
+    if any(row.cost is not None for row in rows):
+        columns.append(">Cost")
+    console.print_table(columns, [_usage_cells(row)[: len(columns)] for row in rows])
+
+
+def _usage_cells(row: UsageRow) -> tuple[str, ...]:
+    return (
+        row.key,
+        row.model,
+        wording.number(row.requests),
+        wording.number(row.prompt_tokens),
+        wording.number(row.cached_tokens),
+        wording.number(row.completion_tokens),
+        "" if row.cost is None else f"{row.cost:.2f}",
     )
 
 

@@ -230,7 +230,7 @@ class Admission:
             node_id=terms.node_id,
             model=ticket.model,
             granted_s=now_s,
-            attempt=ask.attempt,
+            attempt=ticket.earlier_attempts + ask.attempt,
             instance_id=view.status.instance_id if view.status else "",
             predicted_tokens=terms.promised_tokens,
             prompt_tokens=terms.prompt_tokens,

@@ -1,5 +1,6 @@
 """What each node carries by this router's doing: leases, the prefill ahead, and warm sessions."""
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
@@ -14,6 +15,8 @@ FIRST_BLAME_S = 1.0
 MAX_BLAME_S = 30.0
 """A node that failed is the last resort for this long, twice as long after each failure in a row;
 without it a node that fails at once would look idle and draw all requests."""
+LINGER_S = 2.0
+"""After a request's end its node tells within this time what it has kept of it."""
 OVERDUE_FACTOR, OVERDUE_S = 2.0, 1.0
 """A prefill that takes longer than so many times its estimate and so much more is taken to be over
 though nothing was heard of it: the node may be one that says nothing for long."""
@@ -113,7 +116,9 @@ class NodeBook:
     since_s: float = 0.0
     """When the first of them began."""
     positions: dict[int, int] = field(default_factory=dict)
-    """Hashes that leases will bring, each with how many bring it."""
+    """Hashes that leases bring, each with how many bring it."""
+    lingering: deque[tuple[float, OpenLease]] = field(default_factory=deque)
+    """Ended leases of which the node may not have told what it kept, and until when."""
     warm: dict[str, WarmSessions] = field(default_factory=dict)
     """By model."""
     blames: dict[str, Blame] = field(default_factory=dict)
@@ -147,21 +152,28 @@ class NodeBook:
         warm.touch(opened.session, tokens, opened.demand, now_s)
         self.version += 1
 
-    def close(self, ticket_id: str, now_s: float) -> OpenLease:
+    def close(self, ticket_id: str, now_s: float, *, lingers: bool) -> OpenLease:
+        """`lingers`: its node is likely to keep what it has prefilled of it."""
         opened = self.leases.pop(ticket_id)
         model = opened.lease.model
         self.rows[model] -= 1
         if not self.rows[model]:
             del self.rows[model]
         self.end_prefill(ticket_id, now_s)
+        if lingers and opened.first_content_s is not None:
+            self.lingering.append((now_s + LINGER_S, opened))
+        else:
+            self._drop_positions(opened)
+        self.version += 1
+        return opened
+
+    def _drop_positions(self, opened: OpenLease) -> None:
         for each in _hashes(opened):
             count = self.positions.get(each, 0) - 1
             if count > 0:
                 self.positions[each] = count
             else:
                 self.positions.pop(each, None)
-        self.version += 1
-        return opened
 
     def end_prefill(self, ticket_id: str, now_s: float) -> None:
         opened = self.prefilling.get(ticket_id)
@@ -176,7 +188,10 @@ class NodeBook:
         self.version += 1
 
     def settle(self, now_s: float) -> None:
-        """Ends the prefills that are over by all that is known."""
+        """Ends the prefills that are over by all that is known, and what lingers no longer."""
+        while self.lingering and self.lingering[0][0] <= now_s:
+            self._drop_positions(self.lingering.popleft()[1])
+            self.version += 1
         while self.prefilling:
             first = next(iter(self.prefilling.values()))
             if now_s - self.since_s < first.longest_s:
@@ -241,6 +256,7 @@ class NodeBook:
         self.behind_s = 0.0
         self.coming_tokens = 0
         self.positions.clear()
+        self.lingering.clear()
         self.warm.clear()
         self.blames.clear()
         self.others.clear()
@@ -301,6 +317,7 @@ class Books:
             kept.prefilling, kept.behind_s = book.prefilling, book.behind_s
             kept.coming_tokens = book.coming_tokens
             kept.since_s, kept.positions = book.since_s, book.positions
+            kept.lingering = book.lingering
 
     def opened(self, lease: Lease) -> OpenLease | None:
         """None where the lease is not held."""
@@ -308,11 +325,12 @@ class Books:
         opened = book.leases.get(lease.ticket_id) if book is not None else None
         return opened if opened is not None and opened.lease == lease else None
 
-    def close(self, lease: Lease, now_s: float) -> OpenLease:
-        """Raises `KeyError` for a lease that is not held: it would be released twice."""
+    def close(self, lease: Lease, now_s: float, *, lingers: bool) -> OpenLease:
+        """As `NodeBook.close`. Raises `KeyError` for a lease that is not held: it would be released
+        twice."""
         if self.opened(lease) is None:
             raise KeyError(lease)
-        return self._nodes[lease.node_id].close(lease.ticket_id, now_s)
+        return self._nodes[lease.node_id].close(lease.ticket_id, now_s, lingers=lingers)
 
     def forget_session(self, opened: OpenLease) -> None:
         """The lease's session is not served where it is."""

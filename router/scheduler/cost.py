@@ -27,7 +27,8 @@ from router.types import (
 )
 
 FAILED_LOAD_S = 600.0
-"""Added where the last load failed: such a node is the last resort, not ruled out."""
+"""Added where the last load failed, or the model makes no progress: such a node is the last resort,
+not ruled out."""
 BLAME_WAIT_S = 600.0
 SWITCH_S, SWITCH_SHARE = 2.0, 0.2
 """A session leaves the node where it is warm for one that is better by the larger of both."""
@@ -127,7 +128,7 @@ class Pricing:
         if excluded or model is None or view.status is None:
             return NodeTerms(view.node_id, view.name, excluded)
         book = self._books.of(view.node_id)
-        blame_s = _blame_s(book, model, now_s)
+        blame_s = _blame_s(book, view, model, now_s)
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
         if not ask.prompt_bytes:
@@ -262,9 +263,10 @@ def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
     return rates.load_s.value
 
 
-def _blame_s(book: NodeBook, model: ModelStatus, now_s: float) -> float:
+def _blame_s(book: NodeBook, view: NodeView, model: ModelStatus, now_s: float) -> float:
     blame = book.blames.get(model.name)
-    failed_s = FAILED_LOAD_S if model.state is ModelState.FAILED else 0.0
+    is_out = model.state is ModelState.FAILED or model.name in view.wedged
+    failed_s = FAILED_LOAD_S if is_out else 0.0
     return failed_s + (BLAME_WAIT_S if blame is not None and now_s < blame.until_s else 0.0)
 
 
@@ -299,8 +301,17 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
         return "It still pulls the model."
     if view.state != ACTIVE:
         return f"It is {STATE_WORDS[view.state]}."
-    if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
-        return "The request goes on from one that another node holds."
+    if barred := _barred(ticket, view):
+        return barred
     if view.node_id in ask.tried:
         return "It failed this request before."
+    return ""
+
+
+def _barred(ticket: Ticket, view: NodeView) -> str:
+    """Why the ticket is not for the node, whatever that is like; empty where it may be."""
+    if view.is_paid is not (ticket.may_cost is not None):
+        return "It costs money." if view.is_paid else "The request is for a paid server."
+    if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
+        return "The request is for what another node holds."
     return ""

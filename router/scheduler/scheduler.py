@@ -4,6 +4,8 @@ A ticket is granted when the node that costs it least can begin with it, and wai
 so that order and place are decided as late as they can be.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from router.scheduler.admission import Admission, able, decision
@@ -71,11 +73,11 @@ class Scheduler:
         and no other is left. What the node never got is no attempt at it.
         """
         self._see(moment)
-        opened = self._books.close(lease, moment.now_s)
+        opened = self._books.close(lease, moment.now_s, lingers=False)
         ask = replace(
             self._placement.ask(opened.ticket, moment.now_s),
             tried=opened.tried,
-            attempt=lease.attempt,
+            attempt=lease.attempt - opened.ticket.earlier_attempts,
         )
         if how is not Failure.UNSENT:
             self._books.blame(lease, moment.now_s)
@@ -93,7 +95,7 @@ class Scheduler:
     ) -> list[Action]:
         """A lease has ended; one that was served to its end teaches the node's service time, one
         that the node failed counts against it. Neither: its node's verdict is still to come."""
-        opened = self._books.close(lease, moment.now_s)
+        opened = self._books.close(lease, moment.now_s, lingers=not failed)
         if failed:
             self._books.blame(lease, moment.now_s)
         elif served:
@@ -127,7 +129,8 @@ class Scheduler:
         return self._admission.wake_s()
 
     def explain(self, ticket: Ticket, moment: Moment) -> Decision:
-        """What would be decided now. Changes nothing."""
+        """What would be decided now. Changes nothing that the next event would not."""
+        self._see(moment)
         ask = self._placement.ask(ticket, moment.now_s)
         choice = self._placement.decide(ask, moment, {})
         return decision(ticket, choice, moment.now_s, waited_s=0.0)
@@ -135,6 +138,11 @@ class Scheduler:
     def in_flight(self, node_id: str) -> int:
         book = self._books.known(node_id)
         return len(book.leases) if book is not None else 0
+
+    def rows(self, model: str, node_ids: Iterable[str]) -> int:
+        """Leases of a model on some nodes."""
+        books = map(self._books.known, node_ids)
+        return sum(book.rows.get(model, 0) for book in books if book is not None)
 
     @property
     def open_leases(self) -> int:
@@ -153,7 +161,10 @@ class Scheduler:
         return self._admission.look(moment)
 
     def _see(self, moment: Moment) -> None:
-        """Notes what nodes have told."""
+        """Notes what nodes have told, and what time has ended."""
+        for book in self._books:
+            if book.lingering:
+                book.settle(moment.now_s)
         if moment.fleet is self._fleet:
             return
         self._fleet = moment.fleet

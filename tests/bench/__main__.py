@@ -4,11 +4,23 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
-from tests.bench import caching, chain, control, decision, decoding, index, reuse, routing
+from tests.bench import (
+    admin,
+    caching,
+    chain,
+    control,
+    copying,
+    decision,
+    decoding,
+    index,
+    residency,
+    reuse,
+    routing,
+)
 from tests.bench.figures import Figure, show, write
 from tests.bench.machine import Cores, conditions, load_average, share_out_cores
 from tests.bench.processes import BenchFailure
@@ -16,7 +28,18 @@ from tests.bench.shared import CACHE, SharedTools, find_tools
 
 LAST_ROUND_S = 420.0
 """After this time no row gets a second round, so that all is done in ten minutes."""
-PARTS = ("router", "cache", "engine", "control", "index", "chain", "decision")
+PARTS = (
+    "router",
+    "cache",
+    "engine",
+    "control",
+    "index",
+    "chain",
+    "decision",
+    "admin",
+    "copy",
+    "models",
+)
 WIDTH = 140
 """Of the table in a file or a pipe."""
 
@@ -52,21 +75,21 @@ def main() -> int:
 def rows(
     part: str, tools: SharedTools, cores: Cores, *, quick: bool, deadline_s: float
 ) -> Iterator[Figure]:
-    if part == "router":
-        return routing.measure(tools, cores, quick=quick)
-    if part == "cache":
-        return itertools.chain(
+    parts: dict[str, Callable[[], Iterator[Figure]]] = {
+        "router": lambda: routing.measure(tools, cores, quick=quick),
+        "cache": lambda: itertools.chain(
             caching.measure(cores, quick=quick), reuse.measure(tools, cores, quick=quick)
-        )
-    if part == "control":
-        return control.measure(cores, quick=quick)
-    if part == "index":
-        return index.measure(cores, quick=quick)
-    if part == "chain":
-        return chain.measure(quick=quick)
-    if part == "decision":
-        return decision.measure(quick=quick)
-    return decoding.measure(tools, cores, quick=quick, deadline_s=deadline_s)
+        ),
+        "engine": lambda: decoding.measure(tools, cores, quick=quick, deadline_s=deadline_s),
+        "control": lambda: control.measure(cores, quick=quick),
+        "index": lambda: index.measure(cores, quick=quick),
+        "chain": lambda: chain.measure(quick=quick),
+        "decision": lambda: decision.measure(quick=quick),
+        "admin": lambda: admin.measure(tools, cores, quick=quick),
+        "copy": lambda: copying.measure(cores, quick=quick),
+        "models": lambda: residency.measure(cores, quick=quick),
+    }
+    return parts[part]()
 
 
 def collect(figures: list[Figure], console: Console, found: Iterator[Figure]) -> bool:

@@ -12,8 +12,9 @@ from node.hardware import Machine
 from node.link import EngineLink
 from node.memory import GIB, OVERHEAD_BYTES, Budget
 from node.settings import Settings
+from node.slots import EngineHandle, EngineKind
 from node.store import ModelStore
-from node.supervisor import EngineHandle, EngineKind, Supervisor
+from node.supervisor import Supervisor
 from node.types import EngineStats, RowUsage
 from tests.mlx.driver import prompt
 from tests.mlx.tiny import make_tiny

@@ -46,9 +46,10 @@ from node.protocol.messages import (
     StatusEvent,
 )
 from node.settings import Settings
+from node.slots import EngineKind
 from node.store import ModelEntry
 from node.stream import Batch
-from node.supervisor import EngineKind, Supervisor
+from node.supervisor import Supervisor
 from node.types import Accepted, Delta, PartKind, Progress
 from tests.node.serving import chat_body
 

@@ -18,7 +18,7 @@ from node.parsing.selection import Formats
 from node.prompt import Prompt, ScriptedRenderer
 from node.request import Message, TemplateOptions, TextRequest
 from node.settings import Settings
-from node.supervisor import EngineKind
+from node.slots import EngineKind
 from tests.node.template.samples import asking
 
 USER = Message("user", "hello")

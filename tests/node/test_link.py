@@ -14,10 +14,10 @@ import pytest
 
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
-from node.errors import EngineDied, LoadFailure, ShuttingDown
+from node.errors import EngineDied, EngineSilent, LoadFailure, ShuttingDown
 from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
-from node.link import EngineLink, EngineSilent, RowRefused, RowStream
+from node.link import EngineLink, RowRefused, RowStream
 from node.protocol.messages import FinishReason
 from node.types import (
     CacheEvent,

@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from node import supervisor as supervisor_module
+from node import engines as engines_module
+from node import turns
 from node.app import ScriptedStore
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.engine.scripted_cache import ScriptedCache
@@ -22,8 +24,9 @@ from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.protocol.messages import ModelState
 from node.settings import Settings
+from node.slots import EngineHandle, EngineKind, Wishes
 from node.store import ModelEntry
-from node.supervisor import EngineHandle, EngineKind, Supervisor
+from node.supervisor import Supervisor
 from node.types import Pressure
 
 WAIT_S = 10.0
@@ -38,7 +41,9 @@ class World:
         self.changed = asyncio.Event()
 
     def on_change(self) -> None:
-        self.states += [model.state for model in self.supervisor.status()[:1]]
+        states = [model.state for model in self.supervisor.status()[:1]]
+        # The progress of a load is told, too.
+        self.states += states if states != self.states[-1:] else []
         self.changed.set()
 
     async def until(self, state: ModelState) -> None:
@@ -96,12 +101,26 @@ async def test_one_that_stops_waiting_does_not_cancel_the_load() -> None:
             await first
 
 
-async def test_a_load_goes_on_when_nobody_waits() -> None:
+async def test_a_load_that_nobody_waits_for_any_more_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "ABANDONED_S", 0.05)
+    async with world(Script(load_delay_s=60.0)) as it:
+        only = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        only.cancel()
+        await it.until(ModelState.ON_DISK)
+        assert it.supervisor.budget.leased_bytes == 0
+
+
+async def test_a_load_goes_on_for_a_client_that_tries_again() -> None:
     async with world(Script(load_delay_s=0.1)) as it:
         only = asyncio.create_task(it.touch())
         await it.until(ModelState.LOADING)
         only.cancel()
-        await it.until(ModelState.READY)
+        await asyncio.wait({only})
+        await it.touch()
+        assert it.states.count(ModelState.LOADING) == 1
 
 
 async def test_an_engine_is_not_stopped_while_it_serves() -> None:
@@ -174,7 +193,7 @@ async def test_a_death_during_a_drain_ends_it() -> None:
 async def test_an_unload_that_fails_or_hangs_frees_the_model_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, script: Script, code: int
 ) -> None:
-    monkeypatch.setattr(supervisor_module, "STOP_GRACE_S", WAIT_S if code == 1 else 0.1)
+    monkeypatch.setattr(engines_module, "STOP_GRACE_S", WAIT_S if code == 1 else 0.1)
     async with world(script) as it:
         await it.touch()
         await it.supervisor.unload(await it.entry())
@@ -198,22 +217,127 @@ async def test_a_failed_load_is_tried_again_after_a_cool_down(
         assert it.supervisor.budget.leased_bytes == 0
         await it.supervisor.unload(await it.entry())
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
-        monkeypatch.setattr(supervisor_module, "LOAD_COOL_DOWN_S", 0.0)
+        monkeypatch.setattr(engines_module, "LOAD_COOL_DOWN_S", 0.0)
         for _ in range(2):
             with pytest.raises(LoadFailure):
                 await it.touch()
         assert it.states.count(ModelState.LOADING) == 3
 
 
-async def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
+async def test_what_does_not_fit_beside_what_is_pinned_is_refused_and_changes_nothing() -> None:
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
     async with world(script, budget_bytes=2 * GIB) as it:
+        it.supervisor.wishes = lambda name: Wishes(pinned=name == "a")
         await it.touch("a")
         with pytest.raises(DoesNotFit, match=r"b needs 1\.6 GiB, but 0\.2 GiB .* 1\.4 GiB too few"):
             await it.touch("b")
         assert it.supervisor.budget.leased_bytes == 1.75 * GIB
         await it.supervisor.unload(await it.entry("a"))
         await it.touch("b")
+
+
+TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
+ROOM_FOR_ONE = 2 * GIB
+
+
+async def test_an_idle_model_leaves_for_another_one_and_is_not_missed_by_the_budget() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
+        first = await it.touch("a")
+        second = await it.touch("b")
+        assert not first.link.alive and second.link.alive
+        assert it.supervisor.budget.leased_bytes == 1.75 * GIB
+        assert [model.state for model in it.supervisor.status()] == [
+            ModelState.ON_DISK,
+            ModelState.READY,
+        ]
+
+
+async def test_a_busy_model_serves_new_requests_while_another_one_is_waited_for() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
+        with it.supervisor.serving(await it.entry("a")) as lease:
+            handle = await lease.ready()
+            late = asyncio.create_task(it.touch("b"))
+            for _ in range(3):
+                assert await it.touch("a") is handle
+            assert not late.done()
+        assert (await late).link.alive
+        assert not handle.link.alive
+
+
+async def test_after_the_longest_wait_a_busy_model_takes_nothing_new() -> None:
+    async with world(
+        TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
+    ) as it:
+        order = []
+
+        async def ask(name: str) -> None:
+            with it.supervisor.serving(await it.entry(name)) as lease:
+                await lease.ready()
+                order.append(name)
+
+        with it.supervisor.serving(await it.entry("a")) as lease:
+            await lease.ready()
+            waiting = [asyncio.create_task(ask("b"))]
+            while not it.supervisor._residency.is_closed("a"):
+                await asyncio.sleep(0)
+            waiting.append(asyncio.create_task(ask("a")))
+            await asyncio.wait(waiting, timeout=0.05)
+            assert order == []
+        await asyncio.gather(*waiting)
+        assert order == ["b", "a"]
+
+
+async def test_a_model_stays_for_its_minimum_residency() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.3) as it:
+        await it.touch("a")
+        ready_s = it.supervisor.now_s()
+        await it.touch("b")
+        assert it.supervisor.now_s() - ready_s >= 0.3
+
+
+async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
+    async with world() as it:
+        await it.touch()
+        entry, (status,) = await it.entry(), it.supervisor.status()
+        with pytest.raises(ModelBusy, match="loaded anew"):
+            await it.supervisor.unload(entry, generation=status.generation + 1)
+        with pytest.raises(ModelBusy, match="used meanwhile"):
+            await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
+        now_s = it.supervisor.now_s()
+        it.supervisor.now_s = lambda: now_s + 60.0
+        await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
+        assert it.supervisor.status()[0].state is ModelState.ON_DISK
+
+
+async def test_the_status_tells_what_a_model_takes_and_how_it_is_used() -> None:
+    async with world(Script(load_delay_s=0.05), budget_bytes=ROOM_FOR_ONE) as it:
+        (before,) = it.supervisor.status()
+        assert (before.memory_bytes, before.generation, before.idle_s) == (1.75 * GIB, 0, None)
+        with it.supervisor.serving(await it.entry()) as lease:
+            await lease.ready()
+            (held,) = it.supervisor.status()
+            assert (held.leases, held.idle_s, held.generation) == (1, None, 1)
+            assert held.load_s is not None and held.load_s >= 0.05
+        now_s = it.supervisor.now_s()
+        it.supervisor.now_s = lambda: now_s + 5.0
+        (idle,) = it.supervisor.status()
+        assert idle.leases == 0
+        assert idle.idle_s == pytest.approx(5.0, abs=0.5)
+
+
+async def test_an_engine_killed_in_its_load_leaves_nothing_behind() -> None:
+    async with world(Script(load_delay_s=60.0)) as it:
+        waiting = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        children = [each for each in psutil.Process().children() if each.is_running()]
+        while not children:
+            await asyncio.sleep(0)
+            children = psutil.Process().children()
+        children[0].kill()
+        with pytest.raises(LoadFailure, match="ended while it loaded"):
+            await waiting
+        assert it.supervisor.budget.leased_bytes == 0
+        assert it.supervisor.status()[0].state is ModelState.FAILED
 
 
 KV = 64 * 1024
@@ -281,6 +405,7 @@ async def test_an_engine_that_keeps_what_it_must_give_back_fails_the_load(
 async def test_pinned_kv_is_no_room_for_a_second_model() -> None:
     models = (ScriptedModel("a", kv_bytes_per_token=KV), ScriptedModel("b", kv_bytes_per_token=KV))
     async with world(Script(models=models, cache=CACHE), budget_bytes=6 * GIB) as it:
+        it.supervisor.wishes = lambda name: Wishes(pinned=name == "a")
         first = await it.touch("a")
         await until_leased(first, lambda size: size > 0)
         before_bytes = it.supervisor.budget.leased_bytes

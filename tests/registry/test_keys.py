@@ -72,3 +72,18 @@ async def test_two_keys_never_share_a_digest(registry: Registry) -> None:
     same = replace(NEXT, name="other", digest=KEY.digest)
     with pytest.raises(RegistryFailed, match=r"keys\.digest"):
         await registry.write(lambda s: keys.add(s, same))
+
+
+async def test_a_budget_is_given_changed_and_taken_by_id_or_name(registry: Registry) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    given = await registry.write(lambda s: keys.set_budget(s, "ci", 20.0))
+    assert given == replace(KEY, paid_budget=20.0)
+    assert (await registry.write(lambda s: keys.set_budget(s, "k1", 0.5))).paid_budget == 0.5
+    assert await registry.write(lambda s: keys.set_budget(s, "ci", None)) == KEY
+
+
+async def test_a_revoked_key_gets_no_budget(registry: Registry) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    await registry.write(lambda s: keys.revoke(s, "k1", 3.0))
+    with pytest.raises(NotFound, match="no key 'k1'"):
+        await registry.write(lambda s: keys.set_budget(s, "k1", 1.0))

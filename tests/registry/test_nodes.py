@@ -66,3 +66,13 @@ async def test_an_unknown_name_is_not_found(registry: Registry) -> None:
     async with registry.read() as session:
         with pytest.raises(NotFound):
             await nodes.get(session, "mini")
+
+
+async def test_what_an_admin_wants_of_a_node_is_kept(registry: Registry) -> None:
+    await registry.write(lambda s: nodes.add(s, MINI))
+    cordoned = replace(MINI, state="cordoned")
+    assert await registry.write(lambda s: nodes.set_state(s, "mini", "cordoned")) == cordoned
+    async with registry.read() as session:
+        assert await nodes.list_all(session) == [cordoned]
+    with pytest.raises(NotFound):
+        await registry.write(lambda s: nodes.set_state(s, "gone", "cordoned"))

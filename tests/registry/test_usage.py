@@ -100,3 +100,22 @@ async def test_totals_sum_by_key_and_model(registry: Registry) -> None:
             UsageTotal("k1", "llama", 1, 100, 40, 7),
             UsageTotal("k1", "qwen", 1, 0, 0, 7),
         ]
+
+
+async def test_what_keys_have_spent_is_summed_since_a_time(registry: Registry) -> None:
+    rows = [
+        replace(ROW, request_id="1", cost=0.5),
+        replace(ROW, request_id="2", cost=0.25, finished_at_s=20.0),
+        replace(ROW, request_id="3", cost=2.0, key_id="k2", finished_at_s=20.0),
+        replace(ROW, request_id="4", key_id="k3"),
+    ]
+    await registry.write(lambda s: usage.add_many(s, rows))
+    async with registry.read() as session:
+        assert await usage.costs(session, 0.0) == {"k1": 0.75, "k2": 2.0}
+        assert await usage.costs(session, 15.0) == {"k1": 0.25, "k2": 2.0}
+        totals = await usage.totals(session, None)
+    assert [(total.key_id, total.cost) for total in totals] == [
+        ("k1", 0.75),
+        ("k2", 2.0),
+        ("k3", None),
+    ]

@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from node.protocol.ids import owner_mark
+from node.protocol.lifecycle import PATH_POLICIES
 from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
@@ -30,7 +31,7 @@ from node.protocol.messages import (
     encode_event,
 )
 from registry import nodes
-from registry.records import KeyRecord, NodeRecord
+from registry.records import AliasRecord, AliasTarget, KeyRecord, NodeRecord
 from router.app import build_app, open_core
 from router.auth import new_key
 from router.client_connection import ClientConnection
@@ -90,6 +91,14 @@ def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:
     caller = Caller("key-1", "ann", frozenset(("inference",)), owner_mark("key-1"))
     made = Ticket(request_id, caller, CHAT, model, model, stream=True, arrived_s=0.0, body=b"{}")
     return msgspec.structs.replace(made, **fields)
+
+
+def alias(
+    name: str, *models: str | AliasTarget, selector: str = "first", **fields: Any
+) -> AliasRecord:
+    """Of models, or of `AliasTarget`s."""
+    targets = tuple(AliasTarget(each) if isinstance(each, str) else each for each in models)
+    return AliasRecord(name, targets, 1.0, selector, **fields)
 
 
 def lease(ticket_id: str = "r", node_id: str = "n", attempt: int = 1) -> Lease:
@@ -163,6 +172,8 @@ class ScriptedNode:
     first_events: tuple[Event, ...] = (StatusEvent(node_status()),)
     port: int = 0
     requests: list[Request] = field(default_factory=list)
+    policies: list[dict[str, Any]] = field(default_factory=list)
+    """What it was told of its models' residency; its script has no say in that."""
     connections: int = 0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _server: asyncio.Server | None = None
@@ -186,12 +197,18 @@ class ScriptedNode:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
-        self.connections += 1
         wire = Wire(reader)
+        counted = False
         try:
             while (request := await wire.request(writer)) is not None:
-                self.requests.append(request)
-                await self._serve(request)
+                if request.target == PATH_POLICIES:
+                    self.policies.append(json.loads(request.body))
+                    await request.answer(b"{}")
+                else:
+                    self.connections += not counted
+                    counted = True
+                    self.requests.append(request)
+                    await self._serve(request)
                 if not request.stay_open:
                     break
         except (OSError, asyncio.CancelledError):

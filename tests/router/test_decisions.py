@@ -1,7 +1,7 @@
 """The ring of decisions, and the short form of one."""
 
 import pytest
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from node.protocol.ids import client_id
 from router.decisions import TERMS, Decisions, short
@@ -64,6 +64,27 @@ def test_a_rejection_stands_beside_the_attempts_before_it(decisions: Decisions) 
     decisions.rejected(ticket(), reject)
     found = decisions.find("r")
     assert found is not None and len(found.attempts) == 1 and found.reject is reject
+
+
+def test_a_request_that_goes_on_to_another_model_keeps_the_road(decisions: Decisions) -> None:
+    first, second = ticket(model="m"), ticket(model="other")
+    decisions.chosen(first, "m is the first that can take it.")
+    decisions.granted(first, decision())
+    decisions.rejected(first, Reject("r", RejectKind.NO_NODE, "No.", 5))
+    decisions.fell_back(second, "m", "node_failed")
+    decisions.granted(second, replace(decision(), model="other"))
+    decisions.on_verdict(Verdict(lease("r", "a"), 9.0, failed=True, accounts=FINISHED))
+    found = decisions.find("r")
+    assert found is not None
+    assert (found.model, found.reject, found.failed) == ("other", None, [("m", "node_failed")])
+    assert found.why == "m is the first that can take it."
+    assert [attempt.accounts for attempt in found.attempts] == [FINISHED, None]
+    assert decisions.short("r").startswith(b"after=m (node_failed); node=studio; ")
+
+
+def test_where_there_was_no_choice_nothing_is_said_of_it(decisions: Decisions) -> None:
+    decisions.chosen(ticket(), "")
+    assert len(decisions) == 0
 
 
 def test_a_request_is_found_by_every_id_that_its_caller_saw(decisions: Decisions) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from node.protocol.messages import Began, FinishReason
+from node.protocol.messages import Began, FinishReason, ModelState
 from registry.records import ResidencyRecord
 from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known, NotSent
@@ -19,7 +19,8 @@ from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
-from router.types import Failure
+from router.stalls import Limits, Stalls
+from router.types import Failure, Loading
 from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (
@@ -45,7 +46,10 @@ class World:
         metrics, decisions = Metrics(str), Decisions()
         self.metrics = metrics
         self.placing = Placing(Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock)
-        known = Known(self.prefixes, Predictions(self.prefixes, metrics), decisions, metrics)
+        stalls = Stalls(self.fleet, Limits())
+        known = Known(
+            self.prefixes, Predictions(self.prefixes, metrics), decisions, metrics, stalls
+        )
         self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
 
     def add(self, name: str) -> None:
@@ -172,9 +176,9 @@ async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(wor
 
 
 async def test_a_model_of_a_node_that_has_not_spoken_since_the_start_has_no_node_ready() -> None:
-    world = World(Fleet((), [ResidencyRecord("id-a", "m", "ready", 1, 0.0)]))
+    world = World(Fleet([ResidencyRecord("id-a", "m", "ready", 1, 0.0)]))
     world.fleet.add(node_record("http://x"))
-    assert world.fleet.resolve("m") == "m"
+    assert world.fleet.models == {"m"}
     with pytest.raises(NoNodeReady):
         await world.dispatcher.place(ticket())
 
@@ -222,3 +226,34 @@ async def test_a_node_that_does_not_take_the_connection_has_failed(
     with pytest.raises(NodeFailed, match="connection to the node a broke"):
         await world.dispatcher.open(ticket(), lease)
     assert world.ledger.open_requests == 1
+
+
+# --- what is waited for ---
+
+
+async def test_a_request_on_a_node_waits_for_that_node_s_load(world: World) -> None:
+    world.add("a")
+    lease = await world.dispatcher.place(ticket())
+    assert world.dispatcher.waits_for(ticket(), lease) is None
+    loading = model_status("m", state=ModelState.LOADING, progress=0.25)
+    world.add("b")
+    world.fleet.heard("id-b", node_status(loading))
+    assert world.dispatcher.waits_for(ticket(), lease) is None
+    world.fleet.heard("id-a", node_status(loading))
+    assert world.dispatcher.waits_for(ticket(), lease) == Loading("m", 0.25)
+    world.dispatcher.done(ticket(), lease, OUTCOME_CANCELLED)
+
+
+async def test_a_request_that_waits_in_the_queue_waits_for_any_node_s_load(world: World) -> None:
+    world.fleet.add(node_record("http://x", "a"))
+    world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
+    lease = await world.dispatcher.place(ticket("1"))
+    waiting = asyncio.create_task(world.dispatcher.place(ticket("2")))
+    while (standing := world.dispatcher.standing("2")) is None:
+        await asyncio.sleep(0)
+    assert world.dispatcher.waits_for(ticket("2"), None) == standing
+    loading = model_status("m", max_rows=1, state=ModelState.LOADING)
+    world.fleet.heard("id-a", node_status(loading))
+    assert world.dispatcher.waits_for(ticket("2"), lease) == Loading("m", None)
+    world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
+    world.dispatcher.done(ticket("2"), await waiting, OUTCOME_CANCELLED)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from node.protocol.messages import ModelState
 from registry import models, nodes, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import RegistryFailed
@@ -224,3 +225,8 @@ def test_a_node_without_a_word_has_no_rows() -> None:
     assert residency_rows(view.snapshot[0]) is None
     rows = residency_rows(node_view("a", model_status("m", since_unix_s=3.0)))
     assert rows == (ResidencyRecord("a", "m", "ready", 0, 3.0),)
+
+
+def test_a_model_that_is_being_pulled_is_not_remembered() -> None:
+    view = node_view("a", model_status("m", state=ModelState.PULLING, progress=0.5))
+    assert residency_rows(view) == ()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from node.protocol.ids import owner_mark
+from node.protocol.lifecycle import ManifestFile, ModelPolicy, Policies, PullCommand, Share
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     Finished,
@@ -83,10 +85,40 @@ async def test_load_and_unload_name_the_model(
     client = client_of(node, clients)
     await client.load("m")
     await client.unload("m")
+    await client.unload("m", generation=3, min_idle_s=60.0)
     assert [(r.method, r.target, r.body) for r in node.requests] == [
         ("POST", "/fleet/load", b'{"model":"m"}'),
-        ("POST", "/fleet/unload", b'{"model":"m"}'),
+        ("POST", "/fleet/unload", b'{"model":"m","generation":null,"min_idle_s":0.0}'),
+        ("POST", "/fleet/unload", b'{"model":"m","generation":3,"min_idle_s":60.0}'),
     ]
+
+
+async def test_what_comes_and_goes_is_ordered_in_the_words_of_the_protocol(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(encode_status(node_status()), "202 Accepted"))
+    client = client_of(node, clients)
+    await client.set_policies(Policies("r1", {"m": ModelPolicy(pinned=True)}))
+    assert node.policies == [{"router_id": "r1", "models": {"m": {"pinned": True}}}]
+    assert await client.pull(PullCommand("m", repo_id="org/m")) == node_status()
+    await client.pull_cancel("m")
+    await client.remove("m")
+    assert [(r.method, r.target, r.body) for r in node.requests] == [
+        ("POST", "/fleet/pull", b'{"model":"m","repo_id":"org/m"}'),
+        ("POST", "/fleet/pull/cancel", b'{"model":"m"}'),
+        ("POST", "/fleet/remove", b'{"model":"m"}'),
+    ]
+
+
+async def test_a_share_is_what_the_node_answers(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    share = Share("t1", 900.0, "hub:org/m@c", (ManifestFile("a/b.json", 2, "00"),))
+    node = await start_node(answers(msgspec.json.encode(share)))
+    assert await client_of(node, clients).share("m") == share
+    other = await start_node(answers(b"{}"))
+    with pytest.raises(NodeRefused, match="does not answer like a node agent"):
+        await client_of(other, clients).share("m")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +181,24 @@ async def test_an_answer_that_is_not_http_is_unreachable(
         await client_of(await start_node(garbage), clients).status()
 
 
-@pytest.mark.parametrize("body", [b'{"data":[{"id":"a","owned_by":"x"},{"id":"b"}]}'])
+LISTS = [
+    b'{"data":[{"id":"a","owned_by":"x"},{"id":"b"}]}',
+    # Ollama
+    b'{"object":"list","data":[{"id":"a","object":"model","created":1,"owned_by":"library"},'
+    b'{"id":"b","object":"model","created":1,"owned_by":"library"}]}\n',
+    # LM Studio
+    b'{"data":[{"id":"a","object":"model","owned_by":"organization_owner"},{"id":"b",'
+    b'"object":"model","owned_by":"organization_owner"}],"object":"list"}',
+    # llama.cpp, which lists them in Ollama's words, too
+    b'{"models":[{"name":"a","model":"a","size":"","capabilities":["completion"]}],'
+    b'"object":"list","data":[{"id":"a","meta":{"n_ctx_train":8192}},{"id":"b","meta":null}]}',
+    # what is no name
+    b'{"data":[1,null,{},{"id":7},{"id":""},{"id":" a"},{"id":"x\\ny"},{"id":"a"},{"id":"a"},'
+    b'{"id":"b","x":[[[]]]},["c"],{"id":"%b"}]}' % (b"l" * 257),
+]
+
+
+@pytest.mark.parametrize("body", LISTS)
 async def test_a_foreign_server_lists_its_models(
     start_node: StartNode, clients: list[NodeClient], body: bytes
 ) -> None:
@@ -158,13 +207,51 @@ async def test_a_foreign_server_lists_its_models(
     assert node.requests[0].header("authorization") is None
 
 
-@pytest.mark.parametrize("body", [b"[]", b'{"data":[1]}', b"<html>"])
+@pytest.mark.parametrize("body", [b"[]", b'{"data":1}', b"{}", b"<html>", b"\xff"])
 async def test_a_foreign_server_that_lists_none_is_refused(
     start_node: StartNode, clients: list[NodeClient], body: bytes
 ) -> None:
     client = client_of(await start_node(answers(body)), clients)
     with pytest.raises(NodeRefused, match="does not list models"):
         await client.foreign_models()
+
+
+async def test_a_foreign_server_may_have_no_model_yet(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    node = await start_node(answers(b'{"object":"list","data":null}'))
+    assert await client_of(node, clients).foreign_models() == []
+
+
+async def test_a_list_without_end_is_not_read_to_its_end(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(b'{"data":[')
+        while not request.gone.is_set():
+            await request.chunk(b'{"id":"a"},' * 10_000)
+
+    node = await start_node(script)
+    with pytest.raises(NodeRefused, match="more than 4 MiB"):
+        await client_of(node, clients).foreign_models()
+    await node.requests[0].wait_gone()
+
+
+async def test_a_list_that_does_not_come_is_given_up(
+    start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(NodeClient._control, "__defaults__", (None, 0.05, 1 << 20))
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(b'{"data":[')
+        await request.gone.wait()
+
+    node = await start_node(script)
+    with pytest.raises(NodeUnreachable, match="in time"):
+        await client_of(node, clients).foreign_models()
+    await node.requests[0].wait_gone()
 
 
 async def test_events_are_asked_for_from_the_last_one_seen(

@@ -171,7 +171,7 @@ async def test_a_stream_that_waits_says_where_it_stands(
     first, second = await first_and_waiting(impatient, turns, STREAM)
     assert await second.head() == 200
     said = await second.chunk()
-    assert said.startswith(b": queued, position 1, about ") and said.endswith(b" s\n\n")
+    assert said.startswith(b": waiting, position 1, about ") and said.endswith(b" s\n\n")
     shown = (await listed(impatient))[1]
     assert (shown["state"], shown["position"], shown["node"]) == ("queued", 1, None)
     await until_idle(impatient, turns, first)
@@ -188,7 +188,9 @@ async def test_a_message_stream_that_waits_is_filled_with_pings(
     await one_row(impatient, start_node, turns)
     first, second = await first_and_waiting(impatient, turns, STREAM, MESSAGES)
     assert await second.head() == 200
-    assert (await second.chunk()).startswith(b"event: ping\n")
+    said = await second.chunk()
+    assert said.startswith(b": waiting, position 1, about ")
+    assert said.endswith(b' s\n\nevent: ping\ndata: {"type": "ping"}\n\n')
     await until_idle(impatient, turns, first)
     turns.next()
     await second.body()

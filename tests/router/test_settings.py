@@ -22,6 +22,9 @@ def test_each_setting_can_come_from_the_environment() -> None:
         "hold_head_s": "2.5",
         "queue_limit": "64",
         "promote_after_s": "7.5",
+        "stall_s": "60",
+        "load_timeout_s": "600",
+        "first_token_timeout_s": "300.5",
         "exit_on_stdin_eof": "1",
     }
     assert set(given) == {field.name for field in fields(Settings)}
@@ -36,6 +39,9 @@ def test_each_setting_can_come_from_the_environment() -> None:
         "hold_head_s": 2.5,
         "queue_limit": 64,
         "promote_after_s": 7.5,
+        "stall_s": 60.0,
+        "load_timeout_s": 600.0,
+        "first_token_timeout_s": 300.5,
         "exit_on_stdin_eof": True,
     }
 

@@ -8,8 +8,53 @@ import pytest
 from router import sse
 from router.dialects import Dialect, event_body
 from router.errors import NodeFailed
+from router.types import Loading, Queued
 
 OTHERWISE = NodeFailed("The node a answered with status 500.")
+
+
+PING_EVENT = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "comment"),
+    [
+        (Queued("r", 3, 12.4), b": waiting, position 3, about 12 s\n\n"),
+        (Loading("org/m", 0.424), b": loading org/m 42 %\n\n"),
+        (Loading("org/m", None), b": loading org/m\n\n"),
+    ],
+)
+def test_silence_says_what_is_waited_for(waits_for: Queued | Loading, comment: bytes) -> None:
+    assert sse.ping(Dialect.OPENAI, waits_for) == comment
+    assert sse.ping(Dialect.RESPONSES, waits_for) == comment
+    assert sse.ping(Dialect.ANTHROPIC, waits_for) == comment + PING_EVENT
+    assert not sse.has_event(sse.ping(Dialect.ANTHROPIC, waits_for))
+
+
+def test_silence_of_which_nothing_is_known_is_filled_all_the_same() -> None:
+    assert sse.ping(Dialect.OPENAI) == b": keep-alive\n\n"
+    assert sse.ping(Dialect.ANTHROPIC) == PING_EVENT
+
+
+@pytest.mark.parametrize(
+    ("events", "filler"),
+    [
+        (b": x\n\n", True),
+        (PING_EVENT, True),
+        (b": x\n\n" + PING_EVENT, True),
+        (b": x\n\ndata: 1\n\n", False),
+        (b"data: 1\n\n", False),
+        (b"event: message_start\ndata: {}\n\n", False),
+    ],
+)
+def test_a_node_s_own_filler_is_told_from_its_answer(events: bytes, filler: bool) -> None:
+    assert sse.is_filler(events) is filler
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"\xff", b"{}", b'{"error":null}', b'{"error":{}}'])
+def test_what_is_no_error_is_not_too_long_and_says_nothing(answer: bytes) -> None:
+    assert not sse.is_too_long(answer)
+    assert sse.error_message(answer) == ""
 
 
 @pytest.mark.parametrize(

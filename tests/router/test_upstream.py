@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from router import upstream as upstream_module
 from router.upstream import Upstream
-from router.upstream_response import PAUSE_BYTES, Unanswered, UpstreamBroken
+from router.upstream_response import PAUSE_BYTES, NotConnected, Unanswered, UpstreamBroken
 from tests.router.conftest import Request, Script, ScriptedNode, StartNode, answer_bytes
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"
@@ -102,6 +103,15 @@ async def test_no_more_of_a_body_is_gathered_than_is_wanted(
     assert await (await upstream.send(HEAD, b"{}")).read_all(6) == b"answer"
     with pytest.raises(UpstreamBroken, match="too long"):
         await (await upstream.send(HEAD, b"{}")).read_all(5)
+
+
+async def test_a_body_that_was_read_can_be_given_back(
+    start_node: StartNode, upstreams: list[Upstream]
+) -> None:
+    response = await to(await start_node(whole), upstreams).send(HEAD, b"{}")
+    response.give_back(await response.read_all())
+    assert await response.read_all() == b"answer"
+    assert await response.read_all() == b""
 
 
 async def test_a_large_body_arrives_whole(start_node: StartNode, upstreams: list[Upstream]) -> None:
@@ -319,6 +329,15 @@ async def test_a_node_that_is_not_there_is_an_os_error() -> None:
         port = closed.getsockname()[1]
     with pytest.raises(ConnectionRefusedError):
         await Upstream(f"http://127.0.0.1:{port}").send(HEAD, b"{}")
+
+
+async def test_a_node_that_never_says_hello_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upstream_module, "CONNECT_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        upstream = Upstream(f"https://127.0.0.1:{deaf.getsockname()[1]}")
+        with pytest.raises(NotConnected, match=r"within 0\.05 s"):
+            await upstream.send(HEAD, b"{}")
+        assert upstream.open_connections == 0
 
 
 async def test_a_connection_sends_small_writes_at_once_and_notices_a_dead_host(

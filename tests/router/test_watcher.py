@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 
 from node.protocol.messages import (
+    PROTOCOL_VERSION,
     Began,
     PrefixGone,
     PrefixSnapshot,
@@ -153,9 +154,11 @@ async def test_a_node_that_cannot_be_followed_says_why_and_is_tried_again(
 async def test_an_agent_of_another_protocol_is_not_reachable(
     world: World, start_node: StartNode
 ) -> None:
-    node = await start_node(silent, first_events=(StatusEvent(node_status(protocol=2)),))
+    older = node_status(protocol=PROTOCOL_VERSION - 1)
+    node = await start_node(silent, first_events=(StatusEvent(older),))
     await world.watch(node)
-    view = await world.until(lambda view: "protocol 2, this router 3" in str(view.error))
+    told = f"protocol {PROTOCOL_VERSION - 1}, this router {PROTOCOL_VERSION}"
+    view = await world.until(lambda view: told in str(view.error))
     assert not view.reachable
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from node.dialects.template import template_options
 from node.errors import BadRequest
-from node.request import RESERVED_KWARGS, TemplateOptions
+from node.protocol.template_kwargs import RESERVED_KWARGS
+from node.request import TemplateOptions
 from node.template.chat_template import import_transformers
 
 

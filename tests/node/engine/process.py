@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
-import msgspec
-
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.types import (
     Command,
     Delta,
     EngineSpec,
     Frame,
+    Load,
     Report,
     Shutdown,
 )
@@ -33,15 +32,13 @@ class EngineProcess:
         self._link.settimeout(_TIMEOUT_S)
         with theirs:
             self.process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "node.worker", str(theirs.fileno())),
-                    msgspec.json.encode(spec).decode(),
-                ],
+                [sys.executable, "-m", "node.worker", str(theirs.fileno()), spec.engine],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **environment},
                 stderr=subprocess.PIPE,
             )
         self._reports = self._read()
+        self.send(Load(spec))
 
     def __enter__(self) -> Self:
         return self

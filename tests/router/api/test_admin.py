@@ -1,5 +1,6 @@
 """The admin API over a real registry; nodes are played."""
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,13 +20,16 @@ from registry.records import KeyRecord, NodeRecord, ResidencyRecord, UsageRecord
 from router.api import admin_nodes
 from router.api.admin import admin_routes
 from router.auth import KeyRing, new_key
+from router.budgets import Budgets
 from router.core import Core
 from router.credentials import NodeCredential
 from router.dispatcher import Dispatcher
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeToken
 from router.fleet import Fleet
 from router.ledger import Ledger
+from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.metrics import Metrics
+from router.names import Names
 from router.prefix_index import PrefixIndex
 from router.settings import Settings
 from router.types import Priority
@@ -104,6 +108,8 @@ class World:
         self.records: dict[str, NodeRecord] = {}
         self.registry = registry
         self.fleet = Fleet()
+        self.names = Names(self.fleet)
+        self.budgets = Budgets(self.fleet, {}, time.time)
         self.ring = ring
         self.admin_key = admin_key
         self.forgotten: list[str] = []
@@ -150,12 +156,17 @@ class World:
             registry=self.registry,
             keys=self.ring,
             fleet=self.fleet,
+            names=self.names,
+            budgets=self.budgets,
             prefixes=PrefixIndex(),
             ledger=Ledger("r"),
             metrics=Metrics(str),
             chainer=Chainer(),
             watcher=cast(Watcher, self),
             dispatcher=cast(Dispatcher, self),
+            lifecycle=Lifecycle(
+                Outside(self.registry, self.fleet, cast(Watcher, self), frozenset, "r")
+            ),
         )
 
     async def audited(self) -> list[tuple[str, str, str, str]]:
@@ -371,7 +382,7 @@ async def test_a_removed_node_is_watched_no_more(world: World, api: httpx.AsyncC
 async def test_models_are_listed_with_every_place(world: World, api: httpx.AsyncClient) -> None:
     await added(world, api, "a", a_model("tiny", ModelState.READY), a_model("big"))
     await added(world, api, "b", a_model("tiny"))
-    await api.put("/aliases/gpt", json={"target": "tiny"})
+    await api.put("/aliases/gpt", json={"targets": [{"model": "tiny"}]})
     big, tiny = (await api.get("/models")).json()
     assert (big["name"], tiny["name"], tiny["aliases"]) == ("big", "tiny", ["gpt"])
     assert [(place["node"], place["state"]) for place in tiny["nodes"]] == [
@@ -464,43 +475,6 @@ async def test_a_foreign_server_takes_no_orders(world: World, api: httpx.AsyncCl
     await api.post("/nodes", json={"url": "http://127.0.0.1:1", "kind": "openai", "name": "x"})
     response = await api.post("/models/load", json={"model": "llama", "node": "x"})
     assert "not a node agent" in message(response, 400)
-
-
-# --- aliases ---
-
-
-async def test_an_alias_is_made_moved_and_removed(world: World, api: httpx.AsyncClient) -> None:
-    await added(world, api, "a", a_model("tiny"), a_model("org/big"))
-    assert (await api.put("/aliases/gpt/4", json={"target": "tiny"})).json()["known"] is True
-    assert world.fleet.resolve("gpt/4") == "tiny"
-    await api.put("/aliases/gpt/4", json={"target": "org/big"})
-    assert world.fleet.resolve("gpt/4") == "org/big"
-    assert (await api.get("/aliases/gpt/4")).json()["target"] == "org/big"
-    await api.delete("/aliases/gpt/4")
-    assert world.fleet.aliases == {}
-    assert (await api.get("/aliases")).json() == []
-    assert message(await api.get("/aliases/gpt/4"), 404)
-    assert message(await api.delete("/aliases/gpt/4"), 404)
-    verbs = [(verb, detail) for _, verb, _, detail in await world.audited()]
-    assert verbs[:3] == [("alias.remove", ""), ("alias.set", "org/big"), ("alias.set", "tiny")]
-
-
-async def test_an_alias_must_lead_to_a_model_and_hide_none(
-    world: World, api: httpx.AsyncClient
-) -> None:
-    await added(world, api, "a", a_model("tiny"), a_model("big"))
-
-    async def refusal(name: str, target: str, status: int) -> str:
-        return message(await api.put(f"/aliases/{name}", json={"target": target}), status)
-
-    assert "Did you mean tiny?" in await refusal("gpt", "tinny", 404)
-    assert "would hide it" in await refusal("big", "tiny", 409)
-    assert "itself an alias" in await refusal("gpt", "gpt", 400)
-    assert "no spaces" in await refusal("a b", "tiny", 400)
-    forced = await api.put("/aliases/gpt", json={"target": "later", "force": True})
-    assert forced.json()["known"] is False
-    assert "itself an alias of 'later'" in await refusal("other", "gpt", 400)
-    assert "'gpt' points at" in await refusal("later", "tiny", 409)
 
 
 # --- keys ---

@@ -11,10 +11,12 @@ import pytest
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent
 from router.api.models import Models
 from router.fleet import Fleet
+from router.names import Names
 from tests.router.api.test_v1 import a_node, refused
 from tests.router.conftest import (
     RunningRouter,
     StartNode,
+    alias,
     model_status,
     node_record,
     node_status,
@@ -59,8 +61,8 @@ def fleet_of(*models: ModelStatus) -> Fleet:
 
 async def test_models_and_aliases_are_listed(router: RunningRouter, start_node: StartNode) -> None:
     await a_node(router, start_node, "org/b", "a")
-    router.core.fleet.set_alias("fast", "org/b")
-    router.core.fleet.set_alias("dangling", "nobody-has-this")
+    router.core.names.put(alias("fast", "org/b"))
+    router.core.names.put(alias("dangling", "nobody-has-this"))
     answer = await listed(router)
     assert [model["id"] for model in answer.pop("data")] == ["a", "fast", "org/b"]
     assert answer == {"object": "list", "has_more": False, "first_id": "a", "last_id": "org/b"}
@@ -88,7 +90,7 @@ async def test_a_model_and_its_alias_show_what_its_node_tells(
     )
     node = await start_node(lambda _: None, first_events=(StatusEvent(node_status(status)),))
     await router.add(node)
-    router.core.fleet.set_alias("fast", "org/b")
+    router.core.names.put(alias("fast", "org/b"))
     for name in ("fast", "org/b", "org%2Fb"):
         model = await listed(router, name)
         assert set(model) == FIELDS
@@ -109,7 +111,7 @@ def test_of_several_nodes_what_holds_on_each_is_shown() -> None:
         model_status(context_tokens=4096, capabilities=("completion",), tool_parser="hermes"),
         model_status("other", context_tokens=1, capabilities=("x",)),
     )
-    model = json.loads(Models(fleet, 0).one("m"))
+    model = json.loads(Models(fleet, Names(fleet), 0).one("m"))
     assert model["context_window"] == 4096
     assert model["capabilities"] == ["completion"]
     assert model["tool_call_parser"] == "hermes"
@@ -117,7 +119,8 @@ def test_of_several_nodes_what_holds_on_each_is_shown() -> None:
 
 
 def test_a_model_of_which_nothing_is_told_shows_nothing() -> None:
-    model = json.loads(Models(fleet_of(model_status()), 0).one("m"))
+    fleet = fleet_of(model_status())
+    model = json.loads(Models(fleet, Names(fleet), 0).one("m"))
     assert model["capabilities"] == []
     unknown = {"context_window", "max_model_len", "max_input_tokens"}
     assert not (unknown | {"tool_call_parser", "reasoning_parser"}) & set(model)
@@ -129,11 +132,13 @@ def test_a_model_is_shown_as_near_as_the_nearest_of_its_nodes() -> None:
     assert set(known) == set(ModelState)
     for count in range(2, len(known) + 1):
         fleet = fleet_of(*(model_status(state=state) for state in known[:count]))
-        assert json.loads(Models(fleet, 0).one("m"))["state"] == known[count - 1].value
+        assert (
+            json.loads(Models(fleet, Names(fleet), 0).one("m"))["state"] == known[count - 1].value
+        )
 
 
 @pytest.mark.parametrize("name", ["x", "dangling"])
 async def test_a_model_that_nobody_has_is_404(router: RunningRouter, name: str) -> None:
-    router.core.fleet.set_alias("dangling", "nobody-has-this")
+    router.core.names.put(alias("dangling", "nobody-has-this"))
     caller = await router.send("GET", f"/v1/models/{name}", x_api_key=router.key)
     await refused(caller, 404, "model_not_found")

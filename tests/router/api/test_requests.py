@@ -21,6 +21,7 @@ from tests.router.conftest import (
     RunningRouter,
     StartNode,
     agent_id,
+    alias,
     model_status,
     node_status,
     silent,
@@ -83,7 +84,7 @@ async def test_a_running_request_is_listed_until_it_ends(
 ) -> None:
     script = Held(HELLO)
     await add_agent(router, "a", script)
-    router.core.fleet.set_alias("fast", "m")
+    router.core.names.put(alias("fast", "m"))
     caller = await begun(router, script, {"model": "fast", "stream": True})
     await caller.head()
     (shown,) = await listed(router)

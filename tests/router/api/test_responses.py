@@ -21,6 +21,7 @@ from tests.router.conftest import (
     ScriptedNode,
     StartNode,
     agent_id,
+    alias,
     model_status,
     node_status,
     silent,
@@ -473,7 +474,7 @@ async def test_a_request_that_goes_on_is_streamed_as_any_other(
     router: RunningRouter, add_agent: AddNode
 ) -> None:
     await add_agent(router, "a", stream)
-    router.core.fleet.set_alias("fast", "m")
+    router.core.names.put(alias("fast", "m"))
     body = going_on(response_id(router, "a"), stream=True, model="fast")
     caller = await router.post(body, RESPONSES)
     assert (await caller.body()).endswith(b"data: [DONE]\n\n")

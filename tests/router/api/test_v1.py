@@ -24,6 +24,7 @@ from tests.router.conftest import (
     RunningRouter,
     ScriptedNode,
     StartNode,
+    alias,
     model_status,
     node_status,
 )
@@ -281,7 +282,7 @@ async def test_an_alias_s_model_is_spliced_and_nothing_else_changed(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     node = await a_node(router, start_node, "org/m")
-    router.core.fleet.set_alias("fast", "org/m")
+    router.core.names.put(alias("fast", "org/m"))
     rest = b'"a":{"model":"fast"},"b":1.50,"c":"\\u00e9\xc3\xa9","d":[1, 2 ],"e":null'
     await (await router.post(b'{"model":"fast",' + rest + b"}")).body()
     (request,) = inferences(node)
@@ -293,7 +294,7 @@ async def test_a_body_with_an_alias_and_a_broken_key_is_400(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await a_node(router, start_node)
-    router.core.fleet.set_alias("fast", "m")
+    router.core.names.put(alias("fast", "m"))
     caller = await router.post(b'{"model":"fast","\xff":1}')
     await refused(caller, 400, "invalid_value")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.api.admin_views import AliasRow
+from router.api.alias_views import AliasRow
 from router.commands.client import AdminClient, CommandFailed, Place, find_place, read_rows
 
 

@@ -68,7 +68,9 @@ def test_models_show_each_place_and_its_state(
             reason="Out of memory." if state == "failed" else None,
         )
 
-    places = (place("a", "on_disk"), place("b", "failed"), place("c", "ready", reachable=False))
+    pinned = place("d", "ready").model_copy(update={"pinned": True})
+    lost = place("c", "ready", reachable=False)
+    places = (place("a", "on_disk"), place("b", "failed"), lost, pinned)
     row = ModelRow(
         name="tiny",
         aliases=("gpt",),
@@ -79,7 +81,7 @@ def test_models_show_each_place_and_its_state(
     )
     models.show(played(answering([row])), as_json=False)
     text = capsys.readouterr().out
-    assert "a: on disk, b: failed, c: node not reachable" in text
+    assert "a: on disk, b: failed, c: node not reachable, d: ready and pinned" in text
     assert "1.0 GiB" in text and "4,096" in text and "gpt" in text
     assert "tiny on b: Out of memory." in text
 
@@ -93,6 +95,7 @@ def test_keys_are_valid_expired_or_revoked() -> None:
             scopes=("inference",),
             priority="default",
             isolated=False,
+            paid_budget=None,
             created_at_s=0,
             expires_at_s=expires_at_s,
             revoked_at_s=revoked_at_s,
@@ -109,7 +112,7 @@ def test_keys_are_valid_expired_or_revoked() -> None:
     [
         (lambda client, as_json: nodes.show(client, as_json=as_json), "router add-node"),
         (lambda client, as_json: models.show(client, as_json=as_json), "router nodes"),
-        (lambda client, as_json: aliases.show(client, as_json=as_json), "router alias set"),
+        (lambda client, as_json: aliases.show_all(client, as_json=as_json), "router alias set"),
         (lambda client, as_json: keys.show(client, as_json=as_json), "router keys create"),
         (lambda client, as_json: reports.show_usage(client, None, as_json=as_json), "router chat"),
         (lambda client, as_json: reports.show_audit(client, 5, as_json=as_json), "Nothing"),

@@ -32,8 +32,9 @@ from node.protocol.messages import (
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
 from node.settings import Settings
+from node.slots import EngineKind
 from node.store import ModelEntry
-from node.supervisor import EngineKind, Supervisor
+from node.supervisor import Supervisor
 from node.types import EngineSpec, EngineStats, Loaded, MemoryLease
 from router.types import Failure, Lease
 from tests.router.conftest import node_record

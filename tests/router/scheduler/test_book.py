@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from router.scheduler.book import LINGER_S
 from router.scheduler.rates import PRIOR_SERVICE_S
 from router.types import PATH_COUNT_TOKENS, Action
 from tests.router.conftest import node_status, node_view
-from tests.router.scheduler.fleet import Fleet, asking, cached_model, granted, queued
+from tests.router.scheduler.fleet import Fleet, agents, asking, cached_model, granted, queued
 
 
 class Told(Fleet):
@@ -90,3 +91,26 @@ def test_another_instance_has_no_rows_of_others() -> None:
     assert fleet.queue_s() > 0.0
     fleet.tell(6, instance_id="i2")
     assert fleet.queue_s() == 0.0
+
+
+def test_the_next_turn_goes_to_its_session_s_node_before_that_has_told_what_it_keeps() -> None:
+    fleet = Fleet(*agents("a", "b"))
+    first = fleet.lease(asking("1", tokens=20_000, of=7))
+    fleet.first(first)
+    fleet.done(first)
+    following = asking("2", tokens=20_400, of=7)
+    assert fleet.term(following, first.node_id, "cached_tokens") == pytest.approx(17_000, rel=0.01)
+    assert fleet.chosen(following) == first.node_id
+    fleet.now_s = LINGER_S
+    assert fleet.term(following, first.node_id, "cached_tokens") == 0
+
+
+def test_nothing_is_expected_of_a_request_that_was_not_prefilled_or_failed() -> None:
+    fleet = Fleet(*agents("a"))
+    left = fleet.lease(asking("1", tokens=20_000, of=7))
+    fleet.done(left)
+    assert fleet.term(asking("2", tokens=20_400, of=7), "a", "cached_tokens") == 0
+    failed = fleet.lease(asking("3", tokens=20_000, of=8))
+    fleet.first(failed)
+    fleet.done(failed, failed=True)
+    assert fleet.term(asking("4", tokens=20_400, of=8), "a", "cached_tokens") == 0

@@ -18,7 +18,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from node import supervisor as supervisor_module
+from node import engines as engines_module
 from node.errors import ModelBusy, NodeError
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, StatusEvent
 from router.api.admin_models import chosen_node
@@ -521,7 +521,7 @@ async def play(seed: int, clock: SetClock, metrics: Metrics) -> None:
 
 @pytest.fixture
 def played_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(supervisor_module, "EngineLink", PlayedLink)
+    monkeypatch.setattr(engines_module, "EngineLink", PlayedLink)
     logging.disable(logging.ERROR)
     gc.freeze()  # what is there already is much, and nothing of it is ever garbage
     yield

@@ -459,3 +459,11 @@ def test_a_session_of_small_prompts_that_add_nothing_crowds_nobody() -> None:
     crowd_s = fleet.term(asking("other", 1_000), "a", "crowd_s")
     # At most 100 tokens a turn and two turns a second, at some 0.5 ms a token.
     assert 0.0 < crowd_s < 0.1
+
+
+def test_a_node_that_makes_no_progress_with_the_model_is_the_last_resort() -> None:
+    stuck, other = agents("a", "b")
+    fleet = Fleet(replace(stuck, wedged=frozenset({"m"})), other)
+    assert {fleet.serve(asking(f"{number}")).node_id for number in range(4)} == {"b"}
+    alone = Fleet(replace(stuck, wedged=frozenset({"m"})))
+    assert alone.lease(asking("1")).node_id == "a"

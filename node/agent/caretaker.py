@@ -1,0 +1,119 @@
+"""What a node does by itself, now and then: pinned models are loaded, engines that hang are killed,
+and where no router watches, models that have been idle for too long are unloaded."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from node.agent.wishes import WishList
+from node.errors import ModelBusy, NodeError
+from node.protocol.messages import ModelState, ModelStatus
+from node.supervisor import Supervisor
+
+ROUND_S = 2.0
+UNWATCHED_S = 60.0
+"""So long after the last router's leave the node looks after itself."""
+_AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an engine was, and since when it has been there."""
+
+    generation: int
+    work_tokens: int
+    since_s: float
+
+
+class Caretaker:
+    """Owner of what it has seen of each engine's progress."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        wishes: WishList,
+        is_watched: Callable[[], bool],
+        stall_timeout_s: float,
+    ) -> None:
+        self._supervisor = supervisor
+        self._wishes = wishes
+        self._is_watched = is_watched
+        self._stall_timeout_s = stall_timeout_s
+        self._progress: dict[str, Progress] = {}
+        self._watched_s = supervisor.now_s()
+        """When a router last watched."""
+        self._loading: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """For ever."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(ROUND_S)
+        finally:
+            for task in self._loading:
+                task.cancel()
+
+    async def look(self) -> None:
+        """One round."""
+        now_s = self._supervisor.now_s()
+        statuses = self._supervisor.status()
+        self._load_pinned(statuses)
+        for status in self._stalled(statuses, now_s):
+            reason = f"it has made no progress for {self._stall_timeout_s:.0f} s."
+            self._supervisor.kill(status.name, reason)
+        if self._is_watched():
+            self._watched_s = now_s
+        elif now_s - self._watched_s >= UNWATCHED_S:
+            for status in filter(is_over, statuses):
+                await self._unload(status)
+
+    def _load_pinned(self, statuses: tuple[ModelStatus, ...]) -> None:
+        # What a router has pinned, it has loaded.
+        for status in statuses:
+            is_due = status.state in _AT_REST and not status.leases and not status.retry_after_s
+            if status.name in self._wishes.pins and is_due:
+                task = asyncio.create_task(self._load(status.name))
+                self._loading.add(task)
+                task.add_done_callback(self._loading.discard)
+
+    async def _load(self, name: str) -> None:
+        try:
+            with self._supervisor.serving(await self._supervisor.find(name)) as lease:
+                await lease.ready(ahead=True)
+        except NodeError as error:
+            logger.warning("The pinned model %s is not loaded: %s", name, error.message)
+
+    def _stalled(self, statuses: tuple[ModelStatus, ...], now_s: float) -> list[ModelStatus]:
+        """Those whose engines have had requests all the time and got on with none."""
+        stalled, before = [], self._progress
+        self._progress = {}
+        for status in statuses:
+            if not status.active_requests:
+                continue
+            seen = Progress(status.generation, status.work_tokens, now_s)
+            last = before.get(status.name)
+            if last and (last.generation, last.work_tokens) == (seen.generation, seen.work_tokens):
+                seen.since_s = last.since_s
+            self._progress[status.name] = seen
+            if now_s - seen.since_s >= self._stall_timeout_s:
+                stalled.append(status)
+        return stalled
+
+    async def _unload(self, status: ModelStatus) -> None:
+        assert status.keep_alive_s is not None
+        with suppress(ModelBusy):  # it has been used since
+            entry = await self._supervisor.find(status.name)
+            logger.info("Unloading %s, idle for %.0f s.", status.name, status.idle_s)
+            await self._supervisor.unload(entry, status.generation, status.keep_alive_s)
+
+
+def is_over(status: ModelStatus) -> bool:
+    """Whether a model has been idle for longer than is wanted."""
+    if status.pinned or status.idle_s is None or status.keep_alive_s is None:
+        return False
+    return status.idle_s >= status.keep_alive_s

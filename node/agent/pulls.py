@@ -1,0 +1,186 @@
+"""The pulls of one node: one process each, told of in the status until the model is there."""
+
+import asyncio
+import logging
+import shutil
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from node.downloads import Unfinished, check_command, unfinished
+from node.errors import ShuttingDown, UnknownModel
+from node.hardware import python_command
+from node.protocol.lifecycle import PullCommand
+from node.protocol.messages import ModelState, ModelStatus
+from node.pull_worker import PullOrder, Told
+from node.store import PARTIAL_MARKER, ModelStore
+
+ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Pull:
+    """One model on its way, or stuck there."""
+
+    name: str
+    done_bytes: int = 0
+    total_bytes: int = 0
+    reason: str | None = None
+    """Why it does not go on, as a sentence."""
+    since_unix_s: float = field(default_factory=time.time)
+    task: asyncio.Task[None] | None = None
+
+
+class Pulls:
+    """Owner of every pull of the agent. Routers' tokens for the hub stay in memory."""
+
+    def __init__(
+        self,
+        store: ModelStore,
+        on_change: Callable[[], None],
+        on_arrived: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`on_arrived`: a model has become complete."""
+        self._store = store
+        self._on_change = on_change
+        self._on_arrived = on_arrived
+        self._pulls: dict[str, _Pull] = {}
+        self._closing = False
+
+    async def start(self) -> None:
+        """Goes on with the pulls from the hub that the agent's last end has cut short; those from
+        a peer wait for a router, whose tickets have expired."""
+        try:
+            found = await asyncio.to_thread(unfinished, self._store.folder)
+        except OSError as error:
+            logger.warning("Unfinished pulls cannot be seen: %s", error)
+            return
+        for each in found:
+            self._take_up(each)
+
+    def begin(self, command: PullCommand) -> None:
+        """Begins a pull; one that runs goes on. Raises `BadRequest` or `ShuttingDown`."""
+        if self._closing:
+            raise ShuttingDown
+        check_command(command, self._store)
+        before = self._pulls.get(command.model)
+        if before is not None and before.task is not None:
+            return
+        pull = self._pulls[command.model] = _Pull(command.model)
+        if before is not None:
+            pull.done_bytes, pull.total_bytes = before.done_bytes, before.total_bytes
+        pull.task = asyncio.create_task(self._run(pull, command))
+        self._on_change()
+
+    async def cancel(self, name: str) -> None:
+        """Ends the pull and deletes what has come of it. Raises `UnknownModel` where there is
+        none."""
+        pull = self._pulls.get(name)
+        if pull is None:
+            raise UnknownModel(f"There is no pull of {name!r} on this node.")
+        await _end(pull)
+        folder = self._store.folder_for(name)
+        if (folder / PARTIAL_MARKER).exists():
+            await asyncio.to_thread(shutil.rmtree, folder)
+        if self._pulls.get(name) is pull:
+            del self._pulls[name]
+        self._on_change()
+
+    def is_running(self, name: str) -> bool:
+        pull = self._pulls.get(name)
+        return pull is not None and pull.task is not None
+
+    def forget(self, name: str) -> bool:
+        """Tells no more of a pull that does not run; whether there was one."""
+        return not self.is_running(name) and self._pulls.pop(name, None) is not None
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        return tuple(_status(pull) for pull in self._pulls.values())
+
+    async def close(self) -> None:
+        """Ends all processes; what has come stays."""
+        self._closing = True
+        await asyncio.gather(*(_end(pull) for pull in self._pulls.values()))
+
+    def _take_up(self, each: Unfinished) -> None:
+        if each.repo_id:
+            logger.info("The pull of %s goes on.", each.name)
+            self.begin(PullCommand(each.name, each.repo_id, each.commit or None))
+            return
+        self._pulls[each.name] = _Pull(
+            each.name,
+            done_bytes=each.here_bytes,
+            reason="It is not complete: its pull or its removal was cut short. `router models "
+            "pull` goes on with it, `router models rm` deletes what is there.",
+        )
+
+    async def _run(self, pull: _Pull, command: PullCommand) -> None:
+        try:
+            pull.reason = await self._pulled(pull, command)
+        except OSError as error:
+            pull.reason = f"The process that pulls cannot be started: {error}."
+        finally:
+            pull.task = None
+        pull.since_unix_s = time.time()
+        if pull.reason is None:
+            logger.info("Pulled %s.", pull.name)
+            # First, so that the model is at no time told of as neither here nor coming.
+            await self._on_arrived()
+            if self._pulls.get(pull.name) is pull:
+                del self._pulls[pull.name]
+        else:
+            logger.error("Cannot pull %s: %s", pull.name, pull.reason)
+        self._on_change()
+
+    async def _pulled(self, pull: _Pull, command: PullCommand) -> str | None:
+        """Runs the process to its end; why it failed, None where it did not."""
+        process = await asyncio.create_subprocess_exec(
+            *python_command(), "-m", "node.pull_worker", stdin=PIPE, stdout=PIPE
+        )
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            order = PullOrder(str(self._store.folder), command)
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
+            failure = ""
+            async for line in process.stdout:
+                told = msgspec.json.decode(line, type=Told)
+                failure = told.failure
+                if not failure:
+                    pull.done_bytes, pull.total_bytes = told.done_bytes, told.total_bytes
+                    self._on_change()
+            code = await process.wait()
+        finally:
+            await _kill(process)
+        return failure or (ENDED_AT_ONCE.format(code) if code else None)
+
+
+async def _end(pull: _Pull) -> None:
+    if pull.task is not None:
+        pull.task.cancel()
+        await asyncio.wait({pull.task})
+
+
+async def _kill(process: Process) -> None:
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    assert process.stdin is not None
+    process.stdin.close()
+
+
+def _status(pull: _Pull) -> ModelStatus:
+    progress = pull.done_bytes / pull.total_bytes if pull.total_bytes else 0.0
+    return ModelStatus(
+        name=pull.name,
+        state=ModelState.PULLING,
+        weight_bytes=pull.total_bytes,
+        since_unix_s=pull.since_unix_s,
+        reason=pull.reason,
+        progress=min(max(progress, 0.0), 1.0),
+        disk_bytes=pull.done_bytes,
+    )

@@ -1,0 +1,83 @@
+"""What peers may copy from this node: tickets, each for one model, that expire."""
+
+import asyncio
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from node.errors import BadRequest, NodeError, ShuttingDown, UnknownPath, WrongTicket
+from node.manifest import HashingStopped, Manifests
+from node.protocol.lifecycle import ManifestFile, Share
+from node.store import ModelEntry, ModelStore, read_source
+
+TICKET_S = 900.0
+"""How long a ticket is good after its last use."""
+TICKET_BYTES = 32
+
+
+@dataclass(slots=True)
+class _Ticket:
+    entry: ModelEntry
+    paths: frozenset[str]
+    expires_s: float
+
+
+class Shares:
+    """Owner of the tickets; in memory only, so that the agent's end voids them."""
+
+    def __init__(self, store: ModelStore, clock: Callable[[], float] = time.monotonic) -> None:
+        self._manifests = Manifests(store.folder)
+        self._clock = clock
+        self._tickets: dict[str, _Ticket] = {}
+        self._hashing: dict[str, asyncio.Lock] = {}
+        """By model: hashing reads all of it, which two must not do at once."""
+        self._stopped = threading.Event()
+
+    async def share(self, entry: ModelEntry) -> Share:
+        """A ticket for the model. Reads the whole model at the first time. Raises `BadRequest` for
+        one without files, `ShuttingDown`, or `NodeError` where its files cannot be read."""
+        if entry.folder == Path():
+            raise BadRequest(f"{entry.name} has no files that could be copied.", param="model")
+        async with self._hashing.setdefault(entry.name, asyncio.Lock()):
+            files = await asyncio.to_thread(self._files, entry)
+        source = await asyncio.to_thread(read_source, entry.folder)
+        self._forget_the_expired()
+        ticket = secrets.token_urlsafe(TICKET_BYTES)
+        paths = frozenset(file.path for file in files)
+        self._tickets[ticket] = _Ticket(entry, paths, self._clock() + TICKET_S)
+        return Share(ticket, TICKET_S, source, files)
+
+    def file(self, ticket: str, model: str, path: str) -> Path:
+        """The file that the ticket's holder may read. Raises `WrongTicket`, or `UnknownPath` for
+        what the manifest does not name."""
+        self._forget_the_expired()
+        held = self._tickets.get(ticket)
+        if held is None or held.entry.name != model:
+            raise WrongTicket
+        held.expires_s = self._clock() + TICKET_S
+        file = held.entry.folder / path
+        # The model may have been removed since.
+        if path not in held.paths or not file.is_file():
+            raise UnknownPath(f"{model} has no such file to copy.")
+        return file
+
+    def close(self) -> None:
+        """Ends the hashing in work."""
+        self._stopped.set()
+        self._tickets.clear()
+
+    def _files(self, entry: ModelEntry) -> tuple[ManifestFile, ...]:
+        try:
+            return self._manifests.of(entry, self._stopped.is_set)
+        except HashingStopped:
+            raise ShuttingDown from None
+        except OSError as error:
+            raise NodeError(f"The files of {entry.name} cannot be read: {error}.") from error
+
+    def _forget_the_expired(self) -> None:
+        now_s = self._clock()
+        for ticket in [key for key, held in self._tickets.items() if held.expires_s <= now_s]:
+            del self._tickets[ticket]

@@ -1,0 +1,164 @@
+"""The files of a model as they arrive: hashed while they are written, whole only with the hash that
+their source names. What is there of a file is hashed first, and it goes on there."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from node.errors import DownloadError
+from node.manifest import HASH_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFile:
+    """One file, as it is to be."""
+
+    path: str
+    """Below the model's folder, with `/`."""
+    size_bytes: int
+    sha256: str = ""
+    """Hex; empty where the source does not tell it."""
+    git_sha1: str = ""
+    """Of the file as git stores it; hex, or empty."""
+
+    def digest(self) -> "hashlib._Hash":
+        """The hash of nothing yet."""
+        if self.sha256 or not self.git_sha1:
+            return hashlib.sha256()
+        return hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
+
+    def is_it(self, digest: "hashlib._Hash", size_bytes: int) -> bool:
+        told = self.sha256 or self.git_sha1
+        return size_bytes == self.size_bytes and told in ("", digest.hexdigest())
+
+
+class ArrivingFile:
+    """A file that is written to, as those who download want it."""
+
+    def __init__(self, file: WantedFile, out: BinaryIO, on_bytes: Callable[[int], None]) -> None:
+        """`on_bytes` is told of each piece, and may stop it with an exception."""
+        self._file = file
+        self._out = out
+        self._on_bytes = on_bytes
+        self._digest = file.digest()
+        self._size_bytes = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self._file.is_it(self._digest, self._size_bytes)
+
+    def take_up(self) -> None:
+        """Counts and hashes what is there; more than the file has is thrown away."""
+        self._out.seek(0, 2)
+        if self._out.tell() > self._file.size_bytes:
+            self._out.truncate(0)
+        self._out.seek(0)
+        while piece := self._out.read(HASH_BYTES):
+            self._count(piece)
+
+    def write(self, piece: bytes | memoryview) -> int:
+        self._count(piece)
+        return self._out.write(piece)
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def seek(self, at: int) -> int:
+        """To the begin only: what has been hashed cannot be taken back in parts."""
+        if at:
+            raise OSError("A download can go back to its begin only.")
+        self._on_bytes(-self._size_bytes)
+        self._size_bytes, self._digest = 0, self._file.digest()
+        return 0
+
+    def truncate(self) -> int:
+        return self._out.truncate(self._size_bytes)
+
+    def begin_anew(self) -> None:
+        self.seek(0)
+        self.truncate()
+
+    def _count(self, piece: bytes | memoryview) -> None:
+        self._digest.update(piece)
+        self._size_bytes += len(piece)
+        self._on_bytes(len(piece))
+
+
+class Source(Protocol):
+    """Where files come from."""
+
+    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+        """Writes the file from `out.tell()` on. Raises `DownloadError`."""
+
+    def wrong(self, file: WantedFile) -> DownloadError:
+        """The error where a file has not the hash that the source names."""
+
+
+class _Stopped(Exception):
+    """Another file has failed."""
+
+
+class Arrivals:
+    """The files of one model on their way into its folder."""
+
+    def __init__(self, folder: Path, source: Source, on_bytes: Callable[[int], None]) -> None:
+        """`on_bytes` is told of each piece, also of those that were there, and of those that are
+        thrown away; from any thread."""
+        self._folder = folder
+        self._source = source
+        self._on_bytes = on_bytes
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+
+    def run(self, files: Sequence[WantedFile], at_once: int) -> None:
+        """Brings all files, so many at a time. Raises the first `DownloadError` or `OSError`."""
+        with ThreadPoolExecutor(at_once) as threads:
+            try:
+                begun = [threads.submit(self._bring_or_stop, file) for file in files]
+                wait(begun, return_when=FIRST_EXCEPTION)
+            finally:
+                self._stopped.set()
+                threads.shutdown(cancel_futures=True)
+        errors = [each.exception() for each in begun if not each.cancelled()]
+        for error in errors:
+            if error is not None and not isinstance(error, _Stopped):
+                raise error
+
+    def _bring_or_stop(self, file: WantedFile) -> None:
+        """One that fails stops the others at once."""
+        if self._stopped.is_set():
+            raise _Stopped
+        try:
+            self._bring(file)
+        except BaseException:
+            self._stopped.set()
+            raise
+
+    def _bring(self, file: WantedFile) -> None:
+        target = self._folder / file.path
+        if target.resolve() != self._folder.resolve() / file.path:
+            raise DownloadError(f"{target} leads out of the model's folder; remove it.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("ab+") as out:
+            arriving = ArrivingFile(file, out, self._count)
+            arriving.take_up()
+            had_bytes = arriving.tell()
+            if had_bytes < file.size_bytes:
+                self._source.fetch(file, arriving)
+            if not arriving.is_whole and had_bytes:
+                # Whatever it was that was there, it was no part of this file.
+                arriving.begin_anew()
+                self._source.fetch(file, arriving)
+            if not arriving.is_whole:
+                arriving.begin_anew()
+                raise self._source.wrong(file)
+
+    def _count(self, piece_bytes: int) -> None:
+        with self._lock:
+            if self._stopped.is_set():
+                raise _Stopped
+            self._on_bytes(piece_bytes)

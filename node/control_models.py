@@ -1,0 +1,68 @@
+"""What routers ask of the models on an agent's disk, and the files that peers copy."""
+
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import FileResponse
+
+from node.agent.agent import Agent
+from node.control_gate import ControlGate, command_of, json_answer
+from node.protocol.lifecycle import (
+    HEADER_TICKET,
+    PATH_FILES,
+    PATH_PULL,
+    PATH_PULL_CANCEL,
+    PATH_REMOVE,
+    PATH_SHARE,
+    PullCommand,
+)
+from node.protocol.messages import ModelCommand, encode_status
+
+MODEL_COMMAND = Depends(command_of(ModelCommand))
+
+
+class ModelFile(FileResponse):
+    """A file in pieces that are large enough for a model's weights."""
+
+    chunk_size = 2 * 1024 * 1024
+
+
+def models_router(agent: Agent, token: str) -> APIRouter:
+    """Pulls, removals and shares, for those with the token."""
+    router = APIRouter(dependencies=[Depends(ControlGate(token))])
+
+    @router.post(PATH_PULL)
+    async def pull(command: Annotated[PullCommand, Depends(command_of(PullCommand))]) -> Response:
+        await agent.disk.pull(command)
+        return json_answer(encode_status(agent.status()), 202)
+
+    @router.post(PATH_PULL_CANCEL)
+    async def pull_cancel(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
+        await agent.disk.pulls.cancel(command.model)
+        return json_answer(encode_status(agent.status()))
+
+    @router.post(PATH_REMOVE)
+    async def remove(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
+        await agent.disk.remove(command.model)
+        return json_answer(encode_status(agent.status()))
+
+    @router.post(PATH_SHARE)
+    async def share(command: Annotated[ModelCommand, MODEL_COMMAND]) -> Response:
+        return json_answer(msgspec.json.encode(await agent.disk.share(command.model)))
+
+    return router
+
+
+def files_router(agent: Agent) -> APIRouter:
+    """`PATH_FILES`, for those with a ticket."""
+    router = APIRouter()
+
+    @router.get(PATH_FILES)
+    async def files(
+        request: Request, model: Annotated[str, Query()], path: Annotated[str, Query()]
+    ) -> Response:
+        ticket = request.headers.get(HEADER_TICKET, "")
+        return ModelFile(agent.disk.shares.file(ticket, model, path))
+
+    return router

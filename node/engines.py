@@ -1,0 +1,242 @@
+"""Engine processes within the memory budget: their loads, their ends, and what they tell."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from node.cache_watch import CacheWatch
+from node.engine_process import Spare
+from node.errors import LoadFailure
+from node.link import EngineLink
+from node.load_log import quarters
+from node.memory import Budget, Leases
+from node.policy import Plan, engine_spec, stored_choices
+from node.protocol.messages import ModelState
+from node.slots import EngineHandle, EngineKind, Slot
+from node.types import WITHOUT_MLX, CacheEvent, EngineStats, Marked, Pressure
+
+LOAD_COOL_DOWN_S = 5.0
+STOP_GRACE_S = 5.0
+PROGRESS_STEPS = 20
+"""Of a load, told to routers."""
+SPARE_S = 3.0
+"""After a load and the start, until a process is started for the next load."""
+EXIT_GRACE_S = 1.0
+"""How long a process may live on after its end of the link closed."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Whom engines tell."""
+
+    on_change: Callable[[], None]
+    """The state of a model, or the progress of a load, is another one."""
+    on_marked: Callable[[Marked], None]
+    watch: CacheWatch
+
+
+class Engines:
+    """Owner of loads and stops, and of what each engine may hold."""
+
+    def __init__(
+        self,
+        kind: EngineKind,
+        budget: Budget,
+        hooks: Hooks,
+        on_end: Callable[[], None],
+        now_s: Callable[[], float],
+    ) -> None:
+        """`on_end`: a load is over, or an engine gone."""
+        self.now_s = now_s
+        self.budget = budget
+        self.pressure = Pressure.NONE
+        self._kind = kind
+        self._hooks = hooks
+        self._on_end = on_end
+        self._leases = Leases(budget)
+        self._chores: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._generation = 0
+        keeps_spare = kind.settings.spare_engine and kind.settings.engine not in WITHOUT_MLX
+        self._spare = Spare(kind.settings.engine if keeps_spare else "")
+
+    def begin_load(self, slot: Slot, plan: Plan) -> None:
+        """Raises `DoesNotFit`."""
+        self.budget.admit(slot.entry.name, plan.fixed, self._kind.settings.kv_cache_bytes)
+        slot.generation = self._generation = self._generation + 1
+        slot.progress = 0.0
+        slot.abandoned_s = None
+        # First, so that the slot keeps the name under which memory was granted.
+        slot.work = self._working(self._load(slot, plan))
+        self.set(slot, ModelState.LOADING)
+
+    def stop_soon(self, slot: Slot) -> None:
+        """Once nothing holds it; it gets no more requests."""
+        if slot.state is ModelState.READY and slot.handle is not None:
+            self.set(slot, ModelState.DRAINING)
+            slot.work = self._working(self._stop(slot, slot.handle.link))
+
+    def _working(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A load or a stop. Its end is news only once it is whole: an engine is told what it may
+        store before it gets its first request."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(lambda _: self._on_end())
+        return task
+
+    def keep_spare(self) -> None:
+        """A process for the next load, which is likely to come."""
+        self._spare.refill(SPARE_S)
+
+    def set(self, slot: Slot, state: ModelState, reason: str | None = None) -> None:
+        slot.state = state
+        slot.reason = reason
+        slot.since_unix_s = time.time()
+        self._hooks.on_change()
+
+    async def settled(self) -> None:
+        """Waits until the engines have the stored KV that they are granted now, or are late."""
+        # Who is late is logged by the settling that goes on beside everything else.
+        with suppress(LoadFailure):
+            await self._leases.settle()
+
+    async def close(self, slots: list[Slot], grace_s: float) -> None:
+        """Ends all loads and engines; an engine that is not gone after `grace_s` is killed."""
+        self._closing = True
+        work = [slot.work for slot in slots if slot.work is not None]
+        for task in work:
+            task.cancel()
+        links = [slot.handle.link for slot in slots if slot.handle is not None]
+        await asyncio.gather(*(link.stop(grace_s) for link in links))
+        if ending := [*work, *self._chores]:
+            await asyncio.wait(ending)
+        await self._spare.close()
+        await self._leases.close()
+
+    async def _load(self, slot: Slot, plan: Plan) -> None:
+        entry = slot.entry
+        slot.cache_events.clear()
+        link = EngineLink(
+            on_progress=self._on_progress(slot),
+            on_loaded=lambda info: self._hooks.watch.on_loaded(entry, info),
+            on_marked=self._hooks.on_marked,
+            on_cache_events=lambda events: self._on_cache_events(slot, events),
+            on_stats=lambda stats: self._on_stats(slot, stats),
+            on_died=lambda: self._on_died(slot, link),
+        )
+        spec = engine_spec(entry, plan, self._kind.settings, self._kind.script_json)
+        # A request is a warm-up by itself.
+        spec = msgspec.structs.replace(spec, warm_up=not slot.is_hurried)
+        started_s = time.monotonic()
+        state, reason = ModelState.ON_DISK, None
+        try:
+            await self._leases.make_room()
+            info = await link.start(spec, self._spare.take())
+            slot.handle = EngineHandle(entry, link, info)
+            slot.load_s = time.monotonic() - started_s
+            state = ModelState.READY
+        except LoadFailure as exc:
+            state, reason = ModelState.FAILED, exc.message
+        except OSError as exc:
+            state, reason = ModelState.FAILED, f"The engine process cannot be started: {exc}."
+        finally:
+            if state is not ModelState.READY:
+                self._release(entry.name)
+            self._loaded(slot, state, reason)
+        if slot.handle is not None:
+            self._move_in(slot.handle, plan)
+        elif reason is not None:
+            logger.error("Cannot load %s: %s", entry.name, reason)
+
+    def _loaded(self, slot: Slot, state: ModelState, reason: str | None) -> None:
+        """The load is over, well or not."""
+        slot.work = None
+        slot.is_hurried = False
+        now_s = self.now_s()
+        if state is ModelState.FAILED:
+            slot.failures += 1
+            slot.retry_at_s = now_s + LOAD_COOL_DOWN_S
+        if state is ModelState.READY:
+            slot.ready_s = slot.used_s = now_s
+            logger.info("Loaded %s in %.1f s.", slot.entry.name, slot.load_s)
+        self.set(slot, state, reason)
+
+    def _move_in(self, handle: EngineHandle, plan: Plan) -> None:
+        """The engine serves: it gets its share of stored KV."""
+        name = handle.entry.name
+        self.budget.correct(name, handle.info.weight_bytes)
+        self._leases.join(name, handle.link, plan.fixed)
+        if self.pressure is not Pressure.NONE:
+            handle.link.set_pressure(self.pressure)
+        self._settle()
+        stored_bytes = self.budget.lease(name).stored_kv_bytes
+        stored = stored_choices(stored_bytes, self._leases.tenants, self._kind.settings)
+        for choice in (*plan.choices, *stored):
+            logger.info("%s: %s", name, choice.line)
+
+    def _release(self, name: str) -> None:
+        self._hooks.watch.on_gone(name)
+        self.budget.release(name)
+        self._leases.leave(name)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Brings the engines to what the budget now grants them, beside everything else."""
+        if not self._closing:
+            self._leases.settle_soon()
+
+    def _on_progress(self, slot: Slot) -> Callable[[float], None]:
+        log_quarter = quarters(slot.entry.name)
+
+        def tell(fraction: float) -> None:
+            log_quarter(fraction)
+            is_news = int(fraction * PROGRESS_STEPS) > int(slot.progress * PROGRESS_STEPS)
+            slot.progress = fraction
+            if is_news:
+                self._hooks.on_change()
+
+        return tell
+
+    def _on_cache_events(self, slot: Slot, events: tuple[CacheEvent, ...]) -> None:
+        slot.cache_events.update(event.kind.value for event in events)
+        self._hooks.watch.on_cache_events(slot.entry.name, events)
+
+    def _on_stats(self, slot: Slot, stats: EngineStats) -> None:
+        if slot.handle is not None and self.budget.pin(slot.entry.name, stats.pinned_kv_bytes):
+            self._settle()
+
+    async def _stop(self, slot: Slot, link: EngineLink) -> None:
+        try:
+            await slot.idle.wait()
+            if code := await link.stop(STOP_GRACE_S):
+                logger.error("The engine of %s ended with code %s.", slot.entry.name, code)
+        finally:
+            slot.work = None
+            self._forget(slot)
+
+    def _on_died(self, slot: Slot, link: EngineLink) -> None:
+        if slot.handle is None or slot.handle.link is not link:
+            return
+        # A stop in progress waits for its requests, which fail now, and ends by itself.
+        if slot.state is ModelState.READY:
+            chore = asyncio.create_task(self._bury(slot.entry.name, link))
+            self._chores.add(chore)
+            chore.add_done_callback(self._chores.discard)
+            self._forget(slot)
+            self._on_end()
+
+    async def _bury(self, name: str, link: EngineLink) -> None:
+        code = await link.stop(EXIT_GRACE_S)
+        logger.error("The engine of %s ended with code %s; a request starts it again.", name, code)
+
+    def _forget(self, slot: Slot) -> None:
+        slot.handle = None
+        self._release(slot.entry.name)
+        self.set(slot, ModelState.ON_DISK)

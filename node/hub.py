@@ -1,0 +1,126 @@
+"""The Hugging Face hub, as far as a pull needs it."""
+
+from collections.abc import Callable
+from typing import BinaryIO, TypeVar, cast
+
+from huggingface_hub import HfApi, hf_hub_url
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import http_get
+from huggingface_hub.hf_api import RepoSibling
+from huggingface_hub.utils._headers import build_hf_headers
+from huggingface_hub.utils.tqdm import disable_progress_bars
+
+from node.arrivals import ArrivingFile, Source, WantedFile
+from node.downloads import HubPlan
+from node.errors import DownloadError, NodeError
+from node.protocol.lifecycle import PullCommand
+
+T = TypeVar("T")
+
+
+class Hub:
+    """The two calls of the hub that a pull needs."""
+
+    def __init__(self) -> None:
+        # One bar for all files instead of the library's own, one for each.
+        disable_progress_bars()
+
+    def plan(self, command: PullCommand) -> HubPlan:
+        """What there is to pull. Raises `DownloadError`."""
+        return _ask(lambda: self._plan(command), command)
+
+    def source(self, command: PullCommand, commit: str) -> Source:
+        """The files of that commit."""
+        return _HubFiles(command, commit)
+
+    def _plan(self, command: PullCommand) -> HubPlan:
+        info = HfApi(token=command.token).model_info(
+            command.repo_id, revision=command.revision, files_metadata=True
+        )
+        return HubPlan(info.sha or "", tuple(map(_wanted, info.siblings or ())))
+
+
+class _HubFiles:
+    def __init__(self, command: PullCommand, commit: str) -> None:
+        self._command = command
+        self._commit = commit
+        headers = build_hf_headers(token=command.token)
+        # What is compressed on the way has no bytes to go on at.
+        self._headers = {**headers, "accept-encoding": "identity"}
+
+    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+        """As `Source.fetch`."""
+        _ask(lambda: self._fetch(file, out), self._command)
+
+    def wrong(self, file: WantedFile) -> DownloadError:
+        return DownloadError(
+            f"{file.path} of {self._command.repo_id} came with another hash than the hub says; "
+            "pull again."
+        )
+
+    def _fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+        # Not `snapshot_download`, which begins each file anew that it has not finished.
+        http_get(
+            hf_hub_url(self._command.repo_id, file.path, revision=self._commit),
+            cast(BinaryIO, out),
+            resume_size=out.tell(),
+            headers=self._headers,
+            expected_size=file.size_bytes,
+        )
+
+
+def _wanted(sibling: RepoSibling) -> WantedFile:
+    lfs = sibling.lfs
+    return WantedFile(
+        sibling.rfilename,
+        sibling.size or 0,
+        sha256=lfs.sha256 if lfs else "",
+        git_sha1="" if lfs else sibling.blob_id or "",
+    )
+
+
+def _ask(call: Callable[[], T], command: PullCommand) -> T:
+    try:
+        return call()
+    except NodeError:
+        raise
+    except OSError as error:
+        if isinstance(error, HfHubHTTPError):
+            raise DownloadError(_sentence(error, command)) from error
+        raise DownloadError(f"{command.repo_id} cannot be pulled: {error}.") from error
+    # The hub's library lets the errors of its HTTP library through, whichever that is.
+    except Exception as error:
+        raise DownloadError(_sentence(error, command)) from error
+
+
+def _sentence(error: Exception, command: PullCommand) -> str:
+    repo_id = command.repo_id
+    match error:
+        case GatedRepoError():
+            return (
+                f"{repo_id} is gated: accept its terms at https://huggingface.co/{repo_id} and "
+                "give a token with --token or HF_TOKEN, or --hub-token of `router models pull`."
+            )
+        case RevisionNotFoundError():
+            return f"{repo_id} has no revision {command.revision!r}."
+        case RepositoryNotFoundError():
+            return (
+                f"The hub has no model {repo_id}, or it is private; for a private one give a "
+                "token with --token or HF_TOKEN, or --hub-token of `router models pull`."
+            )
+        case HFValidationError():
+            return f"{repo_id!r} is not a hub model's id, which is OWNER/NAME."
+        case HfHubHTTPError(response=response) if response.status_code in (401, 403):
+            return f"The hub refuses {repo_id}: the token is missing, wrong or lacks the right."
+        case ValueError():
+            return f"{repo_id} cannot be pulled: {error}"
+        case HfHubHTTPError(response=response):
+            return f"The hub answers {response.status_code} for {repo_id}; try again later."
+        case _:
+            return f"The hub cannot be reached ({type(error).__name__}); {repo_id} is not complete."

@@ -1,0 +1,124 @@
+"""The files of a model, to the byte: hashed once, and known until they change."""
+
+import fnmatch
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from node.protocol.lifecycle import ManifestFile
+from node.store import NAME_FILE, ModelEntry
+
+PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
+"""Weights, configuration and tokenizer; never code."""
+KEPT_FOLDER = ".manifests"
+HASH_BYTES = 4 * 1024 * 1024
+"""Read and hashed at a time."""
+
+
+class HashingStopped(Exception):
+    """The one who wanted the hashes does not want them any more."""
+
+
+class _KeptFile(msgspec.Struct, frozen=True):
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    folder: str
+    files: dict[str, _KeptFile]
+
+
+class Manifests:
+    """The hashes of the models of one store, kept beside the models: a folder that is served from
+    elsewhere is only read."""
+
+    def __init__(self, store_folder: Path) -> None:
+        self._folder = store_folder / KEPT_FOLDER
+
+    def of(self, entry: ModelEntry, is_stopped: Callable[[], bool]) -> tuple[ManifestFile, ...]:
+        """Reads the whole model at the first time. Raises `OSError`, or `HashingStopped`."""
+        known = self._read(entry)
+        files: dict[str, _KeptFile] = {}
+        for path, file in sorted(model_files(entry.folder).items()):
+            stat = file.stat()
+            kept = known.get(path)
+            if kept is None or (kept.size_bytes, kept.mtime_ns) != (stat.st_size, stat.st_mtime_ns):
+                kept = _KeptFile(stat.st_size, stat.st_mtime_ns, _sha256(file, is_stopped))
+            files[path] = kept
+        if files != known:
+            self._write(entry, files)
+        return tuple(
+            ManifestFile(path, kept.size_bytes, kept.sha256) for path, kept in files.items()
+        )
+
+    def keep(self, entry: ModelEntry, files: tuple[ManifestFile, ...]) -> None:
+        """What a copy has just been checked against, so that the next one need not hash it."""
+        kept = {}
+        for each in files:
+            stat = (entry.folder / each.path).stat()
+            kept[each.path] = _KeptFile(stat.st_size, stat.st_mtime_ns, each.sha256)
+        self._write(entry, kept)
+
+    def _read(self, entry: ModelEntry) -> dict[str, _KeptFile]:
+        try:
+            kept = msgspec.json.decode(self._file(entry.name).read_bytes(), type=_Kept)
+        except (OSError, msgspec.MsgspecError):
+            return {}
+        return kept.files if kept.folder == str(entry.folder) else {}
+
+    def _write(self, entry: ModelEntry, files: dict[str, _KeptFile]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._forget_the_gone()
+        file = self._file(entry.name)
+        fresh = file.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(_Kept(str(entry.folder), files)))
+        fresh.replace(file)
+
+    def _forget_the_gone(self) -> None:
+        for file in self._folder.glob("*.json"):
+            try:
+                kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
+            except (OSError, msgspec.MsgspecError):
+                continue
+            if not Path(kept.folder).is_dir():
+                file.unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name.replace('/', '--')}.json"
+
+
+def is_model_file(path: str) -> bool:
+    """Whether a file belongs to a model, by its path below the model's folder."""
+    parts = PurePosixPath(path).parts
+    if path == NAME_FILE or any(part.startswith(".") for part in parts):
+        return False
+    return any(fnmatch.fnmatchcase(path, pattern) for pattern in PATTERNS)
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """A model's files by path below its folder, with `/`."""
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            file = Path(parent, name)
+            path = file.relative_to(folder).as_posix()
+            if is_model_file(path) and file.is_file():
+                found[path] = file
+    return found
+
+
+def _sha256(file: Path, is_stopped: Callable[[], bool]) -> str:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(HASH_BYTES))
+    with file.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+            if is_stopped():
+                raise HashingStopped
+    return digest.hexdigest()

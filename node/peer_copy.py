@@ -1,0 +1,117 @@
+"""A model's files as a peer node gives them. It is not trusted: a path that leads out of the folder
+is refused, and what arrives is hashed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import PurePosixPath
+from urllib.parse import urlencode, urlsplit
+
+from node.arrivals import ArrivingFile, WantedFile
+from node.errors import DownloadError
+from node.manifest import is_model_file
+from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
+
+SILENCE_S = 30.0
+"""How long a peer may send nothing."""
+PIECE_BYTES = 1024 * 1024
+"""Received, hashed and written at a time, in one buffer: a client that hands out pieces of its own
+takes longer for them than the hashing does."""
+
+
+class PeerFailed(DownloadError):
+    """The peer did not deliver the model."""
+
+
+def check_paths(files: tuple[ManifestFile, ...]) -> None:
+    """Raises `DownloadError` for a manifest that names what is no file of a model."""
+    for each in files:
+        parts = PurePosixPath(each.path).parts
+        is_plain = "/".join(parts) == each.path and "\\" not in each.path and "\0" not in each.path
+        if not is_plain or ".." in parts or each.path.startswith("/"):
+            raise DownloadError(f"The peer names the file {each.path!r}, which leads elsewhere.")
+        if not is_model_file(each.path):
+            raise DownloadError(f"The peer names the file {each.path!r}, which is none of a model.")
+
+
+class PeerSource:
+    """A peer's files of one model."""
+
+    def __init__(self, peer: Peer, model: str) -> None:
+        """`model`: its name on the peer."""
+        self._peer = peer
+        self._model = model
+
+    def wanted(self) -> list[WantedFile]:
+        """Raises `DownloadError` for a wrong manifest."""
+        check_paths(self._peer.share.files)
+        return [
+            WantedFile(file.path, file.size_bytes, file.sha256) for file in self._peer.share.files
+        ]
+
+    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+        """As `Source.fetch`. Raises `PeerFailed`."""
+        buffer = memoryview(bytearray(PIECE_BYTES))
+        with self._asked(file, out.tell()) as response:
+            self._check(response, file, out.tell())
+            while count := self._read(response, buffer[: file.size_bytes - out.tell()]):
+                out.write(buffer[:count])
+        if out.tell() != file.size_bytes:
+            raise self._stopped("it closed the connection")
+
+    def wrong(self, file: WantedFile) -> PeerFailed:
+        return PeerFailed(
+            f"{file.path} came from {self._peer.url} with another hash than it has there; pull "
+            "again, or from another node with --from."
+        )
+
+    def _read(self, response: HTTPResponse, buffer: memoryview) -> int:
+        try:
+            return response.readinto(buffer)
+        except (HTTPException, OSError) as error:
+            raise self._stopped(error) from error
+
+    @contextmanager
+    def _asked(self, file: WantedFile, at: int) -> Iterator[HTTPResponse]:
+        """The peer's answer for the file from that byte on. A connection for each: one that idles
+        while a file is hashed would be closed by the peer."""
+        parts = urlsplit(self._peer.url)
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=SILENCE_S)
+        query = urlencode({"model": self._model, "path": file.path})
+        headers = {HEADER_TICKET: self._peer.share.ticket, "range": f"bytes={at}-"}
+        try:
+            try:
+                connection.request("GET", f"{parts.path}{PATH_FILES}?{query}", headers=headers)
+                response = connection.getresponse()
+            except (HTTPException, OSError) as error:
+                raise self._stopped(error) from error
+            yield response
+        finally:
+            connection.close()
+
+    def _check(self, response: HTTPResponse, file: WantedFile, at: int) -> None:
+        """Raises `PeerFailed` unless the answer is the rest of the file."""
+        rest = f"bytes {at}-{file.size_bytes - 1}/{file.size_bytes}"
+        told = response.headers.get("content-range", "")
+        if response.status == 206 and told == rest:
+            return
+        if response.status in (206, 416):
+            raise PeerFailed(
+                f"{file.path} at {self._peer.url} is not as long as the node said; pull again."
+            )
+        if response.status == 403:
+            raise PeerFailed(
+                f"The node at {self._peer.url} takes the ticket for {self._model} no more; what "
+                "has come is kept, so pull again to go on."
+            )
+        raise PeerFailed(
+            f"The node at {self._peer.url} answered {response.status} for {file.path}; pull "
+            "again, or from another node with --from."
+        )
+
+    def _stopped(self, how: Exception | str) -> PeerFailed:
+        return PeerFailed(
+            f"The node at {self._peer.url} stopped delivering {self._model} "
+            f"({str(how) or type(how).__name__}); what has come is kept, so pull again to go on."
+        )

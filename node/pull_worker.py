@@ -1,0 +1,86 @@
+"""The process that pulls one model for the agent: `python -m node.pull_worker`.
+
+A process of its own, since the libraries that download cannot be stopped in the middle, and hash
+and write beside the streams of the agent's own loop. Its order is the first line of its standard
+input; it ends with the agent, when that input does. It tells on standard output, a line at a time.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from node.downloads import Progress, pull
+from node.errors import NodeError
+from node.protocol.lifecycle import PullCommand
+from node.store import ModelStore
+
+Write = Callable[[bytes], object]
+
+TELL_S = 0.2
+"""Time between two lines of progress, at least."""
+
+
+class PullOrder(msgspec.Struct, frozen=True):
+    """The line that the worker reads."""
+
+    store_folder: str
+    command: PullCommand
+
+
+class Told(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line that the worker writes."""
+
+    done_bytes: int = 0
+    total_bytes: int = 0
+    failure: str = ""
+    """Why it ends without the model, as a sentence."""
+
+
+def main() -> None:
+    # What libraries print must not come between the lines.
+    lines = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return
+    order = msgspec.json.decode(line, type=PullOrder)
+    threading.Thread(target=_end_with_agent, daemon=True).start()
+    try:
+        pull(order.command, ModelStore(Path(order.store_folder)), _teller(lines.write))
+    except NodeError as error:
+        _tell(lines.write, Told(failure=error.message))
+    except OSError as error:
+        _tell(lines.write, Told(failure=f"The pull cannot go on: {error}."))
+
+
+def _end_with_agent() -> None:
+    # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's exit.
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
+
+
+def _teller(write: Write) -> Progress:
+    told_at_s = 0.0
+
+    def progress(done_bytes: int, total_bytes: int) -> None:
+        nonlocal told_at_s
+        now_s = time.monotonic()
+        if now_s - told_at_s >= TELL_S or done_bytes == total_bytes:
+            told_at_s = now_s
+            _tell(write, Told(done_bytes, total_bytes))
+
+    return progress
+
+
+def _tell(write: Write, told: Told) -> None:
+    write(msgspec.json.encode(told) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

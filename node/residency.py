@@ -1,0 +1,107 @@
+"""Whose turn it is in memory, performed: who waits is told, models come and go."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from typing import Protocol
+
+from node.slots import Slot
+from node.turns import Memory, Rules, Step, next_step
+
+
+class Models(Protocol):
+    """The owner of the engines."""
+
+    def memory(self) -> Memory:
+        """Who has it and who wants it, now."""
+
+    def begin_load(self, name: str) -> None: ...
+
+    def begin_stop(self, name: str) -> None:
+        """Of one that nothing holds."""
+
+    def cancel_load(self, name: str) -> None: ...
+
+    @property
+    def now_s(self) -> Callable[[], float]: ...
+
+
+class Residency:
+    """Owner of the turns, and of the news that those who wait for one look at."""
+
+    def __init__(self, models: Models, rules: Rules) -> None:
+        self.rules = rules
+        self._models = models
+        self._step = Step()
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+
+    def is_closed(self, name: str) -> bool:
+        """Whether the model takes no new requests, since another one's turn has come."""
+        return name in self._step.closed
+
+    def is_hopeless(self, name: str) -> bool:
+        """Whether there will never be room for it."""
+        return name in self._step.hopeless
+
+    @contextmanager
+    def waiting(self, slot: Slot) -> Iterator[None]:
+        """For one request, from now on until the end of the block."""
+        one = object()
+        slot.waiting[one] = self._models.now_s()
+        slot.abandoned_s = None
+        try:
+            yield
+        finally:
+            del slot.waiting[one]
+            if not slot.waiting:
+                slot.abandoned_s = self._models.now_s()
+                self.look_soon()
+
+    async def news(self) -> None:
+        """Waits until something has happened."""
+        await self._news.wait()
+
+    def tell(self) -> None:
+        """Something has happened: those who wait look, and the turns are looked at anew."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+        self.look_soon()
+
+    def look_soon(self) -> None:
+        """In the loop's next turn, once for all that happens in this one."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self.look)
+
+    def look(self) -> None:
+        """Decides, and does it."""
+        self._is_due = False
+        now_s = self._models.now_s()
+        before, step = self._step, next_step(self._models.memory(), self.rules, now_s)
+        self._step = step
+        for name in step.cancel:
+            self._models.cancel_load(name)
+        for name in step.unload:
+            self._models.begin_stop(name)
+        for name in step.load:
+            self._models.begin_load(name)
+        self._arm(step.look_s, now_s)
+        if step.hopeless or before.closed - step.closed:
+            news, self._news = self._news, asyncio.Event()
+            news.set()
+
+    def close(self) -> None:
+        """No more turns; those who wait look once more."""
+        self._arm(inf, 0.0)
+        self._news.set()
+
+    def _arm(self, look_s: float, now_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if look_s < inf:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, look_s - now_s), self.look)

@@ -1,0 +1,52 @@
+"""When models are loaded and unloaded, and which due times were acted upon."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from sqlalchemy import RowMapping, delete, insert, or_, select, update
+
+from registry.db import ReadSession, WriteSession
+from registry.errors import Conflict, NotFound
+from registry.records import ScheduleRecord
+from registry.tables import schedules
+
+FIRED = {"load": schedules.c.load_fired_s, "unload": schedules.c.unload_fired_s}
+
+
+async def add(session: WriteSession, record: ScheduleRecord) -> ScheduleRecord:
+    """A new schedule; a taken id is a Conflict."""
+    taken = select(schedules.c.id).where(schedules.c.id == record.id)
+    if await session.fetch_one(taken) is not None:
+        raise Conflict("schedule", record.id)
+    await session.execute(insert(schedules).values(asdict(record)))
+    return record
+
+
+async def remove(session: WriteSession, schedule_id: str) -> ScheduleRecord:
+    """Forget the schedule and return what it was. Raises NotFound."""
+    gone = delete(schedules).where(schedules.c.id == schedule_id).returning(schedules)
+    row = await session.fetch_one(gone)
+    if row is None:
+        raise NotFound("schedule", schedule_id)
+    return _record(row)
+
+
+async def fire(session: WriteSession, schedule_id: str, what: str, due_s: float) -> bool:
+    """Notes that the due time of "load" or "unload" is acted upon; False where it, or a later one,
+    was already, and where there is no such schedule."""
+    fired = FIRED[what]
+    fresh = or_(fired.is_(None), fired < due_s)
+    noted = update(schedules).where(schedules.c.id == schedule_id, fresh)
+    row = await session.fetch_one(noted.values({fired: due_s}).returning(schedules.c.id))
+    return row is not None
+
+
+async def list_all(session: ReadSession) -> list[ScheduleRecord]:
+    """All schedules in the order of their making."""
+    ordered = select(schedules).order_by(schedules.c.created_at_s, schedules.c.id)
+    return [_record(row) for row in await session.fetch_all(ordered)]
+
+
+def _record(row: RowMapping) -> ScheduleRecord:
+    return ScheduleRecord(**row)

@@ -1,0 +1,198 @@
+"""`/admin/models/pull`, `cancel-pull` and `remove`: models that come to nodes' disks and leave."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import msgspec
+
+from node.protocol.lifecycle import Peer, PullCommand
+from node.protocol.messages import ModelState, NodeStatus
+from router.api.admin_gate import AdminGiven
+from router.api.admin_models import (
+    HELD,
+    chosen_node,
+    client_of,
+    find_status,
+    holders_of,
+    named_agent,
+)
+from router.api.admin_views import ModelOrder, OrderDone
+from router.api.disk_views import PullAsked, PullStarted, RemoveAsked
+from router.core import Core
+from router.credentials import is_loopback
+from router.errors import (
+    BadRequest,
+    Conflict,
+    NodeRefused,
+    NodeUnreachable,
+    NoNodeReady,
+    UnknownModel,
+)
+from router.types import ACTIVE, KIND_AGENT, NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What goes to the node, and where the model comes from, in words."""
+
+    command: PullCommand
+    source: str
+
+
+async def pull_model(admin: AdminGiven, asked: PullAsked) -> PullStarted:
+    """Begins a pull, or goes on with it; the node tells how far it is."""
+    core = admin.core
+    if asked.from_node:
+        named_agent(core, asked.from_node)
+    to = named_agent(core, asked.node) if asked.node else emptiest_node(core, asked.model)
+    status = find_status(to, asked.model)
+    if status is not None and status.state is not ModelState.PULLING and asked.revision is None:
+        return PullStarted(model=asked.model, node=to.name, source="", since_s=status.since_unix_s)
+    order = await _order(core, asked, to)
+    begun = await client_of(core, to).pull(order.command)
+    await admin.note("model.pull", asked.model, f"to {to.name}, from {order.source}")
+    return PullStarted(
+        model=asked.model, node=to.name, source=order.source, since_s=_since(begun, asked.model)
+    )
+
+
+async def cancel_pull(admin: AdminGiven, order: ModelOrder) -> OrderDone:
+    """Ends a pull and deletes what has come."""
+    core = admin.core
+    views = [named_agent(core, order.node)] if order.node else _reachable(core)
+    pulling = [view for view in views if _is_pulling(view, order.model)]
+    if not pulling:
+        where = f"to {order.node}" if order.node else "to any node that can be reached"
+        raise Conflict(f"The model {order.model!r} is not being pulled {where}.", param="model")
+    for view in pulling:
+        await client_of(core, view).pull_cancel(order.model)
+        await admin.note("model.cancel_pull", order.model, f"to {view.name}")
+    return OrderDone(model=order.model, nodes=tuple(view.name for view in pulling), took_s=0.0)
+
+
+async def remove_model(admin: AdminGiven, asked: RemoveAsked) -> OrderDone:
+    """Deletes a model from one node's disk, whole or not; never while it is in memory."""
+    view = named_agent(admin.core, asked.node)
+    if not _is_pulling(view, asked.model):
+        view = chosen_node(admin.core, asked.model, asked.node)
+    status = find_status(view, asked.model)
+    if status is not None and status.state in HELD:
+        raise Conflict(
+            f"The model {asked.model!r} is in memory on {view.name}; "
+            f"`router unload {asked.model} --node {view.name}` first.",
+            param="model",
+        )
+    await client_of(admin.core, view).remove(asked.model)
+    await admin.note("model.remove", asked.model, f"from {view.name}")
+    return OrderDone(model=asked.model, nodes=(view.name,), took_s=0.0)
+
+
+def emptiest_node(core: Core, model: str) -> NodeView:
+    """Where to pull to: where it has begun already, else the node with most free disk of those
+    that do not have the model. Raises where there is none."""
+    agents = _reachable(core)
+    holders = {view.node_id for view in holders_of(core, model)}
+    lacking = [view for view in agents if view.node_id not in holders and view.state == ACTIVE]
+    if not agents:
+        raise NoNodeReady("No node agent can be reached now; `router nodes` shows why.")
+    if not lacking:
+        raise Conflict(
+            f"Every node that can be reached has the model {model!r} already.", param="model"
+        )
+    return max(lacking, key=lambda view: (_is_pulling(view, model), _free_bytes(view)))
+
+
+async def _order(core: Core, asked: PullAsked, to: NodeView) -> _Order:
+    repo_id = asked.repo or (asked.model if "/" in asked.model and not asked.from_node else "")
+    command = PullCommand(asked.model, repo_id, asked.revision, asked.hub_token.strip() or None)
+    source = await _from_peer(core, asked, to, has_hub=bool(repo_id))
+    if source is not None:
+        peer_name, peer = source
+        return _Order(msgspec.structs.replace(command, peer=peer), peer_name)
+    if not repo_id:
+        raise UnknownModel(
+            f"No other node that can be reached has the model {asked.model!r}, and it is no name "
+            "of the hub; say which one it is with --repo OWNER/NAME.",
+            param="model",
+        )
+    return _Order(command, f"the hub's {repo_id}")
+
+
+async def _from_peer(
+    core: Core, asked: PullAsked, to: NodeView, *, has_hub: bool
+) -> tuple[str, Peer] | None:
+    """A node to copy from; None where the hub has to do."""
+    if asked.from_node:
+        source = _named_source(core, asked, to)
+    else:
+        found = _nearest_source(core, asked, to)
+        if found is None:
+            return None
+        source = found
+    try:
+        share = await client_of(core, source).share(asked.model)
+    except (NodeUnreachable, NodeRefused):
+        if asked.from_node or not has_hub:
+            raise
+        return None
+    return source.name, Peer(source.url, share)
+
+
+def _named_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView:
+    if asked.revision is not None:
+        raise BadRequest(
+            "A revision is of the hub; a node has the one that it has.", param="revision"
+        )
+    assert asked.from_node is not None
+    source = chosen_node(core, asked.model, asked.from_node)
+    if not _can_reach(to, source):
+        raise BadRequest(
+            f"The router knows the node {source.name!r} by an address of its own machine, "
+            f"{source.url}, where other nodes do not find it; add it again under its name in the "
+            "network.",
+            param="from_node",
+        )
+    return source
+
+
+def _nearest_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView | None:
+    """The node with fewest requests of those that have the model; none where a revision is asked
+    for, or another repository than the one that the name tells."""
+    if asked.revision is not None or (asked.repo or asked.model) != asked.model:
+        return None
+    sources = [
+        view
+        for view in holders_of(core, asked.model)
+        if view.node_id != to.node_id and _can_reach(to, view)
+    ]
+    return min(sources, key=lambda view: core.dispatcher.in_flight(view.node_id), default=None)
+
+
+def _can_reach(to: NodeView, source: NodeView) -> bool:
+    """Whether the address of `source` that the router has means the same machine for `to`."""
+    return not _is_local(source) or _is_local(to)
+
+
+def _is_local(view: NodeView) -> bool:
+    return is_loopback(urlsplit(view.url).hostname or "")
+
+
+def _reachable(core: Core) -> list[NodeView]:
+    return [
+        view
+        for view in core.fleet.snapshot
+        if view.kind == KIND_AGENT and view.reachable and view.status is not None
+    ]
+
+
+def _is_pulling(view: NodeView, model: str) -> bool:
+    status = find_status(view, model)
+    return status is not None and status.state is ModelState.PULLING
+
+
+def _free_bytes(view: NodeView) -> int:
+    return view.status.disk_free_bytes if view.status else 0
+
+
+def _since(status: NodeStatus, model: str) -> float:
+    return next((each.since_unix_s for each in status.models if each.name == model), 0.0)

@@ -1,0 +1,129 @@
+"""`router pin`, `unpin`, `keep-alive`, `policies`, `schedule`."""
+
+import time
+from typing import Any
+
+from router.api.admin_views import PolicyRow, ScheduleRow
+from router.commands import console, wording
+from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+EVERYWHERE = "every node that has it"
+
+
+def read_time(text: str) -> float:
+    """Seconds of 90s, 10m, 2h, 1d. Raises `CommandFailed`."""
+    number, unit = text[:-1], text[-1:]
+    try:
+        seconds = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        seconds = 0.0
+    if not 0 < seconds < 3.2e7:
+        raise CommandFailed(f"{text!r} is no length of time; one looks like 90s, 10m, 2h or 1d.")
+    return seconds
+
+
+def read_keep_alive(text: str) -> float | None:
+    """0 for `forever`, None for `default`."""
+    if text in ("forever", "default"):
+        return 0.0 if text == "forever" else None
+    return read_time(text)
+
+
+def pin(client: AdminClient, model: str, node: str | None, *, pinned: bool) -> None:
+    row = _change(client, {"model": model, "node": node, "pinned": pinned})
+    where = row.node or EVERYWHERE
+    if pinned:
+        console.say(f"{row.model} is pinned on {where}: it is loaded there and stays.")
+    else:
+        console.say(f"The pin of {row.model} on {where} is gone: it leaves when it is idle.")
+
+
+def keep_alive(client: AdminClient, model: str, text: str, node: str | None) -> None:
+    asked = {"model": model, "node": node, "keep_alive_s": read_keep_alive(text)}
+    row = _change(client, asked)
+    console.say(f"{row.model} when idle, on {row.node or EVERYWHERE}: kept {_kept(row, 'for ')}.")
+
+
+def policies(client: AdminClient, *, as_json: bool) -> None:
+    answer = client.get("/policies")
+    if as_json:
+        console.print_json(answer)
+        return
+    rows = read_rows(PolicyRow, answer)
+    if not rows:
+        console.say("Nothing is asked of any model: nodes keep them as their own settings say.")
+        return
+    console.print_table(
+        ("Model", "Node", "Pinned", "Kept when idle"),
+        [(row.model, row.node or "every", "yes" if row.pinned else "", _kept(row)) for row in rows],
+    )
+
+
+def _change(client: AdminClient, asked: dict[str, Any]) -> PolicyRow:
+    return read_row(PolicyRow, client.patch("/policies", asked))
+
+
+def _kept(row: PolicyRow, before: str = "") -> str:
+    """For how long; `before` stands before a length of time."""
+    if row.keep_alive_s is None:
+        return "as the node says"
+    return before + wording.span(row.keep_alive_s) if row.keep_alive_s else "for ever"
+
+
+# --- schedules ---
+
+
+def add_schedule(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -> None:
+    answer = client.post("/schedules", asked)
+    if as_json:
+        console.print_json(answer)
+        return
+    row = read_row(ScheduleRow, answer)
+    console.say(f"Schedule {row.id}: {row.model} on {row.node or 'the best node'}.")
+    for what, at_s in (("load", row.next_load_s), ("unload", row.next_unload_s)):
+        if getattr(row, what):
+            console.say(f"Next {what}: {_at(at_s)}.")
+
+
+def list_schedules(client: AdminClient, *, as_json: bool) -> None:
+    answer = client.get("/schedules")
+    if as_json:
+        console.print_json(answer)
+        return
+    rows = read_rows(ScheduleRow, answer)
+    if not rows:
+        console.say("There are no schedules; `router schedule add` makes one.")
+        return
+    console.print_table(
+        ("Schedule", "Model", "Node", "Load", "Unload", "Time zone", "Next", "Pending"),
+        [_cells(row) for row in rows],
+    )
+
+
+def remove_schedule(client: AdminClient, schedule_id: str) -> None:
+    row = read_row(ScheduleRow, client.delete(f"/schedules/{in_path(schedule_id)}"))
+    console.say(f"Removed the schedule {row.id} of {row.model}; what is loaded stays.")
+
+
+def _cells(row: ScheduleRow) -> tuple[str, ...]:
+    coming = [
+        (at_s, what)
+        for what, at_s in (("load", row.next_load_s), ("unload", row.next_unload_s))
+        if at_s is not None
+    ]
+    at_s, what = min(coming, default=(None, ""))
+    return (
+        row.id,
+        row.model,
+        row.node or "best",
+        row.load or "",
+        row.unload or "",
+        row.timezone,
+        f"{what} {wording.until(at_s, time.time())}" if what else "never",
+        row.pending or "",
+    )
+
+
+def _at(at_s: float | None) -> str:
+    return "never" if at_s is None else time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(at_s))

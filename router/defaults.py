@@ -1,0 +1,166 @@
+"""What an alias's target adds to requests that do not say it themselves, in the words of the path.
+Pure."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from node.protocol.prefix import Fields
+from router.types import PATH_COUNT_TOKENS
+
+_CHAT, _COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+_MESSAGES, _RESPONSES = "/v1/messages", "/v1/responses"
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_THINKS = ("thinking", "enable_thinking", "reasoning_effort", "reasoning", "output_config")
+"""Fields by which a caller says how much is thought; another word on it might contradict them."""
+_BUDGETS = (
+    "max_thinking_tokens",
+    "thinking_token_budget",
+    "thinking_budget",
+    "reasoning_max_tokens",
+    "reasoning",
+    "thinking",
+)
+_KWARGS = "chat_template_kwargs"
+_THINKING_KWARGS = ("enable_thinking", "thinking", "reasoning_effort")
+_NULL = b"null"
+_OFF = "none"
+_decode_object = msgspec.json.Decoder(Fields).decode
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class _Place(NamedTuple):
+    """Where a default goes in a body."""
+
+    at: tuple[str, ...]
+    """The field, and one inside of it."""
+    unless: tuple[str, ...] = ()
+    """Fields by which the caller has said it otherwise."""
+    shape: Callable[[Any], Any] = _same
+
+
+_SAMPLED = {name: _Place((name,)) for name in _SAMPLING}
+_KWARGS_PLACE = {_KWARGS: _Place((_KWARGS,))}
+_SWITCH = _Place(("enable_thinking",), _THINKS)
+_COUNTED = {
+    "enable_thinking": _SWITCH,
+    "max_thinking_tokens": _Place(
+        ("thinking",), _THINKS, lambda tokens: {"type": "enabled", "budget_tokens": tokens}
+    ),
+    "reasoning_effort": _Place(
+        ("output_config", "effort"), (), lambda effort: "low" if effort == "minimal" else effort
+    ),
+    **_KWARGS_PLACE,
+}
+_PLACES: Mapping[str, Mapping[str, _Place]] = {
+    _CHAT: {
+        **_SAMPLED,
+        "max_tokens": _Place(("max_tokens",), ("max_completion_tokens",)),
+        "stop": _Place(("stop",)),
+        "reasoning_effort": _Place(("reasoning_effort",), ("reasoning",)),
+        "enable_thinking": _SWITCH,
+        "max_thinking_tokens": _Place(("max_thinking_tokens",), _BUDGETS),
+        **_KWARGS_PLACE,
+    },
+    _COMPLETIONS: {
+        **_SAMPLED,
+        "max_tokens": _Place(("max_tokens",), ("max_completion_tokens",)),
+        "stop": _Place(("stop",)),
+    },
+    _RESPONSES: {
+        **_SAMPLED,
+        "max_tokens": _Place(("max_output_tokens",)),
+        "stop": _Place(("stop",)),
+        "reasoning_effort": _Place(("reasoning", "effort")),
+        "enable_thinking": _SWITCH,
+        "max_thinking_tokens": _Place(("max_thinking_tokens",), _BUDGETS),
+        **_KWARGS_PLACE,
+    },
+    _MESSAGES: {
+        **_SAMPLED,
+        "temperature": _Place(("temperature",), (), lambda value: min(value, 1)),
+        "max_tokens": _Place(("max_tokens",)),
+        "stop": _Place(
+            ("stop_sequences",), (), lambda stop: [stop] if isinstance(stop, str) else stop
+        ),
+        **_COUNTED,
+    },
+    PATH_COUNT_TOKENS: _COUNTED,
+}
+"""By path the defaults that it knows; it is sent no others."""
+
+
+def with_defaults(fields: Fields, defaults: Mapping[str, Any], path: str) -> Fields:
+    """The fields of a request, and of the defaults those that it lacks; every value that it has
+    keeps its bytes. null is as good as lacking."""
+    places = _PLACES.get(path, {})
+    made = dict(fields)
+    for name, value in _in_words_of(path, defaults).items():
+        place = places.get(name)
+        if place is not None and not _is_said(fields, name, place, value):
+            _add(made, place.at, place.shape(value))
+    return made
+
+
+def _in_words_of(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Anthropic's dialect has no effort of none."""
+    is_off = defaults.get("reasoning_effort") == _OFF
+    if not is_off or path not in (_MESSAGES, PATH_COUNT_TOKENS):
+        return defaults
+    others = {name: value for name, value in defaults.items() if name != "reasoning_effort"}
+    return {**others, "enable_thinking": False}
+
+
+def _is_said(fields: Fields, name: str, place: _Place, value: Any) -> bool:
+    """Whether the caller has said otherwise what the default is about."""
+    about = place.unless
+    if name == "reasoning_effort" and value == _OFF:
+        about = (*about, "thinking", "enable_thinking")
+    if any(_has(fields, each) for each in about):
+        return True
+    kwargs = _object(fields, _KWARGS) or {}
+    return name in _THINKS and any(_has(kwargs, each) for each in _THINKING_KWARGS)
+
+
+def _add(made: Fields, at: tuple[str, ...], value: Any) -> None:
+    """Where nothing is yet; to an object of the caller's, the fields that it lacks."""
+    outer, inner = at[0], at[1:]
+    given = {inner[0]: value} if inner else value
+    if not _has(made, outer):
+        made[outer] = _raw(given)
+    elif (inner or outer == _KWARGS) and (known := _object(made, outer)) is not None:
+        added = {key: _raw(each) for key, each in given.items() if not _has(known, key)}
+        made[outer] = _raw({**known, **added}) if added else made[outer]
+
+
+def _object(fields: Fields, name: str) -> Fields | None:
+    """A field's own fields; None where it is no object, which is for the node to say."""
+    raw = fields.get(name)
+    if raw is None:
+        return None
+    try:
+        return _decode_object(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _has(fields: Fields, name: str) -> bool:
+    raw = fields.get(name)
+    return raw is not None and bytes(raw) != _NULL
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(value))

@@ -1,0 +1,159 @@
+"""What servers of others say of the tokens that a request took: they keep no accounts for us, so
+they are asked within the request, and what the caller did not ask for is taken out again."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from node.protocol.messages import Finished, FinishReason
+from node.protocol.prefix import read_fields
+from router.types import Lease, Tokens
+
+ASKED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
+"""Elsewhere a stream says it by itself."""
+REFUSAL_STATUSES = frozenset((400, 422))
+MAX_TOKENS = 1_000_000_000
+"""A server that says more than that is not believed."""
+_FIELD = "stream_options"
+_ASK = msgspec.Raw(b'{"include_usage":true}')
+_ENDS = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
+_DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class _Part(msgspec.Struct):
+    """What may hold a count: an answer, an event, a message or response within one."""
+
+    choices: Any = None
+    usage: Any = None
+    timings: Any = None
+    message: Any = None
+    response: Any = None
+
+
+_decode = msgspec.json.Decoder(_Part).decode
+
+
+class ForeignAnswer:
+    """One attempt at a server of others: the body to send, and the count in its answer."""
+
+    def __init__(self, path: str, body: bytes, *, stream: bool, ask: bool) -> None:
+        """`ask`: whether the server takes the field that asks for a count."""
+        self.body = body
+        self.tokens: Tokens | None = None
+        """As far as the answer has told."""
+        self.first_content_s: float | None = None
+        """When a stream began, as its relay has seen it."""
+        self.asks = False
+        """Whether the body asks for what its caller did not."""
+        if ask and stream and path in ASKED_PATHS:
+            self._ask()
+
+    def _ask(self) -> None:
+        fields = read_fields(self.body)
+        given = bytes(fields.get(_FIELD, b"null"))
+        asked = {}
+        if given != b"null":
+            try:
+                asked = msgspec.json.decode(given, type=dict[str, Any])
+            except _BROKEN:
+                return  # the server refuses it in its own words
+        if asked.get("include_usage") is True:
+            return
+        self.asks = True
+        if asked:
+            both = {**asked, "include_usage": True}
+            fields = {**fields, _FIELD: msgspec.Raw(msgspec.json.encode(both))}
+        else:
+            fields = {**fields, _FIELD: _ASK}
+        self.body = msgspec.json.encode(fields)
+
+    def is_refused(self, status: int, answer: bytes) -> bool:
+        """Whether the server does not take what was added."""
+        return self.asks and status in REFUSAL_STATUSES and _FIELD.encode() in answer
+
+    def pass_on(self, events: bytes) -> bytes:
+        """Whole events, without the one that the caller did not ask for."""
+        if b'"usage"' not in events:
+            return events
+        return b"".join(each for each in _ENDS.split(events) if not self._takes(each))
+
+    def read(self, answer: bytes) -> None:
+        """An answer that is no stream."""
+        if b'"usage"' in answer:
+            self._learn(answer)
+
+    def accounts(self, lease: Lease, ended_s: float) -> Finished:
+        """The count, and the times that the router has seen, as a node's accounts have them."""
+        prompt, cached, completion = self.tokens or Tokens(0, 0, 0)
+        first_s = self.first_content_s
+        return Finished(
+            seq=0,
+            request_id=lease.node_request_id,
+            origin="",
+            model=lease.model,
+            prompt_tokens=prompt,
+            cached_tokens=cached,
+            completion_tokens=completion,
+            reasoning_tokens=0,
+            queue_s=0.0,
+            ttft_s=None if first_s is None else first_s - lease.granted_s,
+            prefill_s=0.0 if first_s is None else first_s - lease.granted_s,
+            decode_s=0.0 if first_s is None else ended_s - first_s,
+            reason=FinishReason.STOP,
+            finished_unix_s=0.0,
+        )
+
+    def _takes(self, event: bytes) -> bool:
+        """Reads an event; whether it is for the router alone."""
+        found = _DATA.search(event)
+        if found is None or b'"usage"' not in event:
+            return False
+        part = self._learn(found[1].rstrip())
+        return (
+            self.asks and part is not None and part.choices == [] and isinstance(part.usage, dict)
+        )
+
+    def _learn(self, text: bytes) -> _Part | None:
+        try:
+            part = _decode(text)
+        except _BROKEN:
+            return None
+        for holder in (part, part.message, part.response):
+            usage = (
+                holder.get("usage") if isinstance(holder, dict) else getattr(holder, "usage", None)
+            )
+            if isinstance(usage, dict):
+                self.tokens = _tokens(usage, part.timings, self.tokens)
+        return part
+
+
+def _tokens(usage: dict[str, Any], timings: Any, before: Tokens | None) -> Tokens:
+    """A count in OpenAI's or Anthropic's words. The latter's comes in two parts, of which the later
+    one need not repeat the prompt."""
+    prompt = _count(usage, "prompt_tokens", "input_tokens")
+    completion = _count(usage, "completion_tokens", "output_tokens")
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+    cached = _count(details, "cached_tokens")
+    if cached is None:
+        cached = _count(timings, "cache_n")
+    apart = _count(usage, "cache_read_input_tokens")
+    if apart is not None and "prompt_tokens" not in usage:
+        # Anthropic's count of the prompt is without what was read from the cache or written to it.
+        written = _count(usage, "cache_creation_input_tokens") or 0
+        prompt, cached = (prompt or 0) + apart + written, apart
+    prompt = prompt or (before.prompt if before else 0)
+    cached = cached or (before.cached if before else 0)
+    completion = completion if completion is not None else (before.completion if before else 0)
+    return Tokens(prompt, min(cached, prompt), completion)
+
+
+def _count(holder: Any, *names: str) -> int | None:
+    if not isinstance(holder, dict):
+        return None
+    for name in names:
+        value = holder.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
+            return value
+    return None

@@ -1,0 +1,348 @@
+"""Does what the plans say: tells nodes their policies, loads, unloads, and fires schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from apscheduler.jobstores.base import JobLookupError
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from node.protocol.lifecycle import Policies
+from registry import audit, schedules
+from registry.db import Registry
+from registry.errors import RegistryError
+from registry.records import PolicyRecord, ScheduleRecord
+from router.errors import NodeRefused, RouterError
+from router.fleet import Fleet
+from router.lifecycle.calendar import LOAD, UNLOAD, due_times, keeps, lines_of, noted
+from router.lifecycle.crons import trigger_of
+from router.lifecycle.reconcile import (
+    Action,
+    Load,
+    Push,
+    Step,
+    Unload,
+    Wish,
+    best_place,
+    idle,
+    plan,
+    steps,
+)
+from router.node_client import NodeClient
+from router.types import NodeView
+from router.watcher import Watcher
+
+log = logging.getLogger("mlx_fleet.lifecycle")
+
+SWEEP_S = 5.0
+RETRY_S = 5.0
+"""Until what a node did not do is asked of it again."""
+LOAD_RETRY_S = 30.0
+_LATE_IS_WELL = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+"""Of a timer: each run does all that is due, by the registry's rows and the nodes' words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the lifecycle asks of the rest of the router."""
+
+    registry: Registry
+    fleet: Fleet
+    watcher: Watcher
+    queued: Callable[[], frozenset[str]]
+    """Models that requests wait for."""
+    router_id: str
+    wall: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+
+
+class Lifecycle:
+    """Owner of policies and schedules, and of the tasks that bring nodes to what they say."""
+
+    def __init__(
+        self,
+        outside: Outside,
+        policies: Iterable[PolicyRecord] = (),
+        records: Iterable[ScheduleRecord] = (),
+    ) -> None:
+        self._outside = outside
+        self._policies = {(each.model, each.node_id): each for each in policies}
+        self._schedules = {each.id: each for each in records}
+        self._pending: dict[str, str] = {}
+        """What schedules were due to do that is not done yet."""
+        self._places: dict[str, str] = {}
+        """Where the model of a schedule that names no node was put."""
+        self._pushed: dict[str, Push] = {}
+        self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By node and model, none for the policies of all."""
+        self._retry_at_s: dict[tuple[str, str, str], float] = {}
+        self._failed: set[tuple[str, str, str]] = set()
+        """Actions that failed when they were tried last."""
+        self._due: asyncio.Handle | None = None
+        self._settling = asyncio.Lock()
+        self._closed = False
+        self._timers = AsyncIOScheduler(timezone="UTC")
+
+    # --- from start to end ---
+
+    async def start(self) -> None:
+        """After the nodes are watched: what was due while the router was away is made up for."""
+        await self.settle()
+        self._timers.add_job(self.sweep, "interval", seconds=SWEEP_S, **_LATE_IS_WELL)
+        for record in self._schedules.values():
+            self._add_jobs(record)
+        self._timers.start()
+        self._outside.fleet.listen(self._on_fleet)
+
+    async def close(self) -> None:
+        """Ends what is in work."""
+        self._closed = True
+        self._timers.remove_all_jobs()
+        async with self._settling:
+            self._timers.shutdown(wait=False)
+        if self._due is not None:
+            self._due.cancel()
+        tasks, self._tasks = list(self._tasks.values()), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being done on a node."""
+        return bool(self._tasks)
+
+    def look_at_timers(self) -> None:
+        """The wall clock was moved: what is due by it is done now."""
+        self._timers.wakeup()
+
+    # --- policies ---
+
+    @property
+    def policies(self) -> tuple[PolicyRecord, ...]:
+        return tuple(self._policies.values())
+
+    def policy(self, model: str, node_id: str) -> PolicyRecord:
+        nothing = PolicyRecord(model, node_id, pinned=False, keep_alive_s=None)
+        return self._policies.get((model, node_id), nothing)
+
+    def put_policy(self, record: PolicyRecord) -> None:
+        """As it has been written to the registry."""
+        key = (record.model, record.node_id)
+        if record.pinned or record.keep_alive_s is not None:
+            self._policies[key] = record
+        else:
+            self._policies.pop(key, None)
+        self.reconcile()
+
+    def forget_node(self, node_id: str) -> None:
+        """The node has been removed, and what the registry had for it."""
+        for key in [key for key in self._policies if key[1] == node_id]:
+            del self._policies[key]
+        for record in list(self._schedules.values()):
+            if record.node_id == node_id:
+                self.remove_schedule(record.id)
+        self._pushed.pop(node_id, None)
+
+    # --- schedules ---
+
+    @property
+    def now_s(self) -> float:
+        """On the clock of the schedules."""
+        return self._outside.wall()
+
+    @property
+    def schedules(self) -> tuple[ScheduleRecord, ...]:
+        return tuple(self._schedules.values())
+
+    def pending(self, schedule_id: str) -> str | None:
+        """What the schedule was due to do, "load" or "unload", and is not done yet."""
+        return self._pending.get(schedule_id)
+
+    def add_schedule(self, record: ScheduleRecord) -> None:
+        """As it has been written to the registry."""
+        self._schedules[record.id] = record
+        self._add_jobs(record)
+
+    def remove_schedule(self, schedule_id: str) -> None:
+        record = self._schedules.pop(schedule_id)
+        self._pending.pop(schedule_id, None)
+        self._places.pop(schedule_id, None)
+        for what in lines_of(record):
+            with suppress(JobLookupError):
+                self._timers.remove_job(f"{schedule_id}.{what}")
+        self.reconcile()
+
+    def _add_jobs(self, record: ScheduleRecord) -> None:
+        for what, line in lines_of(record).items():
+            trigger = trigger_of(line, record.timezone)
+            name = f"{record.id}.{what}"
+            self._timers.add_job(self.settle, trigger, id=name, **_LATE_IS_WELL)
+
+    async def settle(self) -> None:
+        """Acts upon every due time that was not acted upon: the row is written first, so that none
+        is twice."""
+        async with self._settling:
+            for record in list(self._schedules.values()):
+                await self._settle(record)
+        self.reconcile()
+
+    async def _settle(self, record: ScheduleRecord) -> None:
+        for due in due_times(record, self._outside.wall()):
+            fire = partial(schedules.fire, schedule_id=record.id, what=due.what, due_s=due.at_s)
+            try:
+                fired = await self._outside.registry.write(fire)
+            except RegistryError:
+                log.exception("the schedule %s cannot be written; it is tried again", record.id)
+                return
+            current = self._schedules.get(record.id)
+            if current is None:
+                return  # removed meanwhile
+            self._schedules[record.id] = noted(current, due)
+            if fired and due.acts:
+                self._pending[record.id] = due.what
+
+    # --- bringing it about ---
+
+    def _on_fleet(self) -> None:
+        """One plan for all that changes in one turn of the loop."""
+        if self._due is None and not self._closed:
+            self._due = asyncio.get_running_loop().call_soon(self.reconcile)
+
+    def reconcile(self) -> None:
+        """Begins what has to be done now."""
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        fleet = self._outside.fleet.snapshot
+        wishes = self._wishes(fleet)
+        for action in plan(fleet, wishes, self._pushed):
+            self._begin(action, self._why(action))
+        for schedule_id, what in list(self._pending.items()):
+            record = self._schedules[schedule_id]
+            node_id = record.node_id if what == UNLOAD else self._place(record, fleet)
+            wanted = Step(what == LOAD, record.model, node_id)
+            actions = steps(wanted, fleet, wishes)
+            if actions is None:
+                del self._pending[schedule_id]
+            for action in actions or ():
+                self._begin(action, "schedule")
+
+    def _why(self, action: Action) -> str:
+        """The actor that the audit log has for it."""
+        if isinstance(action, Unload):
+            return "maintenance"
+        if isinstance(action, Push):
+            return ""
+        own = (self.policy(action.model, node_id) for node_id in (action.node_id, ""))
+        return "pin" if any(policy.pinned for policy in own) else "schedule"
+
+    async def sweep(self) -> None:
+        """Unloads what has been idle for too long, and looks at everything once more."""
+        await self.settle()
+        queued, now_s = self._outside.queued(), self._outside.clock()
+        for view in self._outside.fleet.snapshot:
+            for unload in idle(view, now_s, queued):
+                self._begin(unload, "idle")
+
+    def _wishes(self, fleet: tuple[NodeView, ...]) -> list[Wish]:
+        wishes = [
+            Wish(each.model, each.node_id, each.pinned, each.keep_alive_s)
+            for each in self._policies.values()
+        ]
+        for record in self._schedules.values():
+            place = self._place(record, fleet) if keeps(record) else ""
+            if place:
+                wishes.append(Wish(record.model, place, pinned=True))
+        return wishes
+
+    def _place(self, record: ScheduleRecord, fleet: tuple[NodeView, ...]) -> str:
+        """The node that the schedule means now; empty where there is none."""
+        if record.node_id:
+            return record.node_id
+        before = self._places.get(record.id, "")
+        self._places[record.id] = best_place(fleet, record.model, before)
+        return self._places[record.id]
+
+    # --- doing it ---
+
+    def _begin(self, action: Action, why: str) -> None:
+        """Single flight for each node and model, and not at once again."""
+        place = (action.node_id, "" if isinstance(action, Push) else action.model)
+        kind = (type(action).__name__, *place)
+        waits = self._retry_at_s.get(kind, 0.0) > self._outside.clock()
+        if isinstance(action, Push) and self._pushed.get(action.node_id) != action:
+            waits = waits and kind in self._failed
+        if place in self._tasks or waits:
+            return
+        task = asyncio.create_task(self._do(action, why, kind))
+        self._tasks[place] = task
+        task.add_done_callback(lambda _task: self._ended(place))
+
+    def _ended(self, place: tuple[str, str]) -> None:
+        """What had to wait for it may begin."""
+        if self._tasks.pop(place, None) is not None:
+            self._on_fleet()
+
+    async def _do(self, action: Action, why: str, kind: tuple[str, str, str]) -> None:
+        client = self._outside.watcher.client(action.node_id)
+        if client is None:
+            return  # removed meanwhile
+        retry_s = RETRY_S
+        try:
+            await self._act(client, action, why)
+            self._failed.discard(kind)
+        except RouterError as error:
+            self._tell(action, error, is_new=kind not in self._failed)
+            self._failed.add(kind)
+            retry_s = LOAD_RETRY_S if isinstance(action, Load) else RETRY_S
+        # After a success, too: what the node tells of itself may be older.
+        self._retry_at_s[kind] = self._outside.clock() + retry_s
+
+    async def _act(self, client: NodeClient, action: Action, why: str) -> None:
+        if isinstance(action, Push):
+            await client.set_policies(Policies(self._outside.router_id, action.asked))
+            self._pushed[action.node_id] = action
+        elif isinstance(action, Load):
+            await client.load(action.model)
+            await self._note(why, "model.load", action)
+        else:
+            await client.unload(action.model, action.generation, action.min_idle_s)
+            await self._note(why, "model.unload", action)
+
+    def _tell(self, action: Action, error: RouterError, *, is_new: bool) -> None:
+        """A model that is in use is no news, nor is what has been told already."""
+        if is_new and not (isinstance(action, Unload) and isinstance(error, NodeRefused)):
+            what = type(action).__name__.lower()
+            model = "of policies" if isinstance(action, Push) else f"of {action.model}"
+            log.warning(
+                "%s %s on %s: %s It is tried again.",
+                what,
+                model,
+                self._name(action.node_id),
+                error.message,
+            )
+
+    def _name(self, node_id: str) -> str:
+        view = self._outside.fleet.node(node_id)
+        return view.name if view else node_id
+
+    async def _note(self, actor: str, verb: str, action: Load | Unload) -> None:
+        entry = partial(
+            audit.add,
+            at_s=self._outside.wall(),
+            actor=actor,
+            verb=verb,
+            subject=action.model,
+            detail=f"on {self._name(action.node_id)}",
+        )
+        try:
+            await self._outside.registry.write(entry)
+        except RegistryError:
+            log.exception("the audit entry of %s %s cannot be written", verb, action.model)

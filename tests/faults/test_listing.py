@@ -1,0 +1,39 @@
+"""docs/faults.md names what is tested here, and nothing else."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.doc_tables import DOCS
+
+PAGE = (DOCS / "faults.md").read_text()
+ROWS = [line for line in PAGE.splitlines() if re.match(r"\| \d+ \|", line)]
+
+
+def defined() -> set[str]:
+    """The tests of this folder."""
+    names = set()
+    for file in Path(__file__).parent.glob("test_*.py"):
+        for each in ast.parse(file.read_text()).body:
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(each.name)
+    return {name for name in names if name.startswith("test_")}
+
+
+def test_every_fault_has_one_row() -> None:
+    assert [int(row.split("|")[1]) for row in ROWS] == list(range(1, 41))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
+def test_a_row_names_its_source_and_the_test_of_its_number(row: str) -> None:
+    _, number, wrong, right, test, _ = row.split("|")
+    assert re.search(r"[\w.-]+#\d+", wrong) and right.strip()
+    assert re.fullmatch(rf" `test_fault_{int(number):02}_\w+` ", test)
+
+
+def test_every_test_of_a_fault_stands_in_the_page() -> None:
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert named <= defined()
+    assert {name for name in defined() if name.startswith("test_fault_")} <= named

@@ -1,0 +1,274 @@
+"""Reports 7 to 15: what becomes of the bytes of an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.engine.script import Script as EngineScript
+from node.engine.script import ScriptedModel
+from tests.faults.rig import Fleet, add_real, until
+from tests.node.serving import running
+from tests.router.conftest import (
+    CHAT,
+    AddNode,
+    Request,
+    RunningRouter,
+    StartNode,
+    answer_bytes,
+    node_record,
+    running_router,
+)
+from tests.router.test_relay import (
+    DONE,
+    HELLO,
+    STREAM,
+    WHOLE,
+    asked,
+    hang,
+    in_band_error,
+    stream,
+    whole,
+)
+
+MESSAGES = "/v1/messages"
+MESSAGE = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
+
+
+# --- silence ---
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [(CHAT, {**MESSAGE}), (MESSAGES, {**MESSAGE}), ("/v1/responses", {"model": "m", "input": "a"})],
+)
+async def test_fault_07_a_long_prefill_is_no_silence(
+    impatient: RunningRouter, add_node: AddNode, path: str, body: dict[str, object]
+) -> None:
+    node = await add_node(impatient, "a", hang)
+    caller = await impatient.post({**body, "stream": True}, path)
+    assert await caller.head() == 200
+    for _ in range(3):
+        said = await caller.chunk()
+        assert said.startswith(b":") or b"event: ping" in said
+    assert [each.target for each in node.requests].count(path) == 1
+
+
+# --- what breaks ---
+
+
+async def broken_after_content(request: Request) -> None:
+    await request.begin_stream()
+    await request.chunk(HELLO)
+    request.drop()
+
+
+async def test_fault_08_a_stream_that_breaks_after_content_is_no_second_answer(
+    router: RunningRouter, add_node: AddNode
+) -> None:
+    breaking = await add_node(router, "a", broken_after_content)
+    caller = await router.post(STREAM)
+    await caller.head()
+    assert await caller.chunk() == HELLO
+    spare = await add_node(router, "b", stream)
+    assert (await in_band_error(caller))["code"] == "node_failed"
+    assert asked(breaking, spare) == [1, 0]
+    await router.idle()
+    told = router.core.metrics.text().decode()
+    assert 'outcome="node_failed"' in told
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_fault_09_two_failures_before_content_are_an_error_and_no_success(
+    router: RunningRouter, tmp_path: Path, path: str
+) -> None:
+    script = EngineScript(models=(ScriptedModel("m"),), step_failure_after_tokens=0)
+    async with contextlib.AsyncExitStack() as stack:
+        for name in ("a", "b"):
+            agent = await stack.enter_async_context(running(tmp_path / name, script))
+            await add_real(router, agent, name)
+        caller = await router.post({**MESSAGE, "stream": True}, path)
+        assert await caller.head() >= 500
+        assert caller.headers["content-type"].startswith("application/json")
+        assert b"message_start" not in await caller.body()
+
+
+async def hello_and_hang(request: Request) -> None:
+    await request.begin_stream()
+    await request.chunk(HELLO)
+    await request.gone.wait()
+
+
+async def test_fault_10_a_stream_that_stalls_never_looks_finished(
+    tmp_path: Path, start_node: StartNode
+) -> None:
+    async with running_router(tmp_path, stall_s=0.3) as router:
+        await router.add(await start_node(foreign(hello_and_hang)), kind="openai")
+        caller = await router.post(STREAM)
+        await caller.head()
+        assert await caller.chunk() == HELLO
+        assert (await in_band_error(caller))["code"] == "node_failed"
+        await router.idle()
+        assert 'outcome="node_failed"' in router.core.metrics.text().decode()
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_node_that_is_well_and_makes_no_token_is_left(
+    tmp_path: Path, streams: bool
+) -> None:
+    models = (ScriptedModel("m"),)
+    async with contextlib.AsyncExitStack() as stack:
+        router = await stack.enter_async_context(running_router(tmp_path, stall_s=1.0))
+        wedged = EngineScript(models=models, wedge=True)
+        first = await stack.enter_async_context(running(tmp_path / "a", wedged))
+        await add_real(router, first, "a")
+        caller = await router.post({**MESSAGE, "stream": streams})
+        await first.until_active()
+        other = await stack.enter_async_context(running(tmp_path / "b", EngineScript(models)))
+        await add_real(router, other, "b")
+        assert b"error" not in await caller.body()
+        assert (caller.status, caller.headers["x-fleet-node"]) == (200, "b")
+        # It is not tried again while it makes no progress.
+        for _ in range(5):
+            caller = await router.post(MESSAGE)
+            assert await caller.head() == 200
+            assert caller.headers["x-fleet-node"] == "b"
+
+
+def foreign(script: Any, model: str = "m") -> Any:
+    """The script of an OpenAI-compatible server with one model."""
+
+    async def serve(request: Request) -> None:
+        if request.target == "/v1/models":
+            await request.answer(json.dumps({"data": [{"id": model}]}).encode())
+        else:
+            await script(request)
+
+    return serve
+
+
+# --- what has to pass as it is ---
+
+
+BINARY = os.urandom(200_000)
+
+
+@pytest.mark.parametrize("body", [WHOLE, STREAM])
+async def test_fault_11_what_is_no_text_passes_with_its_type(
+    router: RunningRouter, add_node: AddNode, body: dict[str, object]
+) -> None:
+    async def script(request: Request) -> None:
+        await request.answer(BINARY, content_type="audio/wav")
+
+    await add_node(router, "a", script)
+    caller = await router.post(body)
+    assert await caller.body() == BINARY
+    assert caller.headers["content-type"] == "audio/wav"
+
+
+async def test_fault_12_a_long_stream_arrives_whole_however_slowly_it_is_read(
+    router: RunningRouter, add_node: AddNode
+) -> None:
+    pieces = [b'data: {"n":%d,"x":"%b"}\n\n' % (n, b"y" * 8000) for n in range(400)]
+
+    async def script(request: Request) -> None:
+        # Ends with its connection: what is there then has to be read all the same.
+        await request.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        for piece in pieces:
+            await request.write(piece)
+        request.writer.close()
+        request.stay_open = False
+
+    await add_node(router, "a", script)
+    caller = await router.post(STREAM)
+    await caller.head()
+    got = b""
+    while part := await caller.chunk():
+        got += part
+        await asyncio.sleep(0)
+    assert got == b"".join(pieces)
+
+
+async def test_what_arrives_is_what_the_node_wrote(shared: Fleet) -> None:
+    for name in shared.agents:
+        shared.forget(name)
+    for streams in (True, False):
+        status, body = await shared.answer("swift", stream=streams, max_tokens=9)
+        assert status == 200
+        record = await until(lambda: shared.records("swift")[-1])
+        assert hashlib.sha256(body).hexdigest() == record["response_sha256"]
+
+
+async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
+    router: RunningRouter, add_node: AddNode, start_node: StartNode
+) -> None:
+    silent = await add_node(router, "a", hang)
+    held = [await router.post(WHOLE) for _ in range(64)]
+    await until(lambda: asked(silent)[0] >= 8)
+    with socket.create_server(("127.0.0.1", 0), backlog=1) as deaf:
+        # Its system takes connections, and nobody reads them.
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        router.core.watcher.start(node_record(url, "deaf"))
+        await router.add(await start_node(foreign(whole, "other")), "c", "openai")
+        async with asyncio.timeout(1.0):
+            answers = [await router.post({"model": "other"}) for _ in range(20)]
+            for caller in answers:
+                assert await caller.head() == 200
+    for caller in held:
+        caller.leave()
+    await router.idle()
+
+
+# --- framing ---
+
+
+async def test_fault_14_a_body_in_chunks_reaches_the_node_with_a_length(
+    router: RunningRouter, add_node: AddNode
+) -> None:
+    node = await add_node(router, "a", whole)
+    body = json.dumps({**WHOLE, "messages": []}).encode()
+    parts = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:5], body[5:]))
+    caller = await router.send(
+        "POST",
+        CHAT,
+        parts + b"0\r\n\r\n",
+        authorization=f"Bearer {router.key}",
+        transfer_encoding="chunked",
+    )
+    assert await caller.head() == 200
+    sent = node.requests[-1]
+    assert sent.header("transfer-encoding") is None
+    assert sent.header("content-length") == str(len(body)) and sent.body == body
+
+
+async def stream_with_a_length(request: Request) -> None:
+    await request.write(answer_bytes(HELLO + DONE, content_type="text/event-stream"))
+
+
+async def whole_in_chunks(request: Request) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n"
+    await request.write(head + b"connection: keep-alive\r\nkeep-alive: 5\r\n\r\n")
+    await request.write(b"2\r\n{}\r\n0\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "script", "length"),
+    [(STREAM, stream_with_a_length, False), (WHOLE, whole_in_chunks, True)],
+)
+async def test_fault_15_an_answer_has_a_length_or_chunks_and_never_both(
+    router: RunningRouter, add_node: AddNode, body: Any, script: Any, length: bool
+) -> None:
+    await add_node(router, "a", script)
+    caller = await router.post(body)
+    assert await caller.body() in (HELLO + DONE, b"{}")
+    assert ("content-length" in caller.headers) is length
+    assert ("transfer-encoding" in caller.headers) is not length
+    assert "keep-alive" not in caller.headers

@@ -1,0 +1,123 @@
+"""Files as they arrive, from a source that a test plays."""
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from node.arrivals import Arrivals, ArrivingFile, WantedFile
+from node.errors import DownloadError
+
+DATA = bytes(range(256)) * 100
+GIT_SHA1 = hashlib.sha1(b"blob %d\0" % len(DATA) + DATA).hexdigest()
+SHA256 = hashlib.sha256(DATA).hexdigest()
+
+
+def whole(_file: WantedFile, out: ArrivingFile) -> None:
+    out.write(DATA[out.tell() :])
+
+
+@dataclass
+class PlayedSource:
+    """Gives what `gives` writes."""
+
+    gives: Callable[[WantedFile, ArrivingFile], None] = whole
+    asked: list[tuple[str, int]] = field(default_factory=list)
+    """Path, and from which byte on."""
+
+    def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
+        self.asked.append((file.path, out.tell()))
+        self.gives(file, out)
+
+    def wrong(self, file: WantedFile) -> DownloadError:
+        return DownloadError(f"{file.path} is wrong.")
+
+
+def arrive(folder: Path, source: PlayedSource, *files: WantedFile, at_once: int = 1) -> int:
+    """How many bytes were told of."""
+    told: list[int] = []
+    Arrivals(folder, source, told.append).run(files, at_once)
+    return sum(told)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        WantedFile("a.json", len(DATA), sha256=SHA256),
+        WantedFile("a.json", len(DATA), git_sha1=GIT_SHA1),
+        WantedFile("a.json", len(DATA)),
+    ],
+)
+def test_a_file_goes_on_where_it_is_and_is_not_asked_for_when_it_is_whole(
+    tmp_path: Path, file: WantedFile
+) -> None:
+    (tmp_path / "a.json").write_bytes(DATA[:1000])
+    source = PlayedSource()
+    assert arrive(tmp_path, source, file) == len(DATA)
+    assert arrive(tmp_path, source, file) == len(DATA)
+    assert source.asked == [("a.json", 1000)]
+    assert (tmp_path / "a.json").read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        WantedFile("a.json", len(DATA), sha256=SHA256),
+        WantedFile("a.json", len(DATA), git_sha1=GIT_SHA1),
+    ],
+)
+def test_what_was_another_file_is_begun_anew(tmp_path: Path, file: WantedFile) -> None:
+    for other in (bytes(1000), bytes(len(DATA)), bytes(len(DATA) + 1)):
+        (tmp_path / "a.json").write_bytes(other)
+        assert arrive(tmp_path, PlayedSource(), file) == len(DATA)
+        assert (tmp_path / "a.json").read_bytes() == DATA
+
+
+def test_a_wrong_file_is_not_kept(tmp_path: Path) -> None:
+    def other(_file: WantedFile, out: ArrivingFile) -> None:
+        out.write(bytes(len(DATA) - out.tell()))
+
+    for file in (WantedFile("a.json", len(DATA), SHA256), WantedFile("a.json", len(DATA) + 1)):
+        with pytest.raises(DownloadError, match="a.json is wrong"):
+            arrive(tmp_path, PlayedSource(other), file)
+        assert (tmp_path / "a.json").read_bytes() == b""
+
+
+def test_a_source_that_begins_anew_takes_back_what_it_wrote(tmp_path: Path) -> None:
+    def anew(_file: WantedFile, out: ArrivingFile) -> None:
+        out.write(b"from the begin")
+        with pytest.raises(OSError, match="begin only"):
+            out.seek(5)
+        assert (out.seek(0), out.truncate(), out.tell()) == (0, 0, 0)
+        out.write(DATA)
+
+    (tmp_path / "a.json").write_bytes(DATA[:10])
+    assert arrive(tmp_path, PlayedSource(anew), WantedFile("a.json", len(DATA), SHA256)) == len(
+        DATA
+    )
+    assert (tmp_path / "a.json").read_bytes() == DATA
+
+
+def test_the_first_failure_stops_the_other_files(tmp_path: Path) -> None:
+    begun = threading.Barrier(2, timeout=10)
+    ended = threading.Event()
+
+    def give(file: WantedFile, out: ArrivingFile) -> None:
+        begun.wait()
+        if file.path == "bad.json":
+            raise DownloadError("It was cut.")
+        try:
+            while True:
+                out.write(b"x")
+        finally:
+            ended.set()
+
+    source = PlayedSource(give)
+    files = [WantedFile(f"{name}.json", 10**9) for name in ("good", "bad", "never")]
+    with pytest.raises(DownloadError, match="It was cut"):
+        arrive(tmp_path, source, *files, at_once=2)
+    assert ended.is_set()
+    assert sorted(path for path, _ in source.asked) == ["bad.json", "good.json"]

@@ -1,0 +1,81 @@
+"""Engine processes that wait for what to load."""
+
+import asyncio
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from node import engine_process
+from node.engine.script import Script, encode_script
+from node.engine_process import EngineProcess, Spare, spawn
+from node.link import EngineLink
+from node.types import EngineSpec, MemoryLease
+
+SPEC = EngineSpec("scripted", "scripted", "", 1, MemoryLease(1, 1, 0), encode_script(Script()))
+
+
+@pytest.fixture
+def children() -> Iterator[psutil.Process]:
+    own = psutil.Process()
+    yield own
+    assert own.children() == []
+
+
+async def filled(spare: Spare) -> EngineProcess:
+    async with asyncio.timeout(20):
+        while (taken := spare.take()) is None:
+            spare.refill(0.0)
+            await asyncio.sleep(0)
+    return taken
+
+
+async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Process) -> None:
+    spare = Spare("scripted")
+    waiting, link = await filled(spare), EngineLink()
+    loaded = await link.start(SPEC, waiting)
+    assert (loaded.max_rows, link.pid) == (1, waiting.process.pid)
+    assert spare.take() is None
+    assert await link.stop(5.0) == 0
+    await spare.close()
+
+
+async def test_one_that_nobody_took_ends_with_its_owner(children: psutil.Process) -> None:
+    spare = Spare("scripted")
+    kept = await spawn("scripted")
+    spare._ready = kept
+    spare.refill(0.0)
+    await spare.close()
+    assert not kept.alive
+    assert spare.take() is None
+
+
+async def test_one_that_died_is_not_given(children: psutil.Process) -> None:
+    spare = Spare("scripted")
+    spare._ready = await spawn("scripted")
+    spare._ready.process.kill()
+    await spare._ready.process.wait()
+    assert spare.take() is None
+
+
+async def test_a_spare_for_no_engine_stays_empty() -> None:
+    spare = Spare("")
+    spare.refill(0.0)
+    assert spare._work is None
+    assert spare.take() is None
+    await spare.close()
+
+
+async def test_one_that_cannot_be_started_is_told_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(engine: str) -> EngineProcess:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(engine_process, "spawn", fail)
+    spare = Spare("scripted")
+    spare.refill(0.0)
+    assert spare._work is not None
+    await spare._work
+    assert "Cannot allocate memory" in caplog.text
+    await spare.close()

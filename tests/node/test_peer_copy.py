@@ -1,0 +1,190 @@
+"""Copies from a peer that a test plays, over a real socket."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from node.arrivals import Arrivals
+from node.errors import DownloadError
+from node.peer_copy import PeerFailed, PeerSource, check_paths
+from node.protocol.lifecycle import ManifestFile, Peer
+from tests.node.model_folders import share
+
+WEIGHTS = bytes(range(256)) * 1000
+FILES = {"config.json": b"{}", "sub/model.safetensors": WEIGHTS, "empty.txt": b""}
+
+
+@dataclass
+class PlayedPeer:
+    """What a peer does, and what it was asked."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
+    cut_at: int | None = None
+    """Closes the connection after so many bytes of a file …"""
+    cut: Callable[[], object] = lambda: None
+    """… when this returns."""
+    ignores_ranges: bool = False
+    status: int = 206
+    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    """Ticket, path, range."""
+
+
+@contextmanager
+def playing(peer: PlayedPeer) -> Iterator[PlayedPeer]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            path, given = query["path"][0], self.headers["range"]
+            peer.asked.append((self.headers["x-fleet-ticket"], path, given))
+            data = peer.files[path]
+            begin = 0 if peer.ignores_ranges else int(given[6:-1])
+            self.send_response(200 if peer.ignores_ranges else peer.status)
+            self.send_header("content-length", str(len(data) - begin))
+            self.send_header("content-range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+            self.end_headers()
+            if peer.cut_at is not None and len(data) > peer.cut_at:
+                self.wfile.write(data[begin : peer.cut_at])
+                peer.cut()
+                self.close_connection = True
+            else:
+                self.wfile.write(data[begin:])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        peer.url = f"http://127.0.0.1:{server.server_port}"
+        yield peer
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def copy(peer: PlayedPeer, folder: Path, files: dict[str, bytes] | None = None) -> int:
+    """Copies what `files` says the peer has; how many bytes were told of."""
+    told: list[int] = []
+    source = PeerSource(Peer(peer.url, share(files or FILES)), "org/tiny")
+    Arrivals(folder, source, told.append).run(source.wanted(), at_once=1)
+    return sum(told)
+
+
+def test_every_file_arrives_with_its_hash(tmp_path: Path) -> None:
+    with playing(PlayedPeer()) as peer:
+        assert copy(peer, tmp_path) == sum(map(len, FILES.values()))
+    for path, data in FILES.items():
+        assert (tmp_path / path).read_bytes() == data
+    # An empty file needs no bytes.
+    assert [(ticket, path) for ticket, path, _ in peer.asked] == [
+        ("ticket", "config.json"),
+        ("ticket", "sub/model.safetensors"),
+    ]
+
+
+def test_a_copy_goes_on_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
+    with playing(PlayedPeer(cut_at=100_000)) as peer:
+        with pytest.raises(PeerFailed, match="stopped delivering org/tiny.*pull again to go on"):
+            copy(peer, tmp_path)
+        here = (tmp_path / "sub/model.safetensors").stat().st_size
+        assert 0 < here <= 100_000
+        peer.cut_at = None
+        peer.asked.clear()
+        assert copy(peer, tmp_path) == sum(map(len, FILES.values()))
+    assert peer.asked == [("ticket", "sub/model.safetensors", f"bytes={here}-")]
+    assert (tmp_path / "sub/model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_what_is_there_and_is_no_part_of_the_file_is_fetched_anew(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/model.safetensors").write_bytes(bytes(5000))
+    (tmp_path / "config.json").write_bytes(b"longer than it should be")
+    with playing(PlayedPeer()) as peer:
+        assert copy(peer, tmp_path) == sum(map(len, FILES.values()))
+    assert (tmp_path / "sub/model.safetensors").read_bytes() == WEIGHTS
+    assert (tmp_path / "config.json").read_bytes() == b"{}"
+    assert [given for _, _, given in peer.asked] == ["bytes=0-", "bytes=5000-", "bytes=0-"]
+
+
+def test_bytes_with_another_hash_are_not_taken(tmp_path: Path) -> None:
+    with playing(PlayedPeer()) as peer:
+        peer.files["config.json"] = b"[]"
+        with pytest.raises(PeerFailed, match="another hash"):
+            copy(peer, tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == b""
+
+
+@pytest.mark.parametrize("data", [WEIGHTS + b"x", WEIGHTS[:-1]])
+def test_a_file_of_another_length_is_not_taken(tmp_path: Path, data: bytes) -> None:
+    with playing(PlayedPeer()) as peer:
+        peer.files["sub/model.safetensors"] = data
+        with pytest.raises(PeerFailed, match="not as long as the node said"):
+            copy(peer, tmp_path)
+
+
+def test_a_refused_ticket_says_what_to_do(tmp_path: Path) -> None:
+    told = "takes the ticket for org/tiny no more.*pull again"
+    with playing(PlayedPeer(status=403)) as peer, pytest.raises(PeerFailed, match=told):
+        copy(peer, tmp_path)
+
+
+def test_an_answer_from_another_byte_is_not_written(tmp_path: Path) -> None:
+    told = "answered 200"
+    with playing(PlayedPeer(ignores_ranges=True)) as peer, pytest.raises(PeerFailed, match=told):
+        copy(peer, tmp_path)
+
+
+def test_a_peer_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(PeerFailed, match="stopped delivering"):
+        copy(PlayedPeer(url="http://127.0.0.1:9"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x.json",
+        "a/../../x.json",
+        "/etc/x.json",
+        "a//b.json",
+        "./x.json",
+        "a\\..\\x.json",
+        "x\0.json",
+        "",
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
+    with pytest.raises(DownloadError, match="leads elsewhere|none of a model"):
+        check_paths((ManifestFile(path, 1, ""),))
+
+
+@pytest.mark.parametrize("path", ["x.py", "mlx-fleet.json", ".partial", ".cache/x.json"])
+def test_a_file_that_is_none_of_a_model_is_refused(path: str) -> None:
+    with pytest.raises(DownloadError, match="none of a model"):
+        check_paths((ManifestFile(path, 1, ""),))
+
+
+def test_a_link_in_the_folder_leads_nowhere(tmp_path: Path) -> None:
+    outside, folder = tmp_path / "outside", tmp_path / "m"
+    outside.mkdir()
+    folder.mkdir()
+    (folder / "sub").symlink_to(outside)
+    with playing(PlayedPeer()) as peer:
+        with pytest.raises(DownloadError, match="leads out of the model's folder"):
+            copy(peer, folder)
+        (folder / "sub").unlink()
+        (folder / "config.json").unlink()
+        (folder / "config.json").symlink_to(outside / "config.json")
+        with pytest.raises(DownloadError, match="leads out of the model's folder"):
+            copy(peer, folder)
+    assert list(outside.iterdir()) == []

@@ -1,0 +1,143 @@
+"""The pulls of one agent: real processes, a source that a test plays."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from node.agent.pulls import Pulls
+from node.errors import BadRequest, ShuttingDown, UnknownModel
+from node.protocol.lifecycle import Peer, PullCommand
+from node.protocol.messages import ModelState, ModelStatus
+from node.store import PARTIAL_MARKER, ModelStore
+from tests.node.model_folders import CONFIG, make_model, safetensors, share
+from tests.node.test_peer_copy import PlayedPeer, playing
+
+WAIT_S = 20.0
+FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(300_000))}
+
+
+class World:
+    """The pulls of one store, and a wait for what they tell."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = ModelStore(folder)
+        self.arrivals = 0
+        self._changed = asyncio.Event()
+        self.pulls = Pulls(self.store, self._changed.set, self._on_arrived)
+
+    async def _on_arrived(self) -> None:
+        self.arrivals += 1
+
+    async def until_still(self) -> tuple[ModelStatus, ...]:
+        """What is told once no pull runs."""
+        async with asyncio.timeout(WAIT_S):
+            while any(self.pulls.is_running(each.name) for each in self.pulls.statuses()):
+                await self._changed.wait()
+                self._changed.clear()
+        return self.pulls.statuses()
+
+
+def from_peer(peer: PlayedPeer) -> PullCommand:
+    return PullCommand("org/tiny", peer=Peer(peer.url, share(FILES)))
+
+
+async def test_a_pull_is_told_of_until_the_model_is_there(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with playing(PlayedPeer(files=dict(FILES))) as peer:
+        world.pulls.begin(from_peer(peer))
+        (status,) = world.pulls.statuses()
+        assert (status.name, status.state) == ("org/tiny", ModelState.PULLING)
+        assert (status.reason, status.progress) == (None, 0.0)
+        # It runs already.
+        world.pulls.begin(from_peer(peer))
+        assert await world.until_still() == ()
+    assert world.arrivals == 1
+    assert world.store.find("org/tiny") is not None
+    assert sorted(path for _, path, _ in peer.asked) == sorted(FILES)
+    await world.pulls.close()
+
+
+async def test_a_pull_that_fails_says_why_and_goes_on_when_asked_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with playing(PlayedPeer(files=dict(FILES), cut_at=100_000)) as peer:
+        world.pulls.begin(from_peer(peer))
+        (status,) = await world.until_still()
+        assert status.state is ModelState.PULLING
+        assert status.reason is not None and "stopped delivering" in status.reason
+        assert world.store.list() == ()
+        assert world.pulls.forget("org/other") is False
+        peer.cut_at = None
+        peer.asked.clear()
+        world.pulls.begin(from_peer(peer))
+        assert world.pulls.statuses()[0].reason is None
+        assert await world.until_still() == ()
+    (_, path, given) = peer.asked[0]
+    assert path == "model.safetensors" and given != "bytes=0-"
+    await world.pulls.close()
+
+
+async def test_a_cancelled_pull_leaves_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with playing(PlayedPeer(files=dict(FILES), cut_at=100_000)) as peer:
+        world.pulls.begin(from_peer(peer))
+        await world.until_still()
+        assert list(tmp_path.iterdir()) == [tmp_path / "org--tiny"]
+        await world.pulls.cancel("org/tiny")
+        world.pulls.begin(from_peer(peer))
+        await world.pulls.cancel("org/tiny")
+    assert world.pulls.statuses() == ()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UnknownModel):
+        await world.pulls.cancel("org/tiny")
+
+
+async def test_a_start_goes_on_with_the_hubs_pulls_and_waits_with_the_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    for name, source in (
+        ("org--hub", "hub:org/hub@c0ffee"),
+        ("org--peer", "peer:hub:org/peer@c0ffee"),
+        ("half-removed", ""),
+    ):
+        (make_model(tmp_path / name) / PARTIAL_MARKER).write_text(source)
+    make_model(tmp_path / "whole")
+    world = World(tmp_path)
+    await world.pulls.start()
+    told = {status.name: status for status in world.pulls.statuses()}
+    assert sorted(told) == ["half-removed", "org/hub", "org/peer"]
+    assert told["org/hub"].reason is None
+    for name in ("org/peer", "half-removed"):
+        assert "cut short" in (told[name].reason or "")
+        assert told[name].disk_bytes > 0
+    assert world.pulls.is_running("org/hub") and not world.pulls.is_running("org/peer")
+    assert world.pulls.forget("org/peer") is True
+    # The agent's end keeps what has come.
+    await world.pulls.close()
+    assert (tmp_path / "org--hub" / PARTIAL_MARKER).read_text() == "hub:org/hub@c0ffee"
+    with pytest.raises(ShuttingDown):
+        world.pulls.begin(PullCommand("org/hub", "org/hub"))
+
+
+async def test_a_pull_from_nowhere_or_under_no_name_is_refused(tmp_path: Path) -> None:
+    world = World(tmp_path / "none")
+    await world.pulls.start()
+    for command in (PullCommand("org/tiny"), PullCommand("../x", "org/tiny")):
+        with pytest.raises(BadRequest):
+            world.pulls.begin(command)
+    assert world.pulls.statuses() == ()
+
+
+async def test_a_hub_that_cannot_be_reached_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    world = World(tmp_path)
+    world.pulls.begin(PullCommand("org/tiny", "org/tiny"))
+    (status,) = await world.until_still()
+    assert status.reason is not None and "org/tiny" in status.reason
+    assert status.reason.endswith(".")
+    assert list(tmp_path.iterdir()) == []
+    await world.pulls.cancel("org/tiny")
+    assert world.pulls.statuses() == ()

@@ -1,0 +1,132 @@
+"""Whose turn it is to be in memory."""
+
+from collections.abc import Sequence
+from random import Random
+
+from node.turns import (
+    ABANDONED_S,
+    Coming,
+    Memory,
+    Resident,
+    Rules,
+    Step,
+    Wanted,
+    cheapest,
+    next_step,
+)
+
+RULES = Rules(min_residency_s=30.0, max_swap_wait_s=120.0)
+
+
+def resident(
+    name: str,
+    *,
+    memory: int = 6,
+    leases: int = 0,
+    ready_s: float = 0.0,
+    value_s: float = 10.0,
+    pinned: bool = False,
+) -> Resident:
+    return Resident(name, memory, leases, ready_s, value_s, pinned)
+
+
+def step(
+    now_s: float,
+    residents: Sequence[Resident] = (),
+    wanted: Sequence[Wanted] = (),
+    coming: Sequence[Coming] = (),
+    leaving_bytes: int = 0,
+) -> Step:
+    return next_step(Memory(10, residents, coming, wanted, leaving_bytes), RULES, now_s)
+
+
+def test_what_fits_is_loaded_and_nobody_leaves() -> None:
+    assert step(50, [resident("a")], [Wanted("b", 4, 50.0)]) == Step(load=("b",))
+
+
+def test_an_idle_model_leaves_for_another_one_once_its_residency_is_over() -> None:
+    wanted = [Wanted("b", 6, 10.0)]
+    assert step(10, [resident("a")], wanted) == Step(look_s=30.0)
+    assert step(30, [resident("a")], wanted) == Step(unload=("a",))
+
+
+def test_a_busy_model_serves_on_until_the_oldest_waiter_has_waited_too_long() -> None:
+    busy, wanted = [resident("a", leases=1)], [Wanted("b", 6, 40.0)]
+    assert step(40, busy, wanted) == Step(look_s=160.0)
+    assert step(159, busy, wanted) == Step(look_s=160.0)
+    assert step(160, busy, wanted) == Step(closed=frozenset({"a"}))
+    assert step(161, [resident("a")], wanted) == Step(unload=("a",))
+
+
+def test_even_who_waits_long_lets_a_model_have_its_minimum_residency() -> None:
+    busy = [resident("a", leases=1, ready_s=200.0)]
+    assert step(210, busy, [Wanted("b", 6, 0.0)]) == Step(look_s=230.0)
+    assert step(230, busy, [Wanted("b", 6, 0.0)]).closed == {"a"}
+
+
+def test_the_model_of_the_oldest_waiter_is_next() -> None:
+    wanted = [Wanted("b", 6, 30.0), Wanted("c", 6, 20.0)]
+    assert step(40, [], wanted).load == ("c",)
+
+
+def test_who_comes_later_is_loaded_only_where_it_takes_nothing_from_who_waits() -> None:
+    wanted = [Wanted("b", 6, 30.0), Wanted("c", 3, 31.0)]
+    assert step(40, [resident("a", leases=1)], wanted).load == ()
+
+
+def test_two_that_fit_are_loaded_together() -> None:
+    assert step(0, [], [Wanted("b", 6, 0.0), Wanted("c", 4, 1.0)]).load == ("b", "c")
+
+
+def test_pinned_models_and_those_that_come_never_leave() -> None:
+    pinned = [resident("a", pinned=True)]
+    assert step(99, pinned, [Wanted("b", 5, 0.0)]) == Step(hopeless=("b",))
+    coming = [Coming("a", 6, None)]
+    assert step(99, [], [Wanted("b", 5, 0.0)], coming).unload == ()
+
+
+def test_a_model_larger_than_the_limit_is_hopeless_and_holds_up_nobody() -> None:
+    found = step(99, [], [Wanted("b", 11, 0.0), Wanted("c", 6, 1.0)])
+    assert (found.hopeless, found.load) == (("b",), ("c",))
+
+
+def test_what_is_on_its_way_out_is_waited_for_and_nothing_more_leaves() -> None:
+    found = step(99, [resident("a", memory=4)], [Wanted("b", 6, 0.0)], leaving_bytes=6)
+    assert (found.load, found.unload) == ((), ())
+
+
+def test_a_load_that_nobody_waits_for_goes_on_for_a_while_unless_its_room_is_needed() -> None:
+    coming = [Coming("a", 6, 10.0)]
+    assert step(10, coming=coming) == Step(look_s=10.0 + ABANDONED_S)
+    assert step(10.0 + ABANDONED_S, coming=coming) == Step(cancel=("a",))
+    assert step(10, [], [Wanted("b", 6, 10.0)], coming).cancel == ("a",)
+
+
+def test_those_of_least_value_for_their_bytes_leave_and_no_more_than_needed() -> None:
+    dear, cheap = resident("a", memory=4, value_s=100.0), resident("b", memory=4, value_s=1.0)
+    large = resident("c", memory=8, value_s=30.0)
+    assert cheapest([dear, cheap, large], 3) == (cheap,)
+    assert cheapest([dear, cheap, large], 8) == (large,)
+    assert cheapest([dear, cheap, large], 12) == (cheap, large)
+    assert cheapest([dear], 5) == ()
+
+
+def test_models_in_turn_swap_once_in_a_minimum_residency_and_nobody_waits_for_ever() -> None:
+    chance, now_s, waits = Random(1), 0.0, dict[str, float]()
+    loaded, ready_s, swaps, longest_s = "a", 0.0, list[float](), 0.0
+    while now_s < 5_000.0:
+        waits.setdefault(chance.choice("abc"), now_s)
+        waits.pop(loaded, None)
+        wanted = [Wanted(name, 6, since_s) for name, since_s in waits.items()]
+        busy = resident(loaded, leases=1, ready_s=ready_s)
+        found = step(now_s, [busy], wanted)
+        if loaded in found.closed:
+            loaded = min(waits, key=lambda name: waits[name])
+            longest_s = max(longest_s, now_s - waits[loaded])
+            ready_s = now_s
+            swaps.append(now_s)
+        now_s += chance.random()
+    gaps = [after - before for before, after in zip(swaps, swaps[1:], strict=False)]
+    assert len(swaps) > 20
+    assert min(gaps) >= RULES.min_residency_s
+    assert longest_s <= RULES.max_swap_wait_s + 2 * RULES.min_residency_s + 2.0

@@ -1,0 +1,159 @@
+"""Paid servers: only an alias leads there, and only with a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from registry import nodes
+from tests.router.api.test_admin_aliases import ask
+from tests.router.api.test_v1 import inferences, refused
+from tests.router.conftest import (
+    CHAT,
+    WAIT_S,
+    AddNode,
+    Request,
+    RunningRouter,
+    ScriptedNode,
+    StartNode,
+    alias,
+    node_record,
+    running_router,
+)
+
+PRICES = {"input": 10.0, "output": 1000.0}
+"""An answer of 100 tokens costs a tenth."""
+
+
+USED = b'{"usage":{"prompt_tokens":1000,"completion_tokens":20}}'
+
+
+async def cloud(request: Request) -> None:
+    """A paid server with the models `m` and `large`."""
+    if request.target == "/v1/models":
+        await request.answer(b'{"data":[{"id":"m"},{"id":"large"}]}')
+    else:
+        await request.answer(USED if request.body.find(b'"told"') > 0 else b'{"cloud":true}')
+
+
+async def a_cloud(router: RunningRouter, start_node: StartNode) -> ScriptedNode:
+    node = await start_node(cloud)
+    record = replace(node_record(node.url, "cloud", "openai"), prices=PRICES)
+    await router.core.registry.write(lambda session: nodes.add(session, record))
+    await asyncio.wait_for(router.core.watcher.watch(record), WAIT_S)
+    return node
+
+
+def asked(node: ScriptedNode) -> list[str]:
+    """The models that it was asked for."""
+    requests = [each for each in inferences(node) if each.target == CHAT]
+    return [json.loads(each.body)["model"] for each in requests]
+
+
+async def set_budget(router: RunningRouter, amount: float | None) -> None:
+    status, row = await ask(router, "PATCH", "/keys/first", {"paid_budget": amount})
+    assert (status, row["paid_budget"]) == (200, amount)
+
+
+async def free(request: Request) -> None:
+    await request.answer(b"{}")
+
+
+async def test_no_plain_name_leads_to_a_paid_server(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode
+) -> None:
+    node = await a_cloud(router, start_node)
+    await set_budget(router, 20)
+    error = await refused(await router.post({"model": "large"}), 404, "model_not_found")
+    assert "router alias set" in error["message"]
+    await refused(await router.post({"model": "m"}), 404, "model_not_found")
+    own = await add_node(router, "a", free)
+    for _ in range(3):
+        assert await (await router.post({"model": "m"})).head() == 200
+    assert asked(node) == [] and len(inferences(own)) == 3
+    models = await router.send("GET", "/v1/models", x_api_key=router.key)
+    assert b"large" not in await models.body()
+
+
+async def test_a_key_without_a_budget_does_not_get_there(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode
+) -> None:
+    node = await a_cloud(router, start_node)
+    router.core.names.put(alias("big", "large"))
+    error = await refused(await router.post({"model": "big"}), 403, "paid_not_allowed")
+    assert "router keys set-budget" in error["message"]
+    await add_node(router, "a", free)
+    router.core.names.put(alias("auto", "large", "m"))
+    caller = await router.post({"model": "auto"})
+    assert await caller.head() == 200 and caller.headers["x-fleet-model"] == "m"
+    assert asked(node) == []
+
+
+async def test_a_free_model_that_is_down_is_replaced_by_a_paid_one(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode
+) -> None:
+    node = await a_cloud(router, start_node)
+    own = await add_node(router, "a", free)
+    router.core.names.put(alias("auto", "m", "m@cloud"))
+    await set_budget(router, 20)
+    await (await router.post({"model": "auto", "max_tokens": 100})).body()
+    assert asked(node) == []
+    await own.stop()
+    caller = await router.post({"model": "auto", "max_tokens": 100})
+    assert await caller.head() == 200 and caller.headers["x-fleet-node"] == "cloud"
+    assert asked(node) == ["m"]
+
+
+async def test_a_budget_that_is_used_up_ends_it_for_this_month(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await a_cloud(router, start_node)
+    router.core.names.put(alias("big", "large"))
+    await set_budget(router, 0.25)
+    body = {"model": "big", "max_tokens": 100}
+    for _ in range(2):
+        assert await (await router.post(body)).head() == 200
+    caller = await router.post(body)
+    await refused(caller, 429, "paid_budget_used")
+    assert 0 < int(caller.headers["retry-after"]) <= 31 * 86_400
+    await set_budget(router, 1)
+    assert await (await router.post(body)).head() == 200
+
+
+async def test_what_was_spent_is_known_after_a_restart_and_shown(
+    tmp_path: Path, start_node: StartNode
+) -> None:
+    async with running_router(tmp_path) as router:
+        await a_cloud(router, start_node)
+        router.core.names.put(alias("big", "large"))
+        await set_budget(router, 20)
+        await (await router.post({"model": "big", "max_tokens": 100})).body()
+        await router.idle()
+        key_id = router.caller().key_id
+        spent = router.core.budgets.spent(key_id)
+        assert 0.1 <= spent < 0.11
+    async with running_router(tmp_path) as router:
+        assert router.core.budgets.spent(key_id) == spent
+        assert router.caller().paid_budget == 20
+        (view,) = router.core.fleet.snapshot
+        assert view.is_paid
+        _, (row,) = await ask(router, "GET", "/usage")
+        assert (row["model"], row["cost"]) == ("large", spent)
+
+
+async def test_an_answer_costs_what_its_server_says_and_gives_the_rest_back(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await a_cloud(router, start_node)
+    router.core.names.put(alias("big", "large"))
+    await set_budget(router, 0.2)
+    for _ in range(3):
+        caller = await router.post({"model": "big", "max_tokens": 100, "user": "told"})
+        assert await caller.head() == 200
+        await caller.body()
+    await router.idle()
+    spent = 3 * (1000 * 10 + 20 * 1000) / 1e6
+    assert abs(router.core.budgets.spent(router.caller().key_id) - spent) < 1e-9
+    assert [row.cost for row in router.core.ledger.take_rows()] == [spent / 3] * 3

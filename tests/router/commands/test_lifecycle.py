@@ -1,0 +1,136 @@
+"""`router cordon` to `router schedule`: what they take and print, on a running router."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import httpx
+import pytest
+
+from router.commands.client import AdminClient, CommandFailed
+from router.commands.drain import Drain, asked, drain, maintain
+from router.commands.lifecycle import read_keep_alive, read_time
+from tests.fakes import FakeClock
+from tests.router.commands.running import running_router
+from tests.router.test_cli import Cli
+
+Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
+
+
+@pytest.fixture(scope="module")
+def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
+    with running_router(tmp_path_factory.mktemp("router")) as place:
+        yield Cli(place)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("1d", 86400.0)]
+)
+def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
+    assert read_time(text) == read_keep_alive(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "0s", "-1m", "nans", "infd", "1w"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(CommandFailed, match="no length of time"):
+        read_time(text)
+
+
+def test_for_ever_and_the_default_have_words() -> None:
+    assert (read_keep_alive("forever"), read_keep_alive("default")) == (0.0, None)
+
+
+def test_empty_listings_say_what_that_means(cli: Cli) -> None:
+    assert "as their own settings say" in cli.must("policies")
+    assert "`router schedule add` makes one" in cli.must("schedule", "list")
+    assert json.loads(cli.must("policies", "--json")) == []
+    assert json.loads(cli.must("schedule", "list", "--json")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["cordon", "gone"], 1, "gone"),
+        (["pin", "m", "--node", "gone"], 1, "no node 'gone'"),
+        (["keep-alive", "m", "long"], 1, "no length of time"),
+        (["drain", "gone", "--cut"], 1, "--cut needs --deadline"),
+        (["schedule", "add", "--model", "m", "--load", "8 am"], 2, "--load"),
+        (["schedule", "add", "--model", "m", "--unload", "61 * * * *"], 2, "--unload"),
+        (["schedule", "add", "--model", "m"], 2, "--load, --unload or both"),
+        (["schedule", "rm", "gone"], 1, "no schedule 'gone'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    cli: Cli, arguments: list[str], code: int, said: str
+) -> None:
+    done = cli.run(*arguments)
+    assert done.exit_code == code
+    assert said in done.stderr
+
+
+class PlayedNode:
+    """A router whose one node has a number of requests in flight at each look."""
+
+    def __init__(self, *in_flight: int, models: int = 0) -> None:
+        self.left = list(in_flight)
+        self.models = models
+        self.orders: list[tuple[str, object]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            self.orders.append((request.url.path, json.loads(request.content)))
+            if request.url.path.endswith("/cut"):
+                self.left = [0]
+            return httpx.Response(200, json=self.row(0))
+        count = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        return httpx.Response(200, json=[self.row(count)])
+
+    def row(self, count: int) -> dict[str, object]:
+        row: dict[str, object] = dict.fromkeys(
+            ["error", "heard_ago_s", "version", "engine", "chip", "max_rows"]
+        )
+        row |= dict.fromkeys(["memory_budget_bytes", "memory_leased_bytes"])
+        models = [{"name": "m", "state": "ready"}] * self.models
+        row |= {"id": "n", "name": "mini", "url": "http://n", "kind": "agent", "models": models}
+        return row | {"created_at_s": 1.0, "reachable": True, "in_flight": 0, "leases": count}
+
+
+def leave(client: AdminClient, deadline_s: float | None, *, cut: bool = False) -> None:
+    clock = FakeClock()
+    drain(client, Drain("mini", deadline_s, cut, clock, clock.advance))
+
+
+def test_a_drain_waits_and_tells_the_count_as_it_falls(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = PlayedNode(2, 2, 1, 0)
+    leave(played(node), None)
+    printed = capsys.readouterr()
+    assert printed.err.splitlines() == ["mini: 2 requests in flight", "mini: 1 request in flight"]
+    assert "mini is drained" in printed.out
+    assert node.orders == [("/admin/nodes/state", {"node": "mini", "state": "cordoned"})]
+
+
+def test_a_drain_that_is_not_done_at_its_deadline_says_how_many_are_left(played: Played) -> None:
+    with pytest.raises(CommandFailed, match="still has 3 requests in flight; `--cut` ends them"):
+        leave(played(PlayedNode(3)), 600.0)
+
+
+def test_what_is_left_at_the_deadline_is_cut_where_that_is_asked_for(played: Played) -> None:
+    node = PlayedNode(3)
+    leave(played(node), 1.0, cut=True)
+    assert node.orders[-1] == ("/admin/nodes/cut", {"node": "mini"})
+
+
+def test_maintenance_says_where_models_stay(played: Played) -> None:
+    clock = FakeClock()
+    node = PlayedNode(0, models=1)
+    with pytest.raises(CommandFailed, match="still has 1 model loaded"):
+        maintain(played(node), Drain("mini", 5.0, False, clock, clock.advance))
+    assert node.orders[-1] == ("/admin/nodes/state", {"node": "mini", "state": "maintenance"})
+
+
+def test_a_deadline_is_a_length_of_time() -> None:
+    assert asked("mini", "10m", cut=True).deadline_s == 600.0
+    assert asked("mini", None, cut=False).deadline_s is None

@@ -1,0 +1,249 @@
+"""What becomes of policies and schedules, on a node that plays along, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apscheduler.executors.base
+import apscheduler.schedulers.base
+import apscheduler.triggers.interval
+import pytest
+
+from node.protocol.lifecycle import PATH_UNLOAD
+from node.protocol.messages import PATH_LOAD, ModelState, StatusEvent
+from registry import audit, nodes, policies, schedules
+from registry.records import PolicyRecord, ScheduleRecord
+from router.app import open_core
+from router.core import Core
+from router.settings import Settings
+from tests.fakes import FakeClock
+from tests.router.conftest import (
+    WAIT_S,
+    Request,
+    ScriptedNode,
+    StartNode,
+    model_status,
+    node_record,
+    node_status,
+)
+
+
+def at(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+DAILY = ScheduleRecord("s", "m", "id-a", "0 8 * * *", "0 20 * * *", "UTC", at("2026-11-27T00:00"))
+
+
+@dataclass
+class Playing:
+    """A node agent that loads and unloads as it is told, and says so."""
+
+    node: ScriptedNode
+    fields: dict[str, Any] = field(default_factory=dict)
+    orders: list[tuple[str, str]] = field(default_factory=list)
+    refuses: bool = False
+
+    def status(self) -> StatusEvent:
+        return StatusEvent(node_status(model_status("m", **self.fields), node_id="id-a"))
+
+    async def show(self, **fields: Any) -> None:
+        self.fields |= fields
+        self.node.first_events = (self.status(),)
+        await self.node.tell(self.status())
+
+    async def script(self, request: Request) -> None:
+        model = json.loads(request.body)["model"]
+        self.orders.append((request.target, model))
+        if self.refuses:
+            await request.answer(b'{"message": "It is in use."}', "409 Conflict")
+            return
+        state = ModelState.READY if request.target == PATH_LOAD else ModelState.ON_DISK
+        await request.answer(b"{}")
+        await self.show(state=state)
+
+
+@pytest.fixture
+async def playing(start_node: StartNode) -> Playing:
+    async def late(request: Request) -> None:
+        await found.script(request)
+
+    node = await start_node(late)
+    found = Playing(node, {"state": ModelState.ON_DISK})
+    await found.show()
+    return found
+
+
+@asynccontextmanager
+async def running(home: Path, playing: Playing, wall: FakeClock) -> AsyncIterator[Core]:
+    async with open_core(Settings(home=home), wall) as core:
+        async with core.registry.read() as session:
+            known = await nodes.list_all(session)
+        if not known:
+            record = node_record(playing.node.url)
+            await core.registry.write(partial(nodes.add, record=record))
+            await asyncio.wait_for(core.watcher.watch(record), WAIT_S)
+        await until(lambda: bool(playing.node.policies) and core.fleet.snapshot[0].reachable)
+        yield core
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def put(core: Core, record: PolicyRecord) -> None:
+    await core.registry.write(partial(policies.put, record=record))
+    core.lifecycle.put_policy(record)
+
+
+async def add(core: Core, record: ScheduleRecord) -> None:
+    await core.registry.write(partial(schedules.add, record=record))
+    core.lifecycle.add_schedule(record)
+
+
+async def audited(core: Core) -> list[tuple[str, str]]:
+    async with core.registry.read() as session:
+        return [(each.actor, each.verb) for each in reversed(await audit.recent(session, 50))]
+
+
+async def test_a_pin_is_told_and_brought_about_and_outlives_the_router(
+    tmp_path: Path, playing: Playing
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:00"))
+    async with running(tmp_path, playing, wall) as core:
+        await put(core, PolicyRecord("m", "id-a", pinned=True, keep_alive_s=None))
+        await until(lambda: bool(playing.orders))
+        await until(lambda: len(playing.node.policies) == 2)
+        assert playing.node.policies[-1]["models"] == {"m": {"pinned": True}}
+        await until(lambda: core.fleet.snapshot[0].status is not None)
+    await playing.show(state=ModelState.ON_DISK, pinned=True)
+    playing.node.policies.clear()
+    async with running(tmp_path, playing, wall) as core:
+        await until(lambda: len(playing.orders) == 2)
+        assert playing.node.policies == [
+            {"router_id": core.router_id, "models": {"m": {"pinned": True}}}
+        ]
+    assert playing.orders == [(PATH_LOAD, "m")] * 2
+
+
+async def test_a_scheduled_load_and_unload_each_happen_once_over_a_restart(
+    tmp_path: Path, playing: Playing
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:59"))
+    async with running(tmp_path, playing, wall) as core:
+        await add(core, DAILY)
+        await core.lifecycle.settle()
+        assert playing.orders == []
+        wall.now_s = at("2026-11-27T08:00")
+        await core.lifecycle.settle()
+        await until(lambda: core.lifecycle.pending("s") is None)
+        await core.lifecycle.settle()
+        assert playing.node.policies[-1]["models"] == {"m": {"pinned": True}}
+    async with running(tmp_path, playing, wall) as core:
+        await core.lifecycle.settle()
+        assert playing.orders == [(PATH_LOAD, "m")]
+        assert core.lifecycle.schedules[0].load_fired_s == at("2026-11-27T08:00")
+    wall.now_s = at("2026-11-27T20:30")
+    async with running(tmp_path, playing, wall) as core:
+        await until(lambda: core.lifecycle.pending("s") is None and len(playing.orders) == 2)
+        assert playing.node.policies[-1]["models"] == {}
+        await until(lambda: not core.lifecycle.busy)
+        assert await audited(core) == [("schedule", "model.load"), ("schedule", "model.unload")]
+    assert playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")]
+
+
+async def test_a_load_that_is_due_while_its_node_is_away_waits_for_it(
+    tmp_path: Path, playing: Playing
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:59"))
+    async with running(tmp_path, playing, wall) as core:
+        await add(core, replace(DAILY, unload_cron=None))
+        view = core.fleet.snapshot[0]
+        core.fleet.lost(view.node_id, "gone")
+        wall.now_s = at("2026-11-27T08:00")
+        await core.lifecycle.settle()
+        assert core.lifecycle.pending("s") == "load"
+        assert view.status is not None and playing.orders == []
+        core.fleet.heard(view.node_id, view.status)
+        await until(lambda: core.lifecycle.pending("s") is None)
+        assert playing.orders == [(PATH_LOAD, "m")]
+
+
+async def test_an_idle_model_is_unloaded_and_one_in_use_is_no_error(
+    tmp_path: Path, playing: Playing, caplog: pytest.LogCaptureFixture
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:59"))
+    async with running(tmp_path, playing, wall) as core:
+        playing.refuses = True
+        await playing.show(state=ModelState.READY, keep_alive_s=60.0, idle_s=61.0, generation=4)
+        await until(lambda: core.fleet.snapshot[0].status == playing.status().status)
+        await core.lifecycle.sweep()
+        await until(lambda: len(playing.orders) == 1 and not core.lifecycle.busy)
+        assert await audited(core) == []
+        await core.lifecycle.sweep()
+        assert len(playing.orders) == 1, "it is asked again only after a while"
+    playing.refuses = False
+    async with running(tmp_path, playing, wall) as core:
+        await core.lifecycle.sweep()
+        await until(lambda: len(playing.orders) == 2 and not core.lifecycle.busy)
+        assert await audited(core) == [("idle", "model.unload")]
+        body = json.loads(playing.node.requests[-1].body)
+        assert body == {"model": "m", "generation": 4, "min_idle_s": 60.0}
+    assert "in use" not in caplog.text
+
+
+async def test_maintenance_empties_a_node_and_nothing_is_loaded_there(
+    tmp_path: Path, playing: Playing
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:59"))
+    async with running(tmp_path, playing, wall) as core:
+        await put(core, PolicyRecord("m", "", pinned=True, keep_alive_s=None))
+        await until(lambda: playing.orders == [(PATH_LOAD, "m")])
+        core.fleet.set_state("id-a", "maintenance")
+        await until(lambda: playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")])
+        await until(lambda: playing.node.policies[-1]["models"] == {})
+        core.lifecycle.reconcile()
+        await until(lambda: not core.lifecycle.busy)
+        assert len(playing.orders) == 2
+        core.lifecycle.forget_node("id-a")
+        assert core.lifecycle.policies != ()
+
+
+async def test_the_timers_themselves_fire_a_schedule_and_an_idle_unload(
+    tmp_path: Path, playing: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:59:59"))
+
+    class Moved(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return datetime.fromtimestamp(wall.now_s, tz)
+
+    for module in (
+        apscheduler.executors.base,
+        apscheduler.schedulers.base,
+        apscheduler.triggers.interval,
+    ):
+        monkeypatch.setattr(module, "datetime", Moved)
+    async with running(tmp_path, playing, wall) as core:
+        await add(core, replace(DAILY, unload_cron=None))
+        wall.now_s = at("2026-11-27T08:00")
+        core.lifecycle.look_at_timers()
+        await until(lambda: playing.orders == [(PATH_LOAD, "m")])
+        await playing.show(keep_alive_s=60.0, idle_s=61.0)
+        await until(lambda: core.fleet.snapshot[0].status == playing.status().status)
+        await until(lambda: not core.lifecycle.busy)
+        wall.advance(6)
+        core.lifecycle.look_at_timers()
+        await until(lambda: len(playing.orders) == 2)
+        assert playing.orders[1] == (PATH_UNLOAD, "m")

@@ -1,0 +1,147 @@
+"""From wishes and what nodes told to what is to be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from node.protocol.lifecycle import ModelPolicy
+from node.protocol.messages import ModelState, ModelStatus
+from router.lifecycle.reconcile import (
+    Load,
+    Push,
+    Unload,
+    Wish,
+    asked_of,
+    best_place,
+    falls_short,
+    idle,
+    plan,
+)
+from router.types import NodeView
+from tests.router.conftest import model_status, node_view
+
+PIN = Wish("m", "n", pinned=True)
+
+
+def view(*models: ModelStatus, node_id: str = "n", **fields: Any) -> NodeView:
+    return msgspec.structs.replace(node_view(node_id, *models), **fields)
+
+
+def on_disk(**fields: Any) -> ModelStatus:
+    return model_status("m", state=ModelState.ON_DISK, **fields)
+
+
+def told(view: NodeView, *wishes: Wish) -> dict[str, Push]:
+    assert view.status is not None
+    return {view.node_id: Push(view.node_id, view.status.instance_id, asked_of(view, wishes))}
+
+
+def test_a_node_is_told_once_for_each_start_of_its_agent_even_nothing() -> None:
+    node = view(on_disk())
+    assert plan([node], [], {}) == list(told(node).values())
+    assert plan([node], [], told(node)) == []
+    assert node.status is not None
+    anew = view(status=msgspec.structs.replace(node.status, instance_id="other"))
+    assert [type(action) for action in plan([anew], [], told(node))] == [Push]
+
+
+def test_what_is_said_of_one_node_goes_before_what_is_said_of_all() -> None:
+    everywhere, here = Wish("m", "", keep_alive_s=60.0), Wish("m", "n", keep_alive_s=0.0)
+    assert asked_of(view(on_disk()), [here, everywhere]) == {"m": ModelPolicy(False, 0.0)}
+    other = view(on_disk(), node_id="other")
+    assert asked_of(other, [here, everywhere, PIN]) == {"m": ModelPolicy(False, 60.0)}
+    assert asked_of(view(model_status("x")), [everywhere]) == {}
+
+
+def test_a_pinned_model_is_loaded_where_it_is_whole_and_the_node_is_active() -> None:
+    node = view(on_disk())
+    assert plan([node], [PIN], told(node, PIN)) == [Load("n", "m")]
+    for state in ("cordoned", "maintenance"):
+        resting = view(on_disk(), state=state)
+        assert plan([resting], [PIN], told(resting, PIN)) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "retry_after_s", "loads"),
+    [
+        (ModelState.FAILED, 4.0, False),
+        (ModelState.FAILED, 0.0, True),
+        (ModelState.PULLING, 0.0, False),
+        (ModelState.LOADING, 0.0, False),
+        (ModelState.DRAINING, 0.0, False),
+    ],
+)
+def test_a_load_is_not_asked_for_while_it_cannot_be(
+    state: ModelState, retry_after_s: float, loads: bool
+) -> None:
+    node = view(model_status("m", state=state, retry_after_s=retry_after_s, pinned=True))
+    assert (Load("n", "m") in plan([node], [PIN], told(node, PIN))) is loads
+
+
+def test_a_node_that_cannot_be_reached_or_is_no_agent_is_left_alone() -> None:
+    away, foreign = view(on_disk(), reachable=False), view(on_disk(), kind="openai")
+    assert plan([away, foreign, view(status=None)], [PIN], {}) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept", "short"),
+    [
+        (ModelPolicy(True), {"pinned": False}, True),
+        (ModelPolicy(True), {"pinned": True}, False),
+        (ModelPolicy(False, 60.0), {"keep_alive_s": 30.0}, True),
+        (ModelPolicy(False, 60.0), {"keep_alive_s": 90.0}, False),
+        (ModelPolicy(False, 60.0), {"keep_alive_s": None}, False),
+        (ModelPolicy(False, 0.0), {"keep_alive_s": 90.0}, True),
+        (ModelPolicy(False, 60.0), {"keep_alive_s": 30.0, "pinned": True}, False),
+    ],
+)
+def test_a_node_that_keeps_a_model_for_less_long_is_told_again(
+    policy: ModelPolicy, kept: dict[str, Any], short: bool
+) -> None:
+    assert falls_short(model_status("m", **kept), {"m": policy}) is short
+
+
+def test_under_maintenance_every_model_leaves_that_no_request_holds() -> None:
+    held, free = model_status("a", leases=1), model_status("b", generation=7, pinned=True)
+    node = view(held, free, state="maintenance")
+    wishes = [Wish("b", "n", pinned=True)]
+    assert plan([node], wishes, told(node, *wishes)) == [Unload("n", "b", 7, 0.0)]
+    assert asked_of(node, wishes) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "leaves"),
+    [
+        ({}, True),
+        ({"idle_s": 49.0}, False),
+        ({"pinned": True}, False),
+        ({"leases": 1}, False),
+        ({"keep_alive_s": None}, False),
+        ({"idle_s": None}, False),
+        ({"state": ModelState.LOADING}, False),
+    ],
+)
+def test_a_model_leaves_that_was_idle_for_longer_than_it_is_kept(
+    fields: dict[str, Any], leaves: bool
+) -> None:
+    usual: dict[str, Any] = {"idle_s": 50.0, "keep_alive_s": 60.0, "generation": 3}
+    node = view(model_status("m", **{**usual, **fields}), heard_s=100.0)
+    expected = [Unload("n", "m", 3, 60.0)] if leaves else []
+    assert idle(node, 110.0, frozenset()) == expected
+    assert idle(node, 110.0, frozenset({"m"})) == []
+
+
+def test_a_model_for_any_node_stays_where_it_is_else_goes_where_memory_is_free() -> None:
+    empty, full = view(on_disk(), node_id="a"), view(on_disk(), node_id="b")
+    assert full.status is not None
+    full = msgspec.structs.replace(
+        full, status=msgspec.structs.replace(full.status, memory_leased_bytes=1 << 20)
+    )
+    loaded = view(model_status("m"), node_id="c", status=None)
+    assert best_place([full, empty, loaded], "m") == "a"
+    assert best_place([full, empty], "m", "b") == "b"
+    assert best_place([full, view(model_status("m"), node_id="c")], "m") == "c"
+    assert best_place([view(on_disk(), state="cordoned")], "m") == ""

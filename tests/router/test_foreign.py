@@ -1,0 +1,172 @@
+"""Counts of tokens in the answers of servers that keep no accounts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from router.foreign import ForeignAnswer
+from router.types import Tokens
+from tests.router.conftest import CHAT, lease
+
+COMPLETIONS = "/v1/completions"
+BODY = b'{ "model" : "m","stream": true, "temperature": 1.50 }'
+HELLO = b'data: {"choices":[{"index":0,"delta":{"content":"hello"}}],"usage":null}\n\n'
+DONE = b"data: [DONE]\n\n"
+USAGE = {
+    "ollama": b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"m",'
+    b'"system_fingerprint":"fp_ollama","choices":[],'
+    b'"usage":{"prompt_tokens":11,"completion_tokens":7,"total_tokens":18}}\n\n',
+    "lm studio": b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,'
+    b'"model":"m","system_fingerprint":"m","choices":[],"usage":{"prompt_tokens":11,'
+    b'"completion_tokens":7,"total_tokens":18,'
+    b'"prompt_tokens_details":{"cached_tokens":5}}}\n\n',
+    "llama.cpp": b'data: {"choices":[],"created":1,"id":"chatcmpl-1","model":"m",'
+    b'"object":"chat.completion.chunk","usage":{"completion_tokens":7,"prompt_tokens":11,'
+    b'"total_tokens":18},"timings":{"cache_n":5,"prompt_n":6,"predicted_n":7}}\r\n\r\n',
+}
+CACHED = {"ollama": 0, "lm studio": 5, "llama.cpp": 5}
+
+
+def answer(
+    body: bytes = BODY, path: str = CHAT, *, stream: bool = True, ask: bool = True
+) -> ForeignAnswer:
+    return ForeignAnswer(path, body, stream=stream, ask=ask)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_stream_is_asked_for_its_count_and_nothing_else_changes(path: str) -> None:
+    sent = answer(path=path).body
+    assert json.loads(sent) == {**json.loads(BODY), "stream_options": {"include_usage": True}}
+    assert b'"temperature":1.50' in sent
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        (b"null", {"include_usage": True}),
+        (b'{"include_usage":false}', {"include_usage": True}),
+        (b'{"x":[1]}', {"x": [1], "include_usage": True}),
+    ],
+)
+def test_options_of_the_caller_s_own_are_kept(options: bytes, sent: dict[str, Any]) -> None:
+    asked = answer(b'{"stream_options":' + options + b',"model":"m"}')
+    assert json.loads(asked.body)["stream_options"] == sent
+    assert asked.asks
+
+
+@pytest.mark.parametrize(
+    ("body", "stream", "ask"),
+    [
+        (b'{"stream_options":{"include_usage":true} }', True, True),
+        (b'{"stream_options":7 }', True, True),
+        (BODY, False, True),
+        (BODY, True, False),
+    ],
+)
+def test_what_needs_no_asking_is_sent_as_it_is(body: bytes, stream: bool, ask: bool) -> None:
+    asked = answer(body, stream=stream, ask=ask)
+    assert (asked.body, asked.asks) == (body, False)
+
+
+def test_other_paths_are_not_asked() -> None:
+    assert answer(path="/v1/messages").body == BODY
+
+
+@pytest.mark.parametrize("server", USAGE)
+def test_the_count_is_read_and_its_chunk_dropped(server: str) -> None:
+    asked = answer()
+    passed = asked.pass_on(HELLO + USAGE[server] + DONE)
+    assert passed == HELLO + DONE
+    assert asked.tokens == Tokens(11, CACHED[server], 7)
+
+
+@pytest.mark.parametrize("server", USAGE)
+def test_who_asked_for_the_count_gets_it(server: str) -> None:
+    asked = answer(b'{"stream_options":{"include_usage":true}}')
+    events = HELLO + USAGE[server] + DONE
+    assert asked.pass_on(events) == events
+    assert asked.tokens is not None
+
+
+def test_a_count_beside_content_is_read_and_passed_on() -> None:
+    asked = answer()
+    events = (
+        b'data: {"choices":[{"delta":{}}],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n'
+    )
+    assert asked.pass_on(events) == events
+    assert asked.tokens == Tokens(3, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [b"7", b'{"prompt_tokens":-1,"completion_tokens":"x"}', b'{"prompt_tokens":1e99}', b"{"],
+)
+def test_what_is_no_count_does_no_harm(usage: bytes) -> None:
+    asked = answer()
+    events = b'data: {"choices":[{}],"usage":' + usage + b"}\n\n"
+    assert asked.pass_on(events) == events
+    assert asked.tokens in (None, Tokens(0, 0, 0))
+
+
+def test_the_word_in_a_text_is_no_count() -> None:
+    asked = answer()
+    events = b'data: {"choices":[{"delta":{"content":"say \\"usage\\""}}]}\n\n: "usage"\n\n'
+    assert asked.pass_on(events) == events
+    assert asked.tokens is None
+
+
+def test_a_whole_answer_tells_its_count() -> None:
+    asked = answer(stream=False)
+    asked.read(b'{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}')
+    assert asked.tokens == Tokens(9, 0, 2)
+
+
+def test_a_stream_of_messages_tells_its_count_in_two_parts() -> None:
+    asked = answer(path="/v1/messages")
+    start = (
+        b'event: message_start\ndata: {"type":"message_start","message":{"usage":'
+        b'{"input_tokens":4,"cache_read_input_tokens":6,"output_tokens":1}}}\n\n'
+    )
+    end = b'event: message_delta\ndata: {"type":"message_delta","usage":{"output_tokens":8}}\n\n'
+    assert asked.pass_on(start) == start
+    assert asked.pass_on(end) == end
+    assert asked.tokens == Tokens(10, 6, 8)
+
+
+def test_a_stream_of_a_response_tells_its_count_at_its_end() -> None:
+    asked = answer(path="/v1/responses")
+    asked.pass_on(
+        b'event: response.completed\ndata: {"type":"response.completed","response":{"usage":'
+        b'{"input_tokens":9,"input_tokens_details":{"cached_tokens":3},"output_tokens":2}}}\n\n'
+    )
+    assert asked.tokens == Tokens(9, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "refused"),
+    [
+        (400, b'{"error":{"message":"Unrecognized argument: stream_options"}}', True),
+        (422, b'{"detail":[{"loc":["body","stream_options"]}]}', True),
+        (400, b'{"error":{"message":"no"}}', False),
+        (500, b"stream_options", False),
+    ],
+)
+def test_a_refusal_of_the_question_is_known(status: int, body: bytes, refused: bool) -> None:
+    assert answer().is_refused(status, body) is refused
+    assert not answer(ask=False).is_refused(status, body)
+
+
+def test_the_accounts_have_the_times_that_the_router_has_seen() -> None:
+    asked = answer()
+    asked.pass_on(USAGE["lm studio"])
+    asked.first_content_s = 2.0
+    accounts = asked.accounts(lease(), ended_s=5.0)
+    assert (accounts.prompt_tokens, accounts.cached_tokens, accounts.completion_tokens) == (
+        11,
+        5,
+        7,
+    )
+    assert (accounts.ttft_s, accounts.prefill_s, accounts.decode_s) == (2.0, 2.0, 3.0)

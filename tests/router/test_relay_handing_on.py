@@ -1,0 +1,130 @@
+"""What the relay raises, so that another model can take the request, and what it passes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from node.protocol.messages import StatusEvent
+from tests.router.conftest import (
+    CHAT,
+    Request,
+    RunningRouter,
+    Script,
+    StartNode,
+    alias,
+    model_status,
+    node_status,
+)
+
+MESSAGES = "/v1/messages"
+AGENT = (
+    b'{"error":{"message":"The prompt has 9 tokens; the model\'s context of 8 leaves no room for '
+    b'an answer.","type":"invalid_request_error","param":"messages",'
+    b'"code":"context_length_exceeded"}}'
+)
+TOO_LONG = {
+    "agent": AGENT,
+    "llama.cpp": b'{"error":{"code":400,"message":"request (9 tokens) exceeds the available '
+    b'context size (8 tokens), try increasing it","type":"exceed_context_size_error",'
+    b'"n_prompt_tokens":9,"n_ctx":8}}',
+    "lm studio": b'{"error":"Trying to keep the first 9 tokens when context the overflows. However,'
+    b' the model is loaded with context length of only 8 tokens, which is not enough."}',
+    "ollama": b'{"error":{"message":"the input length exceeds the context length",'
+    b'"type":"api_error","param":null,"code":null}}',
+    "vllm": b'{"object":"error","message":"This model\'s maximum context length is 8 tokens.",'
+    b'"type":"BadRequestError","param":null,"code":400}',
+}
+OTHER = b'{"error":{"message":"No.","type":"invalid_request_error","param":null,"code":null}}'
+OK = b'{"ok":true}'
+
+
+def only_b(answer: bytes, status: str = "400 Bad Request", **headers: str) -> Script:
+    """A node whose model `a` refuses, and whose `b` serves."""
+
+    async def script(request: Request) -> None:
+        if json.loads(request.body)["model"] == "b":
+            await request.answer(OK)
+        else:
+            await request.answer(answer, status, **headers)
+
+    return script
+
+
+async def add(router: RunningRouter, start_node: StartNode, script: Script) -> None:
+    status = node_status(model_status("a"), model_status("b"), node_id="id-a")
+    await router.add(await start_node(script, first_events=(StatusEvent(status),)))
+    router.core.names.put(alias("auto", "a", "b"))
+
+
+async def ask(router: RunningRouter, model: str, path: str = CHAT, **fields: Any) -> Any:
+    """Status, body, and the model that answered."""
+    caller = await router.post({"model": model, "max_tokens": 1, **fields}, path)
+    body = await caller.body()
+    return caller.status, body, caller.headers.get("x-fleet-model", "")
+
+
+@pytest.mark.parametrize("server", TOO_LONG)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_that_is_too_long_goes_to_the_next_model(
+    router: RunningRouter, start_node: StartNode, server: str, stream: bool
+) -> None:
+    await add(router, start_node, only_b(TOO_LONG[server]))
+    assert await ask(router, "auto", stream=stream) == (200, OK, "b")
+    assert await ask(router, "a", stream=stream) == (400, TOO_LONG[server], "a")
+
+
+async def test_in_anthropic_s_words_it_does_too(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    error = {"type": "invalid_request_error", "message": json.loads(AGENT)["error"]["message"]}
+    answer = json.dumps({"type": "error", "error": error}).encode()
+    await add(router, start_node, only_b(answer))
+    assert await ask(router, "auto", MESSAGES) == (200, OK, "b")
+    assert await ask(router, "a", MESSAGES) == (400, answer, "a")
+
+
+async def test_an_error_event_that_comes_first_goes_on_too(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    event = b": loading\n\ndata: " + AGENT + b"\n\n"
+
+    async def script(request: Request) -> None:
+        if json.loads(request.body)["model"] == "b":
+            await request.answer(OK)
+            return
+        await request.begin_stream()
+        await request.chunk(event)
+        await request.end_stream()
+
+    await add(router, start_node, script)
+    assert await ask(router, "auto", stream=True) == (200, OK, "b")
+    assert await ask(router, "a", stream=True) == (200, event, "a")
+
+
+async def test_other_refusals_are_passed_on(router: RunningRouter, start_node: StartNode) -> None:
+    await add(router, start_node, only_b(OTHER))
+    assert await ask(router, "auto") == (400, OTHER, "a")
+
+
+@pytest.mark.parametrize("status", ["500 Oops", "503 Service Unavailable"])
+@pytest.mark.parametrize("headers", [{}, {"x_should_retry": "false"}])
+async def test_a_model_that_fails_is_followed_by_the_next(
+    router: RunningRouter, start_node: StartNode, status: str, headers: dict[str, str]
+) -> None:
+    await add(router, start_node, only_b(OTHER, status, **headers))
+    assert await ask(router, "auto") == (200, OK, "b")
+    assert await ask(router, "a") == (int(status[:3]), OTHER, "a")
+
+
+async def test_a_model_that_is_busy_is_not_and_says_how_long(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await add(router, start_node, only_b(OTHER, "429 Too Many Requests", retry_after="7"))
+    caller = await router.post({"model": "auto"})
+    error = json.loads(await caller.body())["error"]
+    assert (caller.status, error["code"]) == (429, "queue_full")
+    assert error["message"] == "The node a says: No."
+    assert caller.headers["retry-after"] == "7"
