@@ -28,7 +28,7 @@ from node.errors import ForeignHost, StartError
 from node.formats import ModelFormats
 from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine
 from node.memory import Budget
-from node.policy import gib, most_disk_bytes
+from node.policy import Room, gib, most_disk_bytes, plan_engine
 from node.response_store import ResponseStore, StoreLimits
 from node.settings import HOLD_HEAD_S, Settings
 from node.slots import EngineKind
@@ -132,7 +132,7 @@ def build_agent(settings: Settings) -> Agent:
     script_json = encode_script(_script(settings)) if is_scripted else ""
     store = build_store(settings)
     # A folder that cannot be read stops the start here, where that is one line.
-    store.list()
+    _check_pins(store.list(), settings, limit_bytes, has_gpu=machine.has_gpu)
     return Agent(
         Identity(node_id=load_node_id(settings), version=_version(), chip=machine.chip),
         store,
@@ -140,6 +140,24 @@ def build_agent(settings: Settings) -> Agent:
         EngineKind(settings, machine, script_json),
         read_plan(settings.warm),
     )
+
+
+def _check_pins(
+    entries: Sequence[ModelEntry], settings: Settings, limit_bytes: int, *, has_gpu: bool
+) -> None:
+    """Raises `StartError` where not all that is pinned fits."""
+    room = Room(free_bytes=0, disk_free_bytes=0, has_gpu=has_gpu)
+    least_bytes = {
+        entry.name: plan_engine(entry, room, settings).fixed.total_bytes
+        for entry in entries
+        if entry.name in settings.pins
+    }
+    if sum(least_bytes.values()) > limit_bytes:
+        each = ", ".join(f"{name} {gib(size)}" for name, size in least_bytes.items())
+        raise StartError(
+            f"The pinned models do not fit together: {each}, but the memory limit is "
+            f"{gib(limit_bytes)}. Pin fewer, or raise --memory-limit."
+        )
 
 
 def build_store(settings: Settings) -> ModelStore:

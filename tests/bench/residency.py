@@ -87,12 +87,13 @@ def measure(cores: Cores, *, quick: bool) -> Iterator[Figure]:
 
 
 def swaps(cores: Cores, requests: int) -> Iterator[Figure]:
-    """Collated through the router; and in the order of their arrival, as an agent serves them that
-    knows no minimum residency and lets nobody wait."""
+    """Collated through the router; and in the order of their arrival, one after the other, by an
+    agent that knows no minimum residency."""
     with _swap_bed(cores, MIN_RESIDENCY_S, MAX_SWAP_WAIT_S) as (front, agent):
         ours = asyncio.run(_alternate(front, agent, requests))
     with _swap_agent(cores, 0.0, 0.0) as agent:
-        first_come = asyncio.run(_alternate(Front(agent.url, agent.token), agent, requests))
+        front = Front(agent.url, agent.token)
+        first_come = asyncio.run(_alternate(front, agent, requests, asyncio.Lock()))
     load = (
         f"{requests} requests for two models in turn, one each {GAP_S:g} s, a load takes "
         f"{LOAD_S:g} s"
@@ -117,7 +118,10 @@ def swaps(cores: Cores, requests: int) -> Iterator[Figure]:
     )
 
 
-async def _alternate(front: Front, agent: Agent, requests: int) -> Ended:
+async def _alternate(
+    front: Front, agent: Agent, requests: int, order: asyncio.Lock | None = None
+) -> Ended:
+    """`order`: held by one request after the other, in the order of their arrival."""
     loads: set[tuple[str, int]] = set()
     async with _client(front.key) as client:
         watch = asyncio.create_task(_watch_loads(agent, loads))
@@ -127,7 +131,8 @@ async def _alternate(front: Front, agent: Agent, requests: int) -> Ended:
                 tasks = []
                 for number in range(requests):
                     model = SWAP_MODELS[number % 2]
-                    tasks.append(group.create_task(_ttft_s(client, front, model, str(number))))
+                    asked = _ordered_s(client, front, model, str(number), order)
+                    tasks.append(group.create_task(asked))
                     await asyncio.sleep(GAP_S)
         except ExceptionGroup as failed:
             raise BenchFailure(f"A request failed: {failed.exceptions[0]}") from None
@@ -136,6 +141,17 @@ async def _alternate(front: Front, agent: Agent, requests: int) -> Ended:
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
     return Ended([task.result() for task in tasks], len(loads), time.monotonic() - began_s)
+
+
+async def _ordered_s(
+    client: aiohttp.ClientSession, front: Front, model: str, text: str, order: asyncio.Lock | None
+) -> float:
+    """Its time to first token, from its arrival on."""
+    if order is None:
+        return await _ttft_s(client, front, model, text)
+    arrived_s = time.perf_counter()
+    async with order:
+        return time.perf_counter() - arrived_s + await _ttft_s(client, front, model, text)
 
 
 async def _watch_loads(agent: Agent, loads: set[tuple[str, int]]) -> None:

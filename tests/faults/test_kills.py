@@ -17,8 +17,11 @@ import pytest
 
 from node.protocol.messages import ModelState
 from router import watcher as watcher_module
+from router.commands.client import AdminClient, CommandFailed
+from router.commands.client import Place as CommandPlace
+from router.commands.drain import asked, drain
 from router.types import ACTIVE, CORDONED
-from tests.acceptance.processes import Agent, Router, Running, agent
+from tests.acceptance.processes import Agent, Router, agent
 from tests.acceptance.processes import router as router_process
 from tests.faults.rig import (
     WAIT_S,
@@ -34,8 +37,8 @@ from tests.router.test_relay import whole
 TRUE_S = 2.0
 SCRIPT = {
     "models": [{"name": "m"}],
-    "load_delay_s": 0.8,
-    "unload_delay_s": 0.8,
+    "load_delay_s": 0.4,
+    "unload_delay_s": 0.4,
     "token_interval_s": 0.02,
 }
 
@@ -295,6 +298,13 @@ class Front:
         assert isinstance(row, dict)
         return row
 
+    def uncordon(self) -> None:
+        """As `router uncordon`, without a process for it."""
+        url = self.router.url + "/admin/nodes/state"
+        order = {"node": "n", "state": ACTIVE}
+        answer = httpx.post(url, headers=admin(self.router), json=order, timeout=WAIT_S)
+        answer.raise_for_status()
+
     def shown_state(self) -> str:
         (model,) = self.row()["models"]
         return str(model["state"])
@@ -323,34 +333,36 @@ async def test_a_router_killed_during_a_load_shows_what_is_true_when_it_is_back(
 
 
 @asynccontextmanager
-async def draining(front: Front) -> AsyncIterator[Running]:
-    """`router drain` while a stream goes on, once the node is cordoned."""
+async def draining(front: Front) -> AsyncIterator[asyncio.Task[None]]:
+    """What `router drain` does, while a stream goes on, once the node is cordoned."""
     await loaded(front.place.agent)
     call = await front.fleet.post("m", stream=True, max_tokens=100_000)
     await call.caller.head()
-    command = ["router.cli", "drain", "n", "--deadline", "30s", "--router", front.router.url]
-    running = Running(command, front.home)
-    try:
-        await until(lambda: front.row().get("state") == CORDONED or running.process.poll())
-        assert front.row()["state"] == CORDONED
-        yield running
-    finally:
-        running.stop()
+
+    def command() -> None:
+        with AdminClient(CommandPlace(front.router.url, front.home / "router")) as client:
+            drain(client, asked("n", "30s", cut=False))
+
+    task = asyncio.create_task(asyncio.to_thread(command))
+    await until(lambda: front.row()["state"] == CORDONED)
+    yield task
 
 
 async def test_a_router_killed_during_a_drain_keeps_the_node_cordoned(front: Front) -> None:
-    async with draining(front):
+    async with draining(front) as command:
         await front.kill_and_start()
+        with pytest.raises(CommandFailed):
+            await command
         assert front.row()["state"] == CORDONED
         assert (await front.fleet.answer("m", max_tokens=2))[0] == 503
-        front.router.must("uncordon", "n")
+        front.uncordon()
         assert (await front.fleet.answer("m", max_tokens=2))[0] == 200
 
 
 async def test_an_engine_killed_during_a_drain_ends_it(front: Front) -> None:
-    async with draining(front) as running:
+    async with draining(front) as command:
         kill(engines(front.place.agent.running.pid))
-        assert await asyncio.to_thread(running.process.wait, WAIT_S) == 0
+        await asyncio.wait_for(command, WAIT_S)
         assert front.row()["state"] == CORDONED
-        front.router.must("uncordon", "n")
+        front.uncordon()
         assert (await front.fleet.answer("m", max_tokens=2))[0] == 200

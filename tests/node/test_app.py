@@ -175,3 +175,12 @@ def test_a_disk_that_cannot_be_trimmed_stops_nothing(
     monkeypatch.setattr("node.engine.cache.disk_home.trim_home", fail)
     trim_disk(Settings(home=tmp_path))
     assert "cannot be deleted: not yours" in caplog.text
+
+
+def test_pinned_models_that_do_not_fit_together_stop_the_start(tmp_path: Path) -> None:
+    script = tmp_path / "script.json"
+    script.write_text('{"models": [{"name": "a"}, {"name": "b"}]}')
+    settings = Settings(home=tmp_path, engine="scripted", script=script, pins=("a", "b"))
+    build_agent(replace(settings, memory_limit_bytes=4 * 1024**3))
+    with pytest.raises(StartError, match=r"a 1\.6 GiB, b 1\.6 GiB, but the memory limit is 2\.0"):
+        build_agent(replace(settings, memory_limit_bytes=2 * 1024**3))

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from node.errors import StartError
-from node.settings import read_environment, read_kwargs, read_thinking_tokens, read_warm
+from node.settings import (
+    Settings,
+    named_models,
+    read_duration_s,
+    read_environment,
+    read_keep_alive,
+    read_kwargs,
+    read_thinking_tokens,
+    read_warm,
+)
 
 
 def test_the_token_of_add_node_is_not_a_setting_and_no_fault() -> None:
@@ -77,3 +86,36 @@ def test_thinking_tokens_are_numbers_for_models_or_for_all() -> None:
             read_thinking_tokens(wrong)
     with pytest.raises(StartError, match="MLX_FLEET_NODE_MAX_THINKING_TOKENS: thinking tokens"):
         read_environment({"MLX_FLEET_NODE_MAX_THINKING_TOKENS": "much"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30.0), ("1.5m", 90.0), ("2h", 7200.0), ("1d", 86400.0), ("7", 7.0)],
+)
+def test_times_have_a_unit_or_are_seconds(text: str, seconds: float) -> None:
+    assert read_duration_s(text) == seconds
+    given = read_environment({"MLX_FLEET_NODE_MIN_RESIDENCY_S": text})
+    assert given == {"min_residency_s": seconds}
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "1w", "s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(StartError, match="a time must be as 30s"):
+        read_duration_s(text)
+    with pytest.raises(StartError, match="MLX_FLEET_NODE_STALL_TIMEOUT_S: a time must be"):
+        read_environment({"MLX_FLEET_NODE_STALL_TIMEOUT_S": text})
+
+
+def test_keep_alives_are_for_all_models_or_for_one_and_may_be_for_ever() -> None:
+    given = read_environment({"MLX_FLEET_NODE_KEEP_ALIVES": "10m, org/m=forever, n=0"})
+    assert given == {"keep_alives": (("", 600.0), ("org/m", None), ("n", None))}
+    with pytest.raises(StartError, match="TIME or MODEL=TIME"):
+        read_keep_alive("=1h")
+
+
+def test_pinned_models_are_among_those_that_settings_name() -> None:
+    given = read_environment({"MLX_FLEET_NODE_PINS": "a, org/b"})
+    named = named_models(Settings(home=Path("/x"), pins=("a",), keep_alives=(("c", 1.0),)))
+    assert given == {"pins": ("a", "org/b")}
+    assert named["--pin"] == {"a"}
+    assert named["--keep-alive"] == {"c"}

@@ -69,7 +69,9 @@ def test_an_alias_is_told_listed_and_shown(cli: Cli) -> None:
 
 
 def test_what_an_alias_cannot_be_is_one_line(cli: Cli) -> None:
-    assert "needs spill_at (--spill-at N)" in cli.fails("alias", "set", "x", "a", "--selector", "spillover")
+    assert "needs spill_at (--spill-at N)" in cli.fails(
+        "alias", "set", "x", "a", "--selector", "spillover"
+    )
     assert "selector" in cli.fails("alias", "set", "x", "a", "--selector", "best")
     refused = cli.fails("alias", "set", "x", "a", "--force", "--default", "temperature=9")
     assert "targets.0.defaults.temperature" in refused

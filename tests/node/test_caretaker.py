@@ -1,0 +1,120 @@
+"""What a node does by itself, with real engine processes that follow a script."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from node.agent.caretaker import UNWATCHED_S, Caretaker
+from node.agent.wishes import WishList
+from node.engine.script import Script
+from node.errors import EngineDied
+from node.generate import GenerateRequest
+from node.protocol.messages import ModelState
+from node.settings import Settings
+from tests.node.test_supervisor import World, world
+
+KEEP_ALIVE_S = 100.0
+STALL_S = 50.0
+
+
+class Watched:
+    """A world, its clock, and its caretaker."""
+
+    def __init__(self, it: World, *, is_watched: bool = False, pins: tuple[str, ...] = ()) -> None:
+        self.late_s = 0.0
+        supervisor = it.supervisor
+        real_s = supervisor.now_s
+        supervisor.now_s = lambda: real_s() + self.late_s
+        settings = Settings(Path("/nowhere"), pins=pins, keep_alives=(("", KEEP_ALIVE_S),))
+        wishes = WishList(settings)
+        supervisor.wishes = wishes.of
+        self.is_watched = is_watched
+        self._it = it
+        self.caretaker = Caretaker(supervisor, wishes, lambda: self.is_watched, STALL_S)
+
+    async def look_after(self, seconds: float) -> ModelState:
+        """A round so much later."""
+        self.late_s += seconds
+        await self.caretaker.look()
+        return self._it.supervisor.status()[0].state
+
+
+async def test_an_idle_model_is_unloaded_where_no_router_watches() -> None:
+    async with world() as it:
+        node = Watched(it)
+        await it.touch()
+        assert await node.look_after(KEEP_ALIVE_S - 10.0) is ModelState.READY
+        assert await node.look_after(20.0) is ModelState.ON_DISK
+
+
+async def test_a_router_that_watches_unloads_itself_and_is_waited_for_a_minute() -> None:
+    async with world() as it:
+        node = Watched(it, is_watched=True)
+        await it.touch()
+        assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+        node.is_watched = False
+        assert await node.look_after(UNWATCHED_S - 10.0) is ModelState.READY
+        assert await node.look_after(20.0) is ModelState.ON_DISK
+
+
+async def test_a_model_that_serves_is_not_idle() -> None:
+    async with world() as it:
+        node = Watched(it)
+        with it.supervisor.serving(await it.entry()) as lease:
+            await lease.ready()
+            assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+
+
+async def test_a_pinned_model_is_loaded_and_stays() -> None:
+    async with world() as it:
+        node = Watched(it, pins=("scripted",))
+        await node.caretaker.look()
+        await it.until(ModelState.READY)
+        assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+
+
+async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:
+    async with world(Script(wedge=True)) as it:
+        node = Watched(it)
+        handle = await it.touch()
+        with it.supervisor.serving(await it.entry()) as lease:
+            await lease.ready()
+            row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
+            await node.caretaker.look()
+            await node.look_after(STALL_S - 10.0)
+            assert handle.link.alive
+            await node.look_after(20.0)
+            with pytest.raises(EngineDied):
+                while not row.ended:
+                    await row.next()
+
+
+async def test_an_engine_that_is_stopped_is_killed_too() -> None:
+    async with world(Script()) as it:
+        node = Watched(it)
+        handle = await it.touch()
+        os.kill(handle.link.pid or 0, signal.SIGSTOP)
+        row = handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
+        await node.caretaker.look()
+        await node.look_after(STALL_S + 10.0)
+        with pytest.raises(EngineDied):
+            while not row.ended:
+                await row.next()
+
+
+async def test_a_prefill_that_goes_on_is_no_stall() -> None:
+    script = Script(prefill_s_per_token=0.001, progress_interval_s=0.01)
+    async with world(script) as it:
+        node = Watched(it)
+        handle = await it.touch()
+        row = handle.link.submit(GenerateRequest("u", tuple(range(500)), 1), lambda row, last: None)
+        seen_tokens = -1
+        while not row.ended:
+            await row.next()
+            done_tokens = it.supervisor.status()[0].work_tokens
+            if done_tokens != seen_tokens:
+                seen_tokens = done_tokens
+                await node.look_after(STALL_S - 10.0)
+        assert node.late_s >= 2 * (STALL_S - 10.0) and handle.link.alive
