@@ -6,6 +6,7 @@ it is out, every failure can still be an HTTP status.
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from starlette.types import Send
 
@@ -13,9 +14,19 @@ from node.dialects.base import Collected, Writer
 from node.errors import EngineFault, NodeError
 from node.types import Accepted, Delta, Part, Progress
 
-Batch = Accepted | Sequence[Delta] | Progress
+
+@dataclass(frozen=True, slots=True)
+class ModelAwaited:
+    """The request waits for its model."""
+
+    name: str
+    progress: float | None
+    """Of its load, from 0 to 1; None before it begins: another model is in the way."""
+
+
+Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited
 """That the engine has taken the row, or deltas that came together. None of them means silence, and
-so does how far the prefill is."""
+so does how far the prefill is, or the load."""
 Batches = AsyncIterator[Batch]
 Headers = list[tuple[bytes, bytes]]
 BeforeEnd = Callable[[], Awaitable[None]]
@@ -58,7 +69,7 @@ class EventStream:
                     self._headers = self._headers + cached_header(batch.cached_tokens)
                     self._writer.accepted(batch)
                     continue
-                deltas = () if isinstance(batch, Progress) else batch
+                deltas = () if isinstance(batch, Progress | ModelAwaited) else batch
                 is_last = _is_complete(deltas)
                 body = self._spell(deltas)
                 # Tokens may come for long without text, so a batch is not yet an end of silence.
@@ -90,7 +101,11 @@ class EventStream:
 
     def _filler(self, batch: Batch) -> bytes:
         silence = self._writer.silence
-        if isinstance(batch, Progress) and silence.startswith(b":"):
+        if not silence.startswith(b":"):
+            return silence
+        if isinstance(batch, ModelAwaited):
+            return _awaited_comment(batch)
+        if isinstance(batch, Progress):
             percent = 100 * batch.done_tokens // max(batch.total_tokens, 1)
             return b": prefill %d %%\n\n" % percent
         return silence
@@ -116,7 +131,7 @@ async def collect(
         if isinstance(batch, Accepted):
             writer.accepted(batch)
             continue
-        for delta in () if isinstance(batch, Progress) else batch:
+        for delta in () if isinstance(batch, Progress | ModelAwaited) else batch:
             parts.setdefault(delta.choice, []).extend(delta.parts)
             if delta.finish is not None:
                 answers[delta.choice] = Collected(finish=delta.finish, stop=delta.stop)
@@ -135,6 +150,14 @@ async def collect(
 def cached_header(cached_tokens: int) -> Headers:
     """How much of the prompt comes from the prefix cache: before the end, a prediction."""
     return [(b"x-fleet-cached-tokens", str(cached_tokens).encode())]
+
+
+def _awaited_comment(awaited: ModelAwaited) -> bytes:
+    # A folder's name may have line breaks, which would end the comment.
+    name = awaited.name if awaited.name.isprintable() else ascii(awaited.name)
+    if awaited.progress is None:
+        return f": waiting for {name}, another model is in use\n\n".encode()
+    return f": loading {name} {awaited.progress * 100:.0f} %\n\n".encode()
 
 
 def _is_complete(deltas: Sequence[Delta]) -> bool:

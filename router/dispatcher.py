@@ -35,6 +35,7 @@ from router.node_client import MAX_ANSWER_BYTES, NodeClient, WholeAnswer
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
+from router.scheduler.breaker import Breaker
 from router.settings import CONNECT_TIMEOUT_S
 from router.stalls import Attempt, Stalls
 from router.types import (
@@ -286,6 +287,10 @@ class Dispatcher:
     def in_flight(self, node_id: str) -> int:
         """Requests that hold a lease on the node."""
         return self._placing.in_flight(node_id)
+
+    def breakers(self) -> list[Breaker]:
+        """As `Scheduler.breakers`."""
+        return self._placing.breakers()
 
     def in_flight_on(self, target: Target) -> int:
         """Requests for the target that are on nodes or wait for one."""

@@ -21,6 +21,7 @@ from router.errors import (
 from router.fleet import Fleet
 from router.ledger import OUTCOME_CANCELLED
 from router.metrics import Metrics
+from router.scheduler.breaker import Breaker
 from router.scheduler.scheduler import Scheduler
 from router.types import (
     Action,
@@ -136,6 +137,10 @@ class Placing:
 
     def in_flight(self, node_id: str) -> int:
         return self._scheduler.in_flight(node_id)
+
+    def breakers(self) -> list[Breaker]:
+        """As `Scheduler.breakers`."""
+        return self._scheduler.breakers(self._clock())
 
     def in_flight_on(self, target: Target) -> int:
         """Requests for the target that are on nodes or wait for one."""

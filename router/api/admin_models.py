@@ -3,6 +3,7 @@
 import difflib
 import time
 from collections import defaultdict
+from collections.abc import Collection
 from operator import attrgetter
 
 from node.protocol.messages import ModelState, ModelStatus
@@ -130,8 +131,9 @@ def free_bytes(view: NodeView) -> int:
 
 def model_rows(core: Core, remembered: list[ResidencyRecord]) -> list[ModelRow]:
     places: dict[str, list[ModelPlace]] = defaultdict(list)
+    failing = {(each.node_id, each.model) for each in core.dispatcher.breakers()}
     for view in core.fleet.snapshot:
-        for name, place in _places(view, remembered):
+        for name, place in _places(view, remembered, failing):
             places[name].append(place)
     aliases: dict[str, list[str]] = defaultdict(list)
     for alias in sorted(core.names.aliases, key=attrgetter("name")):
@@ -152,7 +154,9 @@ def _row(name: str, aliases: list[str], places: list[ModelPlace]) -> ModelRow:
     )
 
 
-def _places(view: NodeView, remembered: list[ResidencyRecord]) -> list[tuple[str, ModelPlace]]:
+def _places(
+    view: NodeView, remembered: list[ResidencyRecord], failing: Collection[tuple[str, str]]
+) -> list[tuple[str, ModelPlace]]:
     if view.status is None:
         return [
             (row.model, _remembered_place(view, row))
@@ -160,10 +164,15 @@ def _places(view: NodeView, remembered: list[ResidencyRecord]) -> list[tuple[str
             if row.node_id == view.node_id
         ]
     free = view.status.disk_free_bytes
-    return [(model.name, _place(view, model, free)) for model in view.status.models]
+    return [
+        (model.name, _place(view, model, free, failing=(view.node_id, model.name) in failing))
+        for model in view.status.models
+    ]
 
 
-def _place(view: NodeView, model: ModelStatus, node_free_bytes: int) -> ModelPlace:
+def _place(
+    view: NodeView, model: ModelStatus, node_free_bytes: int, *, failing: bool
+) -> ModelPlace:
     return ModelPlace(
         node=view.name,
         reachable=view.reachable,
@@ -175,6 +184,7 @@ def _place(view: NodeView, model: ModelStatus, node_free_bytes: int) -> ModelPla
         reason=model.reason,
         progress=model.progress,
         pinned=model.pinned,
+        failing=failing or model.name in view.wedged,
         disk_bytes=model.disk_bytes,
         node_free_bytes=node_free_bytes,
     )

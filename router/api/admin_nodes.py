@@ -11,6 +11,7 @@ from registry.records import NodeRecord
 from router.api.admin_gate import AdminGiven
 from router.api.admin_views import (
     AddNode,
+    BreakerRow,
     NodeModel,
     NodeNamed,
     NodeOrder,
@@ -145,6 +146,12 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         leases=sum(model.leases for model in status.models) if status else 0,
         state=record.state,
         max_rows=record.max_rows,
+        breakers=tuple(
+            BreakerRow(model=each.model, state=each.state.value, failures=each.failures)
+            for each in core.dispatcher.breakers()
+            if each.node_id == record.id
+        ),
+        wedged=tuple(sorted(view.wedged)) if view else (),
         prices=NodePrices(**record.prices) if record.prices is not None else None,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)

@@ -106,6 +106,16 @@ class NodeModel(Shown):
     state: str
 
 
+class BreakerRow(Shown):
+    """A model that has failed on a node and was not served there since."""
+
+    model: str
+    state: str
+    """open: requests go elsewhere; half_open: one of them tries."""
+    failures: int
+    """In a row."""
+
+
 class NodeRow(Shown):
     id: str
     name: str
@@ -130,6 +140,9 @@ class NodeRow(Shown):
     max_rows: int | None
     """As an admin has set it."""
     prices: NodePrices | None = None
+    breakers: tuple[BreakerRow, ...] = ()
+    wedged: tuple[str, ...] = ()
+    """Models with which the node makes no progress."""
     models: tuple[NodeModel, ...]
 
 
@@ -174,6 +187,8 @@ class ModelPlace(Shown):
     """Share of a pull or a load that is done."""
     pinned: bool = False
     """Whether it stays in memory there."""
+    failing: bool = False
+    """Whether requests go elsewhere: it failed there, or makes no progress."""
     disk_bytes: int = 0
     """Of its files there."""
     node_free_bytes: int = 0

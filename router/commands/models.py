@@ -75,5 +75,8 @@ def _place_text(place: ModelPlace) -> Text:
         words += f" {place.progress:.0%}"
     if place.pinned:
         words += " and pinned"
-    text.append(words, style=wording.state_style(place.state))
+    if place.failing:
+        words += ", failing"
+    style = "red" if place.failing else wording.state_style(place.state)
+    text.append(words, style=style)
     return text.append(f" ({wording.size(place.disk_bytes)})") if place.disk_bytes else text

@@ -126,6 +126,9 @@ def node_state(row: NodeRow) -> Text:
     resting = "" if row.state == ACTIVE else f"; {row.state}"
     if row.reachable and row.state != ACTIVE:
         return Text(row.state, style="yellow")
+    failing = sorted({*row.wedged, *(each.model for each in row.breakers)})
+    if row.reachable and failing:
+        return Text(f"reachable; failing: {', '.join(failing)}", style="red")
     if row.reachable:
         return Text("reachable", style="green")
     if row.heard_ago_s is None:

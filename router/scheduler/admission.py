@@ -9,8 +9,10 @@ from router.scheduler.book import Books, OpenLease
 from router.scheduler.cost import Ask, exclusion, model_of, work_s
 from router.scheduler.placement import Choice, Placement
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
+from router.scheduler.residency import to_close
 from router.scheduler.turns import Free, Turns, has_free
 from router.types import (
+    ACTIVE,
     KIND_AGENT,
     Action,
     Decision,
@@ -43,6 +45,9 @@ class Admission:
         self._look_s = inf
         self._again_s = -inf
         """When all are to be asked again though nothing has become free."""
+        self._has_closed = False
+        self._close_s = inf
+        """When some node may be to be closed to some model."""
         self._planned_s: dict[str, float] = {}
         """Prefill that waits here, by the node that is the best for it."""
         self._able: tuple[NodeView, ...] = ()
@@ -65,6 +70,7 @@ class Admission:
         ticket, now_s = ask.ticket, moment.now_s
         if ticket.deadline_s <= now_s:
             return [rejects.late(ticket)]
+        self._close(moment)
         choice = self._placement.decide(ask, moment, {})
         if choice.index < 0:
             return [rejects.no_node(ask, moment)]
@@ -86,6 +92,7 @@ class Admission:
         now_s, turns = moment.now_s, self._turns
         for book in self._books:
             book.settle(now_s)
+        self._close(moment)
         free = self._free(moment)
         if not 0.0 < self._again_s - now_s <= LOOK_S:
             self._again_s = now_s + LOOK_S
@@ -109,6 +116,22 @@ class Admission:
             self._queue.take(ticket_id, is_promoted=is_promoted)
         self._plan_look(moment, is_due=turns.end(free))
         return list(grants)
+
+    def _close(self, moment: Moment) -> None:
+        """Models that have been waited for too long are given room on a node, as others are idle
+        there."""
+        if self._queue or self._has_closed:
+            nodes = {
+                view.node_id: (self._books.of(view.node_id), view.status)
+                for view in moment.fleet
+                if view.status is not None and view.reachable and view.state == ACTIVE
+            }
+            closed, self._close_s = to_close(self._queue.oldest(), nodes, moment.now_s)
+            self._has_closed = bool(closed)
+            for node_id, (book, _) in nodes.items():
+                models = closed.get(node_id, frozenset())
+                book.version += models != book.closed
+                book.closed = models
 
     def _expect(self, now_s: float) -> None:
         """Those who wait are sure to ask for what they have where they were."""
@@ -201,9 +224,12 @@ class Admission:
                 queues_s[index] += work_s(choice.chosen)
                 return index
         if index >= 0:
-            node_id, ahead_s = moment.fleet[index].node_id, waiting.prices[index].work_s
-            self._planned_s[node_id] = self._planned_s.get(node_id, 0.0) + ahead_s
-            queues_s[index] += ahead_s
+            view = moment.fleet[index]
+            # Who waits for others' models to leave lets those go before it whose models are there.
+            if self._placement.has_room(view, model, now_s):
+                ahead_s = waiting.prices[index].work_s
+                self._planned_s[view.node_id] = self._planned_s.get(view.node_id, 0.0) + ahead_s
+                queues_s[index] += ahead_s
             self._reorder(waiting)
         return index
 
@@ -215,7 +241,8 @@ class Admission:
             self._queue.set_work(waiting, work_s)
 
     def _plan_look(self, moment: Moment, *, is_due: bool) -> None:
-        self._look_s, soonest_s = self._again_s, moment.now_s + MIN_LOOK_S
+        soonest_s = moment.now_s + MIN_LOOK_S
+        self._look_s = min(self._again_s, max(self._close_s, soonest_s))
         if is_due:
             self._look_s = min(self._look_s, moment.now_s + REST_S)
         for view in moment.fleet:

@@ -4,9 +4,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
-from node.protocol.messages import NodeStatus
+from node.protocol.messages import ModelState, NodeStatus
 from node.protocol.prefix import Chain
+from router.scheduler.breaker import Breaker, BreakerState
 from router.scheduler.sessions import Pace
 from router.scheduler.warm import Demand, WarmSessions
 from router.types import Lease, NodeTerms, Ticket
@@ -67,11 +69,29 @@ class Blame:
     failures: int = 0
     """In a row."""
     until_s: float = 0.0
+    trial: str = ""
+    """The ticket that shows, once that is over, whether it still fails; empty for none."""
 
     def add(self, now_s: float) -> None:
         doubled_s = FIRST_BLAME_S * 2.0 ** min(self.failures, 16)
         self.until_s = now_s + min(MAX_BLAME_S, doubled_s)
         self.failures += 1
+        self.trial = ""
+
+    def state(self, now_s: float) -> BreakerState:
+        return BreakerState.OPEN if now_s < self.until_s else BreakerState.HALF_OPEN
+
+    def bars(self, now_s: float) -> bool:
+        """Whether requests are better sent elsewhere: it is open, or one tries already."""
+        return now_s < self.until_s or bool(self.trial)
+
+
+class Ready(NamedTuple):
+    """A load of a model."""
+
+    generation: int
+    since_s: float
+    """When it was first heard to be ready; minus infinity for one that was so before."""
 
 
 @dataclass(slots=True)
@@ -123,6 +143,10 @@ class NodeBook:
     """By model."""
     blames: dict[str, Blame] = field(default_factory=dict)
     """By model."""
+    ready: dict[str, Ready] = field(default_factory=dict)
+    """By model, of those that are."""
+    closed: frozenset[str] = frozenset()
+    """Models that get no more of it, since another one is to have their room."""
     last_grant: int = 0
     """Number of its latest grant, counted over all nodes; 0 before the first."""
     version: int = 0
@@ -130,6 +154,9 @@ class NodeBook:
 
     def open(self, opened: OpenLease, now_s: float) -> None:
         ticket_id, model = opened.lease.ticket_id, opened.lease.model
+        blame = self.blames.get(model)
+        if blame is not None and not blame.bars(now_s):
+            blame.trial = ticket_id
         self.leases[ticket_id] = opened
         self.rows[model] = own = self.rows.get(model, 0) + 1
         if model in self.others:
@@ -156,6 +183,9 @@ class NodeBook:
         """`lingers`: its node is likely to keep what it has prefilled of it."""
         opened = self.leases.pop(ticket_id)
         model = opened.lease.model
+        blame = self.blames.get(model)
+        if blame is not None and blame.trial == ticket_id:
+            blame.trial = ""
         self.rows[model] -= 1
         if not self.rows[model]:
             del self.rows[model]
@@ -233,8 +263,9 @@ class NodeBook:
             held += 1
         return held
 
-    def hear(self, status: NodeStatus) -> None:
+    def hear(self, status: NodeStatus, now_s: float) -> None:
         """The node's latest word."""
+        is_first = self.status is None
         self.status = status
         if self.instance_id != status.instance_id:
             self.restart(status.instance_id)
@@ -243,6 +274,13 @@ class NodeBook:
             before = others.count
             others.hear(model.active_requests, self.rows.get(model.name, 0))
             self.version += before != others.count
+        before_ready, self.ready = self.ready, {}
+        for model in status.models:
+            if model.state is ModelState.READY:
+                ready = before_ready.get(model.name)
+                if ready is None or ready.generation != model.generation:
+                    ready = Ready(model.generation, -inf if is_first else now_s)
+                self.ready[model.name] = ready
 
     def others_rows(self, model: str) -> int:
         """Rows of others, as far as they are certain."""
@@ -260,6 +298,8 @@ class NodeBook:
         self.warm.clear()
         self.blames.clear()
         self.others.clear()
+        self.ready.clear()
+        self.closed = frozenset()
         for opened in self.leases.values():
             opened.charged = (0, 0)
         self.version += 1
@@ -307,6 +347,14 @@ class Books:
         book = self._nodes.get(lease.node_id)
         if book is not None and book.blames.pop(lease.model, None) is not None:
             book.version += 1
+
+    def breakers(self, now_s: float) -> list[Breaker]:
+        """Of all that failed since they were last served; closed are those that are not listed."""
+        return [
+            Breaker(node_id, model, blame.state(now_s), blame.failures, blame.until_s)
+            for node_id, book in self._nodes.items()
+            for model, blame in book.blames.items()
+        ]
 
     def forget_node(self, node_id: str) -> None:
         """Its open leases stay until they end."""

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from node.protocol.messages import CacheStatus, ModelState, ModelStatus
+from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.scheduler.book import Books, NodeBook
 from router.scheduler.rates import NodeRates, Rates
+from router.scheduler.residency import IN_MEMORY, NO_ROOM, claim, fits
 from router.scheduler.sessions import Pace, Session
 from router.scheduler.warm import WarmSessions
 from router.types import (
@@ -46,7 +47,6 @@ UNKNOWN_CACHE_TOKENS = 50_000
 """Of a node that does not tell."""
 STATE_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 _NO_WARM = WarmSessions()
-_IN_MEMORY = (ModelState.READY, ModelState.LOADING)
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -149,7 +149,8 @@ class Pricing:
         return NodeTerms(
             view.node_id,
             view.name,
-            queue_s=_queue_s(book, model, rows, rates, now_s),
+            queue_s=_queue_s(book, model, rows, rates, now_s)
+            + _hold_s(book, view, model, rates.service_s.value, now_s),
             prefill_s=prefill_s,
             restore_s=restore_s,
             load_s=load_s,
@@ -215,7 +216,7 @@ class Pricing:
         book = self._books.of(view.node_id)
         loss_s = 0.0
         # One that is busy leaves, too, as soon as it is not.
-        others = [each for each in status.models if each.state in _IN_MEMORY]
+        others = [each for each in status.models if each.state in IN_MEMORY and not each.pinned]
         for other in sorted(others, key=lambda m: (m.active_requests > 0, m.since_unix_s)):
             if missing <= 0:
                 break
@@ -225,7 +226,7 @@ class Pricing:
             if warm is None or rates is None:
                 continue  # nobody has used it since this router's start
             live_share = warm.live_tokens(now_s) / max(1.0, warm.tokens)
-            loss_s += rates.load_s.value * live_share
+            loss_s += _full_load_s(other, rates) * live_share
             loss_s += _loss_s(warm, warm.tokens, "", now_s, rates, other)
         return loss_s
 
@@ -260,14 +261,34 @@ def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
         return 0.0
     if model.state is ModelState.LOADING and model.name in book.rows:
         return 0.0  # it is part of the work of the lease that it is loaded for
-    return rates.load_s.value
+    told_s = _full_load_s(model, rates)
+    if model.state is ModelState.LOADING and model.progress is not None:
+        return (1.0 - model.progress) * told_s
+    return told_s
+
+
+def _full_load_s(model: ModelStatus, rates: NodeRates) -> float:
+    """What its node tells of its last load is more than what was seen of it from here."""
+    return model.load_s if model.load_s is not None else rates.load_s.value
+
+
+def _hold_s(
+    book: NodeBook, view: NodeView, model: ModelStatus, service_s: float, now_s: float
+) -> float:
+    """How long a request waits here for others' models to leave the node's memory, about."""
+    if view.status is None:
+        return 0.0
+    if model.name in book.closed:
+        return view.status.min_residency_s
+    claimed = claim(book, view.status, model)
+    return max(0.0, claimed.may_leave_s - now_s) + (service_s if claimed.leases else 0.0)
 
 
 def _blame_s(book: NodeBook, view: NodeView, model: ModelStatus, now_s: float) -> float:
     blame = book.blames.get(model.name)
     is_out = model.state is ModelState.FAILED or model.name in view.wedged
     failed_s = FAILED_LOAD_S if is_out else 0.0
-    return failed_s + (BLAME_WAIT_S if blame is not None and now_s < blame.until_s else 0.0)
+    return failed_s + (BLAME_WAIT_S if blame is not None and blame.bars(now_s) else 0.0)
 
 
 def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float) -> float:
@@ -297,8 +318,8 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
         return "It does not have the model."
     if not view.reachable or model is None:
         return "It cannot be reached."
-    if model.state is ModelState.PULLING:
-        return "It still pulls the model."
+    if view.status is not None and (unfit := _unfit(view.status, model)):
+        return unfit
     if view.state != ACTIVE:
         return f"It is {STATE_WORDS[view.state]}."
     if barred := _barred(ticket, view):
@@ -306,6 +327,13 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
     if view.node_id in ask.tried:
         return "It failed this request before."
     return ""
+
+
+def _unfit(status: NodeStatus, model: ModelStatus) -> str:
+    """Why the model cannot be loaded there; empty where it can, or is."""
+    if model.state is ModelState.PULLING:
+        return "It still pulls the model."
+    return "" if fits(status, model) else NO_ROOM
 
 
 def _barred(ticket: Ticket, view: NodeView) -> str:

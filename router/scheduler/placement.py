@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from router.scheduler.book import Books
 from router.scheduler.cost import Ask, Home, Pricing, choose, model_of, occupancy, work_s
 from router.scheduler.rates import Rates, tokens_per_byte
+from router.scheduler.residency import claim, may_load
 from router.scheduler.sessions import NEW_PACE, Pace, Sessions
 from router.scheduler.warm import Demand
 from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
@@ -159,11 +160,21 @@ class Placement:
         status = model_of(view, model)
         if status is None:
             return False
+        if not self.has_room(view, model, now_s):
+            return False
         # Where others take all rows, one of ours waits there in line with theirs: it would never
         # find a free row as long as they have more to ask.
         if book.rows.get(model, 0) >= max(1, status.max_rows - book.others_rows(model)):
             return False
         return status.cache is None or book.ahead_s(now_s) <= PIPELINE_S
+
+    def has_room(self, view: NodeView, model: str, now_s: float) -> bool:
+        """Whether no other model that is in its way has to leave the node first."""
+        status = model_of(view, model)
+        if status is None or view.status is None:
+            return True
+        book = self._books.of(view.node_id)
+        return model not in book.closed and may_load(claim(book, view.status, status), now_s)
 
     def free_s(self, view: NodeView, now_s: float) -> float:
         """When the prefill ahead of the node is expected to be little enough; infinite where only

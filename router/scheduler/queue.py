@@ -22,6 +22,7 @@ from math import inf
 
 from router.scheduler.cost import Ask
 from router.scheduler.placement import Price
+from router.scheduler.residency import Waits
 from router.types import Priority
 
 AGE_SHARE = 0.2
@@ -100,6 +101,10 @@ class FairQueue:
     def models(self) -> list[str]:
         """Those that are waited for."""
         return list(self._arrivals)
+
+    def oldest(self) -> list[Waits]:
+        """Of each model."""
+        return [Waits(model, line[0].arrived_s) for model, line in self._arrivals.items()]
 
     def add(self, waiting: Waiting) -> None:
         ticket = waiting.ask.ticket

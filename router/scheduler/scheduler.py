@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from router.scheduler.admission import Admission, able, decision
 from router.scheduler.book import Books
+from router.scheduler.breaker import Breaker
 from router.scheduler.ended import Ended
 from router.scheduler.placement import Placement
 from router.scheduler.queue import AdmissionLimits
@@ -135,6 +136,11 @@ class Scheduler:
         choice = self._placement.decide(ask, moment, {})
         return decision(ticket, choice, moment.now_s, waited_s=0.0)
 
+    def breakers(self, now_s: float) -> list[Breaker]:
+        """Of models that have failed on nodes and were not served there since; all others are
+        closed."""
+        return self._books.breakers(now_s)
+
     def in_flight(self, node_id: str) -> int:
         book = self._books.known(node_id)
         return len(book.leases) if book is not None else 0
@@ -172,4 +178,4 @@ class Scheduler:
             if view.status is not None:
                 book = self._books.of(view.node_id)
                 if book.status is not view.status:
-                    book.hear(view.status)
+                    book.hear(view.status, moment.now_s)

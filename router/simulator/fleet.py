@@ -49,6 +49,10 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of a model that is not resident."""
     resident_models: Number = 1
     """How many fit in memory at once."""
+    min_residency_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 30.0
+    """A model that is loaded stays so long before it gives way to another one."""
+    max_swap_wait_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 120.0
+    """A request whose model has to wait for another one's to leave goes first after so long."""
     disk_models: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 0
     """How many it has on its disk at the start; 0: all."""
     model_bytes: Bytes = 4_000_000_000

@@ -61,8 +61,13 @@ class Node:
         self.in_flight = 0
         self.busy_s = 0.0
         """With prefill, loads and restores."""
-        self.ready_s: dict[str, float] = dict.fromkeys(on_disk[: spec.resident_models], 0.0)
+        self.ready_s: dict[str, float] = dict.fromkeys(
+            on_disk[: spec.resident_models], -spec.min_residency_s
+        )
         """When each resident model is loaded, the least recently used first."""
+        self.loads = 0
+        self._look_s = math.inf
+        """When a model may come that could not at the last look."""
         self._caches: dict[str, Cache] = {}
         self._queue: deque[Job] = deque()
         self._prefilling: Job | None = None
@@ -122,7 +127,7 @@ class Node:
 
     def next_s(self) -> float:
         """When something happens by itself; infinity where nothing will."""
-        return min(self._prefill_ends_s, self._row_ends_s())
+        return min(self._prefill_ends_s, self._row_ends_s(), self._look_s)
 
     def _row_ends_s(self) -> float:
         if not self._rows:
@@ -150,12 +155,13 @@ class Node:
         return [*happened, *self._begin(now_s)]
 
     def _begin(self, now_s: float) -> Iterator[Happening]:
+        self._look_s = math.inf
         if self._prefilling is not None or not self._queue or self.rows >= self.spec.max_rows:
             return
-        job = self._queue[0]
-        if not self._make_resident(job.call.model, now_s):
+        job = self._next(now_s)
+        if job is None:
             return
-        self._queue.popleft()
+        self._queue.remove(job)
         reach = self.usable(job.call)
         job.began_s, job.cached_tokens = now_s, reach.tokens
         job.prefill_s = self.service_s(job.call, reach)
@@ -164,22 +170,62 @@ class Node:
         self._prefilling, self._prefill_ends_s = job, now_s + took_s
         yield Began(job, reach)
 
-    def _make_resident(self, model: str, now_s: float) -> bool:
-        """False where the model must wait until another's rows have ended."""
+    def _next(self, now_s: float) -> Job | None:
+        """The first whose model is resident, or has room. For one that has waited too long the
+        resident models take nothing that came later."""
+        closes_s = math.inf
+        for job in self._queue:
+            if job.call.model in self.ready_s:
+                if job.sent_s <= closes_s:
+                    return self._used(job, now_s)
+            elif self._make_room(job.call.model, now_s):
+                return self._used(job, now_s)
+            elif closes_s == math.inf:
+                closes_s = job.sent_s + self.spec.max_swap_wait_s
+                closes_s = closes_s if closes_s <= now_s else math.inf
+        return None
+
+    def _used(self, job: Job, now_s: float) -> Job:
+        """The job's model is resident, or is loaded now, and the most recently used."""
+        model = job.call.model
         ready_s = self.ready_s.pop(model, None)
         if ready_s is None:
-            if len(self.ready_s) >= self.spec.resident_models:
-                busy = {row[2].call.model for row in self._rows}
-                idle = next((each for each in self.ready_s if each not in busy), None)
-                if idle is None:
-                    return False
-                del self.ready_s[idle]
-                self.cache(idle).forget_memory()
             ready_s = now_s + self.load_s(model)
+            self.loads += 1
             if model not in self.models:
                 self.models.append(model)
         self.ready_s[model] = ready_s
-        return True
+        return job
+
+    def _make_room(self, model: str, now_s: float) -> bool:
+        """False where the model must wait: models that are used, or wait to be, stay, and those
+        that have not been there for long."""
+        if len(self.ready_s) < self.spec.resident_models:
+            return True
+        busy = {row[2].call.model for row in self._rows}
+        busy |= {job.call.model for job in self._queue if not self._is_shut(job, now_s)}
+        for each, ready_s in self.ready_s.items():
+            may_leave_s = ready_s + self.spec.min_residency_s
+            if each in busy:
+                continue
+            if may_leave_s <= now_s:
+                del self.ready_s[each]
+                self.cache(each).forget_memory()
+                return True
+            self._look_s = min(self._look_s, may_leave_s)
+        return False
+
+    def _is_shut(self, job: Job, now_s: float) -> bool:
+        """Whether it came after one whose model has been waited for too long."""
+        overdue_s = (
+            each.sent_s + self.spec.max_swap_wait_s
+            for each in self._queue
+            if each.call.model not in self.ready_s
+        )
+        first_s = min(overdue_s, default=math.inf)
+        if now_s < first_s < self._look_s:
+            self._look_s = first_s
+        return first_s <= now_s and first_s < job.sent_s
 
     def _end_prefill(self, now_s: float) -> Iterator[Happening]:
         job = self._prefilling

@@ -175,6 +175,8 @@ class Ours:
             chip=node.spec.chip or "simulated",
             memory_budget_bytes=node.spec.model_bytes * node.spec.resident_models,
             memory_leased_bytes=node.spec.model_bytes * len(node.ready_s),
+            min_residency_s=node.spec.min_residency_s,
+            max_swap_wait_s=node.spec.max_swap_wait_s,
             models=tuple(
                 _model_status(node, model, self._active[node.number, model], now_s)
                 for model in node.models

@@ -48,7 +48,7 @@ from node.protocol.messages import (
 from node.settings import Settings
 from node.slots import EngineKind
 from node.store import ModelEntry
-from node.stream import Batch
+from node.stream import Batch, ModelAwaited
 from node.supervisor import Supervisor
 from node.types import Accepted, Delta, PartKind, Progress
 from tests.node.serving import chat_body
@@ -85,7 +85,7 @@ def job(agent: Agent, wished_id: str = "", **fields: Any) -> Job:
 
 
 def deltas_of(batch: Batch) -> list[Delta]:
-    return [] if isinstance(batch, Accepted | Progress) else list(batch)
+    return [] if isinstance(batch, Accepted | Progress | ModelAwaited) else list(batch)
 
 
 async def run(agent: Agent, job: Job) -> list[Delta]:
@@ -319,7 +319,7 @@ async def test_nobody_is_told_of_what_no_router_has_asked() -> None:
         assert isinstance(record, Finished)
 
 
-async def test_silence_is_an_empty_batch_from_the_load_on() -> None:
+async def test_silence_is_a_batch_without_deltas_from_the_load_on() -> None:
     async with running(Script(load_delay_s=0.2, wedge=True)) as agent:
         batches = agent.requests.run(job(agent), 0.02)
         for _ in range(30):

@@ -221,7 +221,8 @@ async def test_silence_is_filled_with_comments(tmp_path: Path) -> None:
     script = Script(load_delay_s=0.2, first_token_delay_s=0.3, tokens=2)
     async with running(tmp_path, script, hold_head_s=0.05) as agent:
         response = await agent.chat(stream=True)
-    assert response.text.startswith(": keep-alive\n\n: keep-alive\n\n")
+    assert response.text.startswith(": loading scripted 0 %\n\n")
+    assert ": keep-alive\n\n: keep-alive\n\n" in response.text
     assert len(_texts(data_of(response.text))) == 2
 
 

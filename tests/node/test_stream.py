@@ -12,7 +12,7 @@ from node.dialects.chat import read_chat
 from node.dialects.responses import read_responses
 from node.errors import EngineDied, EngineFault
 from node.protocol.messages import FinishReason
-from node.stream import Batch, EventStream, collect
+from node.stream import Batch, EventStream, ModelAwaited, collect
 from node.types import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from tests.node.serving import chat_body, data_of
 
@@ -145,6 +145,18 @@ async def test_the_silence_of_a_prefill_says_how_far_it_is() -> None:
     assert wire.bodies[:3] == [b": keep-alive\n\n", b": prefill 32 %\n\n", b": prefill 0 %\n\n"]
     wire = await stream(Progress("u", 650, 2000), [ending])
     assert len(wire.bodies) == 1
+
+
+async def test_the_silence_of_a_load_says_how_far_it_is_or_what_it_waits_for() -> None:
+    ending = delta("a", finish=FinishReason.STOP)
+    steps = (ModelAwaited("org/m", None), ModelAwaited("org/m", 0.424), ModelAwaited("a\nb", 0.0))
+    wire = await stream(*steps, [ending], silence_s=0.0)
+    assert wire.bodies[:3] == [
+        b": waiting for org/m, another model is in use\n\n",
+        b": loading org/m 42 %\n\n",
+        b": loading 'a\\nb' 0 %\n\n",
+    ]
+    assert len((await stream(*steps, [ending])).bodies) == 1
 
 
 async def test_tokens_without_text_are_silence() -> None:

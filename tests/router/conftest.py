@@ -64,7 +64,7 @@ def node_status(
         version="0",
         engine="scripted",
         chip="M0",
-        memory_budget_bytes=1,
+        memory_budget_bytes=1 << 40,
         memory_leased_bytes=0,
         models=models or (model_status(),),
     )

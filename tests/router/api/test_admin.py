@@ -31,6 +31,7 @@ from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.metrics import Metrics
 from router.names import Names
 from router.prefix_index import PrefixIndex
+from router.scheduler.breaker import Breaker
 from router.settings import Settings
 from router.types import Priority
 from router.watcher import FOREIGN_ROWS, Watcher, foreign_status
@@ -142,6 +143,9 @@ class World:
     def client(self, node_id: str) -> PlayedClient | None:
         record = self.records.get(node_id)
         return PlayedClient(self.played[record.url]) if record else None
+
+    def breakers(self) -> list[Breaker]:
+        return []
 
     def in_flight(self, node_id: str) -> int:
         return 3 if node_id in self.records else 0

@@ -48,7 +48,13 @@ STOP_S = 0.1
 ENTRIES = {
     name: ModelEntry(name, Path(), GIB, 10**6, kv_bytes_per_token=100_000) for name in MODELS
 }
-SETTINGS = Settings(home=Path("/nowhere"), engine="scripted", max_rows=ROWS)
+SETTINGS = Settings(
+    home=Path("/nowhere"),
+    engine="scripted",
+    max_rows=ROWS,
+    min_residency_s=2.0,
+    max_swap_wait_s=20.0,
+)
 Fate = asyncio.Future[Failure | None]
 Depths = dict[int, int]
 """How many positions of each chain are held."""
@@ -98,6 +104,7 @@ class PlayedLink:
 
     def __init__(self, *, on_loaded: Any, **_: Any) -> None:
         self.rows: set[str] = set()
+        self.work_tokens = 0
         self.stats: EngineStats | None = None
         self._on_loaded = on_loaded
 
@@ -105,7 +112,7 @@ class PlayedLink:
     def open_rows(self) -> int:
         return len(self.rows)
 
-    async def start(self, spec: EngineSpec) -> Loaded:
+    async def start(self, spec: EngineSpec, _waiting: object = None) -> Loaded:
         load_s = float(spec.script_json)
         if load_s < 0:
             raise LoadFailure("The engine fails.")
@@ -184,6 +191,7 @@ class PlayedAgent(CacheWatch):
         kind = EngineKind(SETTINGS, Machine("x", 64 * GIB), str(load_s))
         budget = Budget(self.chance.choice((5, 8, 64)) * GIB)
         self.supervisor = Supervisor(store, budget, kind, on_change=self._on_change, watch=self)
+        self.supervisor.now_s = asyncio.get_running_loop().time
         await self.supervisor.refresh()
         self.is_alive = True
 
@@ -245,6 +253,8 @@ class PlayedAgent(CacheWatch):
             memory_budget_bytes=budget.total_bytes,
             memory_leased_bytes=budget.leased_bytes,
             models=self.supervisor.status(),
+            min_residency_s=SETTINGS.min_residency_s,
+            max_swap_wait_s=SETTINGS.max_swap_wait_s,
         )
 
     def follow(self) -> None:

@@ -31,8 +31,11 @@ from router.placing import Placing
 from router.prefix_index import PrefixIndex
 from router.scheduler.placement import PIPELINE_S
 from router.scheduler.queue import AdmissionLimits
+from router.scheduler.residency import claim, may_load
 from router.scheduler.scheduler import MAX_ATTEMPTS, Scheduler
 from router.types import (
+    ACTIVE,
+    CORDONED,
     Caller,
     Decision,
     Failure,
@@ -194,6 +197,7 @@ class World:
         self.grants += 1
         view, terms = self.fleet.node(decision.node_id), decision.chosen
         assert view is not None and view.reachable and ticket.model in view.model_names()
+        assert view.state == ACTIVE
         assert ticket.pinned_node_id in ("", decision.node_id)
         failed = self.failed.get(ticket.request_id, {})
         assert failed.get(decision.node_id) is not Failure.ANSWERED
@@ -422,11 +426,23 @@ class World:
                 continue
             assert standing.position >= 1 and 0.0 <= standing.wait_s < inf
             terms, best = self.costs(name)
-            if best is not None:
+            model = self.tickets[name].model
+            if best is not None and not self.waits_for_room(best.node_id, model):
                 is_full = self.placing.in_flight(best.node_id) >= ROWS
                 assert is_full or best.queue_s > PIPELINE_S
             able = [each.node_id for each in terms if not each.excluded]
-            assert any(map(self.placing.in_flight, able))
+            assert any(
+                self.placing.in_flight(each) or self.waits_for_room(each, model) for each in able
+            )
+
+    def waits_for_room(self, node_id: str, model: str) -> bool:
+        """Whether another model has to leave the node first, and may not yet."""
+        view, book = self.fleet.node(node_id), self.scheduler._books.known(node_id)
+        if view is None or view.status is None or book is None:
+            return False
+        status = next(each for each in view.status.models if each.name == model)
+        claimed = claim(book, view.status, status)
+        return model in book.closed or not may_load(claimed, self.clock.now_s)
 
     def costs(self, ticket_id: str) -> tuple[tuple[NodeTerms, ...], NodeTerms | None]:
         """Of a ticket that waits, by what was known of it when it came; and those of its best
@@ -448,8 +464,18 @@ class World:
         models = self.chance.choice(((), MODELS[:1], MODELS))
         self.fleet.heard(SERVER, foreign_status(self.server.record, list(models)))
 
+    def cordon(self) -> None:
+        """An admin wants a node to take no more requests, or some again."""
+        node_id = self.chance.choice(self.agents).record.id
+        self.fleet.set_state(node_id, self.chance.choice((CORDONED, ACTIVE, ACTIVE)))
+
+    def uncordon_all(self) -> None:
+        for agent in self.agents:
+            self.fleet.set_state(agent.record.id, ACTIVE)
+
     async def drain(self) -> None:
         """All nodes are well, what runs ends, and time passes: then nothing may wait."""
+        self.uncordon_all()
         for _ in range(PATIENCE):
             for agent in self.agents:
                 self.hear(agent)
@@ -495,6 +521,7 @@ EVENTS = (
     (World.change_node, 5),
     (World.others, 3),
     (World.listen, 3),
+    (World.cordon, 1),
     (World.pass_time, 4),
 )
 

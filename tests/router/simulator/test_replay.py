@@ -116,7 +116,7 @@ def test_nodes_are_shared_out_among_models_that_do_not_fit_together() -> None:
     made = replace(made, scripts=scripts, models=("a", "b"))
     rows = {row.policy: row for row in compare(POLICIES, made, equal_fleet(4), 1)}
     others = min(row.ttft_mean_s for name, row in rows.items() if name not in (OURS, LIMIT))
-    assert rows[OURS].ttft_mean_s < 0.2 * others
+    assert rows[OURS].ttft_mean_s < 0.5 * others
     # Each model's sessions share one beginning, and nothing is lost to loads.
     assert rows[OURS].reprefilled_tokens < 4 * 6_100
 
