@@ -23,6 +23,9 @@ class Models(Protocol):
 
     def cancel_load(self, name: str) -> None: ...
 
+    def on_abandoned(self, slot: Slot) -> None:
+        """Nobody waits for it any more."""
+
     @property
     def now_s(self) -> Callable[[], float]: ...
 
@@ -58,6 +61,7 @@ class Residency:
             del slot.waiting[one]
             if not slot.waiting:
                 slot.abandoned_s = self._models.now_s()
+                self._models.on_abandoned(slot)
                 self.look_soon()
 
     async def news(self) -> None:

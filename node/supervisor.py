@@ -291,6 +291,11 @@ class Supervisor:
             logger.info("Nobody waits for %s any more: its load is cancelled.", name)
             slot.work.cancel()
 
+    def on_abandoned(self, slot: Slot) -> None:
+        # Routers that have others waiting look at it.
+        if slot.state is ModelState.LOADING:
+            self._on_change()
+
     def _named(self, name: str) -> Slot:
         """The slot that has, or is to have, the engine of that name."""
         found = [slot for slot in self._slots.values() if slot.entry.name == name]

@@ -72,7 +72,8 @@ def _claim_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
     if model.state is ModelState.DRAINING:
         return Claim((model.name,), leases, -inf)
     if model.state is not ModelState.READY:
-        return Claim((model.name,), max(1, leases), -inf)
+        # A load that nobody waits for ends where its room is needed.
+        return Claim((model.name,), max(model.leases, leases), -inf)
     ready = book.ready.get(model.name)
     begin_s = ready.since_s if ready is not None else -inf
     return Claim((model.name,), leases, begin_s + status.min_residency_s)

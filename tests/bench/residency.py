@@ -79,8 +79,8 @@ class Agent:
 
 
 def measure(cores: Cores, *, quick: bool) -> Iterator[Figure]:
-    yield from swaps(cores, requests=60 if quick else 150)
-    yield load_on_demand(cores, rounds=2 if quick else 5)
+    yield from swaps(cores, requests=20 if quick else 60)
+    yield load_on_demand(cores, rounds=1 if quick else 3)
 
 
 # --- A B A B ---
