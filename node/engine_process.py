@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from node.hardware import python_command
@@ -62,10 +63,11 @@ class Spare:
             return None
         return taken
 
-    def refill(self, after_s: float) -> None:
-        """Starts one after a while, unless there is one or one is on its way."""
+    def refill(self, after_s: float, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Starts one after a while, if it is wanted then, unless there is one or one is on its
+        way."""
         if self._engine and self._ready is None and self._work is None:
-            self._work = asyncio.create_task(self._start(after_s))
+            self._work = asyncio.create_task(self._start(after_s, is_wanted))
 
     async def close(self) -> None:
         if self._work is not None:
@@ -77,10 +79,11 @@ class Spare:
             ended.link.close()
             await ended.process.wait()
 
-    async def _start(self, after_s: float) -> None:
+    async def _start(self, after_s: float, is_wanted: Callable[[], bool]) -> None:
         try:
             await asyncio.sleep(after_s)
-            self._ready = await spawn(self._engine)
+            if is_wanted():
+                self._ready = await spawn(self._engine)
         except OSError as error:
             # The next load starts one itself, and tells of the reason.
             logger.warning("No engine process can be started ahead of a load: %s.", error)

@@ -91,9 +91,9 @@ class Engines:
         task.add_done_callback(lambda _: self._on_end())
         return task
 
-    def keep_spare(self) -> None:
-        """A process for the next load, which is likely to come."""
-        self._spare.refill(SPARE_S)
+    def keep_spare(self, is_wanted: Callable[[], bool]) -> None:
+        """A process for the next load, if one is likely to come."""
+        self._spare.refill(SPARE_S, is_wanted)
 
     def set(self, slot: Slot, state: ModelState, reason: str | None = None) -> None:
         slot.state = state

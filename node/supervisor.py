@@ -103,9 +103,13 @@ class Supervisor:
         before, self._entries = self._entries, {entry.name: entry for entry in (*loaded, *on_disk)}
         if before.keys() != self._entries.keys():
             self._on_change()
+        if self._wants_spare():
+            self._engines.keep_spare(self._wants_spare)
+
+    def _wants_spare(self) -> bool:
+        """Whether a model may be loaded soon, and none is now."""
         states = {slot.state for slot in self._slots.values()}
-        if len(self.engines()) < len(self._entries) and ModelState.LOADING not in states:
-            self._engines.keep_spare()
+        return len(self.engines()) < len(self._entries) and ModelState.LOADING not in states
 
     def _look(self) -> tuple[tuple[ModelEntry, ...], int]:
         return self._store.list(), free_disk_bytes(self._kind.settings.kv_folder)

@@ -67,6 +67,15 @@ async def test_a_spare_for_no_engine_stays_empty() -> None:
     await spare.close()
 
 
+async def test_none_is_started_where_it_is_not_wanted_any_more() -> None:
+    spare = Spare("scripted")
+    spare.refill(0.0, lambda: False)
+    assert spare._work is not None
+    await spare._work
+    assert spare.take() is None
+    await spare.close()
+
+
 async def test_one_that_cannot_be_started_is_told_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
