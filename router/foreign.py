@@ -17,7 +17,10 @@ MAX_TOKENS = 1_000_000_000
 """A server that says more than that is not believed."""
 _FIELD = "stream_options"
 _ASK = msgspec.Raw(b'{"include_usage":true}')
-_ENDS = re.compile(rb"(?<=\n\n)|(?<=\n\r\n)")
+_ENDS = (b"\n\n", b"\n\r\n")
+"""Of an event."""
+_COUNT = re.compile(rb'"usage"\s*:\s*\{')
+"""Many servers have a `usage` of null in each event before the one that counts."""
 _DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -75,13 +78,19 @@ class ForeignAnswer:
 
     def pass_on(self, events: bytes) -> bytes:
         """Whole events, without the one that the caller did not ask for."""
-        if b'"usage"' not in events:
-            return events
-        return b"".join(each for each in _ENDS.split(events) if not self._takes(each))
+        at = 0
+        # A burst may bring all events at once: only those are looked at that count.
+        while (found := _COUNT.search(events, at)) is not None:
+            begin, end = _bounds(events, found.start())
+            if self._takes(events[begin:end]):
+                events, at = events[:begin] + events[end:], begin
+            else:
+                at = end
+        return events
 
     def read(self, answer: bytes) -> None:
         """An answer that is no stream."""
-        if b'"usage"' in answer:
+        if _COUNT.search(answer) is not None:
             self._learn(answer)
 
     def accounts(self, lease: Lease, ended_s: float) -> Finished:
@@ -108,7 +117,7 @@ class ForeignAnswer:
     def _takes(self, event: bytes) -> bool:
         """Reads an event; whether it is for the router alone."""
         found = _DATA.search(event)
-        if found is None or b'"usage"' not in event:
+        if found is None:
             return False
         part = self._learn(found[1].rstrip())
         return (
@@ -127,6 +136,13 @@ class ForeignAnswer:
             if isinstance(usage, dict):
                 self.tokens = _tokens(usage, part.timings, self.tokens)
         return part
+
+
+def _bounds(events: bytes, at: int) -> tuple[int, int]:
+    """Where the event begins and ends that has something there."""
+    begins = [found + len(end) for end in _ENDS if (found := events.rfind(end, 0, at)) >= 0]
+    ends = [found + len(end) for end in _ENDS if (found := events.find(end, at)) >= 0]
+    return max(begins, default=0), min(ends, default=len(events))
 
 
 def _tokens(usage: dict[str, Any], timings: Any, before: Tokens | None) -> Tokens:
