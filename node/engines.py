@@ -64,7 +64,8 @@ class Engines:
         self._leases = Leases(budget)
         self._chores: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._generation = 0
+        # No number is used twice, over restarts neither: an order for a load may be as old.
+        self._generation = time.time_ns() // 1000
         keeps_spare = kind.settings.spare_engine and kind.settings.engine not in WITHOUT_MLX
         self._spare = Spare(kind.settings.engine if keeps_spare else "")
 
@@ -75,21 +76,28 @@ class Engines:
         slot.progress = 0.0
         slot.abandoned_s = None
         # First, so that the slot keeps the name under which memory was granted.
-        slot.work = self._working(self._load(slot, plan))
+        slot.work = self._working(slot, self._load(slot, plan))
         self.set(slot, ModelState.LOADING)
 
     def stop_soon(self, slot: Slot) -> None:
         """Once nothing holds it; it gets no more requests."""
         if slot.state is ModelState.READY and slot.handle is not None:
             self.set(slot, ModelState.DRAINING)
-            slot.work = self._working(self._stop(slot, slot.handle.link))
+            slot.work = self._working(slot, self._stop(slot, slot.handle.link))
 
-    def _working(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _working(self, slot: Slot, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """A load or a stop. Its end is news only once it is whole: an engine is told what it may
         store before it gets its first request."""
         task = asyncio.create_task(work)
-        task.add_done_callback(lambda _: self._on_end())
+        task.add_done_callback(lambda _: self._worked(slot, task))
         return task
+
+    def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        # A load that was cancelled before its first step has run nothing of its own.
+        if slot.work is task and slot.state is ModelState.LOADING:
+            self._release(slot.entry.name)
+            self._loaded(slot, ModelState.ON_DISK, None)
+        self._on_end()
 
     def keep_spare(self, is_wanted: Callable[[], bool]) -> None:
         """A process for the next load, if one is likely to come."""
@@ -134,13 +142,14 @@ class Engines:
         spec = engine_spec(entry, plan, self._kind.settings, self._kind.script_json)
         # A request is a warm-up by itself.
         spec = msgspec.structs.replace(spec, warm_up=not slot.is_hurried)
-        started_s = time.monotonic()
+        started_s = self.now_s()
         state, reason = ModelState.ON_DISK, None
+        slot.link = link
         try:
             await self._leases.make_room()
             info = await link.start(spec, self._spare.take())
             slot.handle = EngineHandle(entry, link, info)
-            slot.load_s = time.monotonic() - started_s
+            slot.load_s = self.now_s() - started_s
             state = ModelState.READY
         except LoadFailure as exc:
             state, reason = ModelState.FAILED, exc.message
@@ -148,6 +157,7 @@ class Engines:
             state, reason = ModelState.FAILED, f"The engine process cannot be started: {exc}."
         finally:
             if state is not ModelState.READY:
+                slot.link = None
                 self._release(entry.name)
             self._loaded(slot, state, reason)
         if slot.handle is not None:
@@ -237,6 +247,6 @@ class Engines:
         logger.error("The engine of %s ended with code %s; a request starts it again.", name, code)
 
     def _forget(self, slot: Slot) -> None:
-        slot.handle = None
+        slot.handle = slot.link = None
         self._release(slot.entry.name)
         self.set(slot, ModelState.ON_DISK)

@@ -214,13 +214,14 @@ class EngineLink:
         self._process = started.process
         self._reaper = asyncio.create_task(self._process.wait())
         self.alive = True
-        self._transport, _ = await loop.create_connection(
-            lambda: _Receiver(self), sock=started.link
-        )
-        self._send(Load(spec))
         try:
+            self._transport, _ = await loop.create_connection(
+                lambda: _Receiver(self), sock=started.link
+            )
+            self._send(Load(spec))
             self.info = await self._loaded
         except BaseException:
+            self._loaded.cancel()
             await self.stop(0.0)
             raise
         return self.info
@@ -280,7 +281,8 @@ class EngineLink:
         if not self._reaper.done():
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-        code = await self._reaper
+        # Who gives up waiting for it does not end it.
+        code = await asyncio.shield(self._reaper)
         if self._transport is not None:
             self._transport.close()
         self.on_lost()

@@ -14,9 +14,9 @@ from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Pee
 
 SILENCE_S = 30.0
 """How long a peer may send nothing."""
-PIECE_BYTES = 1024 * 1024
-"""Received, hashed and written at a time, in one buffer: a client that hands out pieces of its own
-takes longer for them than the hashing does."""
+PIECE_BYTES = 4 * 1024 * 1024
+"""Received, hashed and written at a time, in two buffers in turn: a client that hands out pieces of
+its own takes longer for them than the hashing does."""
 
 
 class PeerFailed(DownloadError):
@@ -51,11 +51,13 @@ class PeerSource:
 
     def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
         """As `Source.fetch`. Raises `PeerFailed`."""
-        buffer = memoryview(bytearray(PIECE_BYTES))
+        # The one is hashed while the other is filled.
+        filled, hashed = (memoryview(bytearray(PIECE_BYTES)) for _ in range(2))
         with self._asked(file, out.tell()) as response:
             self._check(response, file, out.tell())
-            while count := self._read(response, buffer[: file.size_bytes - out.tell()]):
-                out.write(buffer[:count])
+            while count := self._read(response, filled[: file.size_bytes - out.tell()]):
+                out.write(filled[:count])
+                filled, hashed = hashed, filled
         if out.tell() != file.size_bytes:
             raise self._stopped("it closed the connection")
 
@@ -103,7 +105,7 @@ class PeerSource:
         if response.status == 403:
             raise PeerFailed(
                 f"The node at {self._peer.url} takes the ticket for {self._model} no more; what "
-                "has come is kept, so pull again to go on."
+                "has come is kept, and a router goes on with it."
             )
         raise PeerFailed(
             f"The node at {self._peer.url} answered {response.status} for {file.path}; pull "
@@ -113,5 +115,6 @@ class PeerSource:
     def _stopped(self, how: Exception | str) -> PeerFailed:
         return PeerFailed(
             f"The node at {self._peer.url} stopped delivering {self._model} "
-            f"({str(how) or type(how).__name__}); what has come is kept, so pull again to go on."
+            f"({str(how) or type(how).__name__}); what has come is kept, and a router goes "
+            "on with it."
         )

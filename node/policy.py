@@ -96,6 +96,11 @@ def plan_engine(entry: ModelEntry, room: Room, settings: Settings) -> Plan:
     )
 
 
+def needed_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
+    """What an engine of `entry` takes for good, as in its plan."""
+    return entry.weight_bytes + _live(entry, room, settings)[0] + OVERHEAD_BYTES
+
+
 def engine_spec(
     entry: ModelEntry, plan: Plan, settings: Settings, script_json: str = ""
 ) -> EngineSpec:

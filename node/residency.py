@@ -45,6 +45,10 @@ class Residency:
         """Whether the model takes no new requests, since another one's turn has come."""
         return name in self._step.closed
 
+    def gives_way(self, name: str) -> bool:
+        """Whether it waits for another model to be done."""
+        return name in self._step.closed or name in self._step.held
+
     def is_hopeless(self, name: str) -> bool:
         """Whether there will never be room for it."""
         return name in self._step.hopeless
@@ -85,13 +89,14 @@ class Residency:
         self._is_due = False
         now_s = self._models.now_s()
         before, step = self._step, next_step(self._models.memory(), self.rules, now_s)
+        while step.load is not None:
+            self._models.begin_load(step.load)
+            step = next_step(self._models.memory(), self.rules, now_s)
         self._step = step
         for name in step.cancel:
             self._models.cancel_load(name)
         for name in step.unload:
             self._models.begin_stop(name)
-        for name in step.load:
-            self._models.begin_load(name)
         self._arm(step.look_s, now_s)
         if step.hopeless or before.closed - step.closed:
             news, self._news = self._news, asyncio.Event()

@@ -154,8 +154,8 @@ _SIZES = (
     *("kv_disk_bytes", "kv_disk_bytes_per_day", "responses_bytes"),
 )
 _DURATIONS = ("min_residency_s", "max_swap_wait_s", "stall_timeout_s")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 KEEP_ALIVE_S = 3600.0
 """How long a model may be idle where nothing else is said."""
 AUTO_BYTES = -1
@@ -278,10 +278,10 @@ def read_thinking_tokens(text: str) -> tuple[str, int]:
 
 
 def read_duration_s(text: str) -> float:
-    """Seconds of `30s`, `10m`, `2h`, `1d` or a plain number of seconds. Raises `StartError`."""
+    """Seconds of `30s`, `10m`, `2h`, `1d`, `2w` or a plain number. Raises `StartError`."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise StartError(f"a time must be as 30s, 10m, 2h or 1d, not {text!r}.")
+        raise StartError(f"a time must be as 30s, 10m, 2h, 1d or 2w, not {text!r}.")
     return float(found[1]) * _UNIT_S[found[2] or "s"]
 
 

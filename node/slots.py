@@ -60,6 +60,8 @@ class Slot:
     retry_at_s: float = 0.0
     failures: int = 0
     """Of its loads."""
+    link: EngineLink | None = None
+    """To its engine, loaded or not."""
     handle: EngineHandle | None = None
     work: asyncio.Task[None] | None = None
     """The load or the stop in progress."""
@@ -83,6 +85,19 @@ class Slot:
     used_s: float = 0.0
     """End of its last request, or of its load."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether it has an engine, or is to get one."""
+        return bool(self.handle or self.work or self.waiting)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether its engine ends: it is unloaded, or its load is cancelled."""
+        is_cancelled = self.work is not None and self.work.cancelling() > 0
+        return self.state is ModelState.DRAINING or (
+            self.state is ModelState.LOADING and is_cancelled
+        )
+
     def idle_s(self, now_s: float) -> float | None:
         """None while it is not loaded, or held or waited for."""
         if self.state is not ModelState.READY or self.leases or self.waiting:
@@ -104,6 +119,21 @@ def _again_s(handle: EngineHandle) -> float:
         return 0.0
     alone_bytes = max(0, stats.stored_kv_bytes - stats.disk_kv_bytes)
     return alone_bytes / each_bytes / stats.prefill_rates[0].tokens_per_s
+
+
+ANOTHER_IN_USE = "another model is in use"
+BEING_UNLOADED = "it is being unloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAwaited:
+    """A request waits for its model."""
+
+    name: str
+    progress: float
+    """Of its load, from 0 to 1."""
+    held_by: str | None = None
+    """What its load waits for, in words."""
 
 
 @dataclass(frozen=True, slots=True)

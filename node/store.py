@@ -13,14 +13,13 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from node.checkpoint import text_bytes
 from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, NodeError, StartError, UnknownModel
-from node.formats import NO_FORMATS, ModelFormats
 from node.kv_estimate import estimate_kv, first_count
 from node.parsing.selection import Formats
 from node.request import TextRequest
@@ -61,7 +60,7 @@ class ModelEntry:
     """Upper estimate of what one token adds to a row's KV; 0 where the config does not say."""
     kv_bytes_per_row: int = 0
     """What a row's KV takes besides: windows that are full, and recurrent states."""
-    formats: Formats = NO_FORMATS
+    formats: Formats = Formats()
     """Of its outputs."""
     defaults: Defaults = Defaults()
     disk_bytes: int = 0
@@ -77,6 +76,14 @@ class ModelEntry:
         tools = ("tools",) if self.formats.tool_calls != "none" else ()
         reasoning = ("reasoning",) if self.formats.reasoning != "none" else ()
         return ("completion", *tools, *reasoning)
+
+
+class FormatSource(Protocol):
+    """Tells the formats of models' outputs. Not imported here: what knows them all takes longer to
+    start than all that only copies and counts files."""
+
+    def of(self, name: str, folder: Path | None) -> Formats:
+        """Those of the model of that name, in that folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +122,14 @@ def write_name(folder: Path, name: str, source: str) -> None:
 
 
 def read_entry(
-    folder: Path, name: str | None = None, formats: ModelFormats | None = None
+    folder: Path, name: str | None = None, formats: FormatSource | None = None
 ) -> ModelEntry:
     """What `folder` holds. Raises `NotAModel` with a sentence if it is no complete model."""
     try:
         entry = _read_entry(folder, name)
-        chosen = formats or ModelFormats()
-        return replace(entry, formats=chosen.of(entry.name, entry.folder))
+        if formats is None:
+            return entry
+        return replace(entry, formats=formats.of(entry.name, entry.folder))
     # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
     # folder must not hide the others.
     except (OSError, RuntimeError, ValueError) as exc:
@@ -137,6 +145,13 @@ def folder_bytes(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += os.stat(os.path.join(parent, name)).st_size
     return total
+
+
+def delete_folder(folder: Path) -> None:
+    """Deletes a model of the store, or what has come of one. Where that is cut short, what is left
+    is taken neither for a model nor for a pull that goes on."""
+    (folder / PARTIAL_MARKER).write_bytes(b"")
+    shutil.rmtree(folder)
 
 
 def read_source(folder: Path) -> str:
@@ -175,12 +190,12 @@ class ModelStore:
         self,
         folder: Path,
         served: tuple[ServedFolder, ...] = (),
-        formats: ModelFormats | None = None,
+        formats: FormatSource | None = None,
         defaults: ModelDefaults | None = None,
     ) -> None:
         self.folder = folder
         self._served = served
-        self._formats = formats or ModelFormats()
+        self._formats = formats
         self._defaults = defaults or ModelDefaults()
         self._told: set[Path] = set()
         """Folders that the log has named as unreadable."""
@@ -225,14 +240,12 @@ class ModelStore:
                 path.unlink()
                 return 0
             freed_bytes = entry.disk_bytes
-            # A folder that is half deleted must not be taken for a model.
-            (path / PARTIAL_MARKER).touch()
-            shutil.rmtree(path)
+            delete_folder(path)
             return freed_bytes
         unfinished = self.folder_for(name)
         if (unfinished / PARTIAL_MARKER).exists() and not unfinished.is_symlink():
             freed_bytes = folder_bytes(unfinished)
-            shutil.rmtree(unfinished)
+            delete_folder(unfinished)
             return freed_bytes
         entry_elsewhere = self.find(name)
         if entry_elsewhere is not None:

@@ -6,23 +6,13 @@ it is out, every failure can still be an HTTP status.
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
 from starlette.types import Send
 
 from node.dialects.base import Collected, Writer
 from node.errors import EngineFault, NodeError
+from node.slots import ModelAwaited
 from node.types import Accepted, Delta, Part, Progress
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAwaited:
-    """The request waits for its model."""
-
-    name: str
-    progress: float | None
-    """Of its load, from 0 to 1; None before it begins: another model is in the way."""
-
 
 Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited
 """That the engine has taken the row, or deltas that came together. None of them means silence, and
@@ -101,14 +91,15 @@ class EventStream:
 
     def _filler(self, batch: Batch) -> bytes:
         silence = self._writer.silence
-        if not silence.startswith(b":"):
-            return silence
         if isinstance(batch, ModelAwaited):
-            return _awaited_comment(batch)
-        if isinstance(batch, Progress):
+            comment = _awaited_comment(batch)
+        elif isinstance(batch, Progress):
             percent = 100 * batch.done_tokens // max(batch.total_tokens, 1)
-            return b": prefill %d %%\n\n" % percent
-        return silence
+            comment = b": prefill %d %%\n\n" % percent
+        else:
+            return silence
+        # Beside an event that keeps the connection alive; in place of a comment that does.
+        return comment if silence.startswith(b":") else comment + silence
 
     async def _write(self, body: bytes, *, more: bool) -> None:
         if not self.started:
@@ -155,8 +146,8 @@ def cached_header(cached_tokens: int) -> Headers:
 def _awaited_comment(awaited: ModelAwaited) -> bytes:
     # A folder's name may have line breaks, which would end the comment.
     name = awaited.name if awaited.name.isprintable() else ascii(awaited.name)
-    if awaited.progress is None:
-        return f": waiting for {name}, another model is in use\n\n".encode()
+    if awaited.held_by is not None:
+        return f": waiting for {name}, {awaited.held_by}\n\n".encode()
     return f": loading {name} {awaited.progress * 100:.0f} %\n\n".encode()
 
 

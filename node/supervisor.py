@@ -26,10 +26,21 @@ from node.errors import (
 )
 from node.hardware import free_disk_bytes
 from node.memory import Budget
-from node.policy import MAX_ROWS, Plan, Room, plan_engine
+from node.policy import MAX_ROWS, Plan, Room, needed_bytes, plan_engine
 from node.protocol.messages import ModelState, ModelStatus
 from node.residency import Residency
-from node.slots import EngineHandle, EngineKind, EngineState, Sizes, Slot, Wishes, model_status
+from node.slots import (
+    ANOTHER_IN_USE,
+    BEING_UNLOADED,
+    EngineHandle,
+    EngineKind,
+    EngineState,
+    ModelAwaited,
+    Sizes,
+    Slot,
+    Wishes,
+    model_status,
+)
 from node.store import ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
 from node.types import Marked, Pressure
@@ -37,22 +48,23 @@ from node.types import Marked, Pressure
 NAME_LIMIT = 200
 """Longest piece of an unknown name that is repeated or compared."""
 
+_NOWHERE = Path()
+
 logger = logging.getLogger(__name__)
 
 
 class Lease:
     """A request's hold on a model: until it is closed, the engine it got is not stopped."""
 
-    def __init__(self, supervisor: "Supervisor", slot: Slot) -> None:
+    def __init__(self, supervisor: "Supervisor", slot: Slot, name: str) -> None:
         self._supervisor = supervisor
         self._slot = slot
+        self._name = name
         self._held = False
 
     async def ready(self, *, ahead: bool = False) -> EngineHandle:
         """The engine, loaded first if need be; `ahead` of requests. Raises `LoadFailure`,
         `DoesNotFit`, `MemoryShort` or `ShuttingDown`."""
-        if self._supervisor.pressure is Pressure.HARD:
-            raise MemoryShort
         handle = await self._supervisor.ensure_ready(self._slot, ahead=ahead)
         # No await since the state was seen as ready, so that nothing can have stopped the engine.
         if not self._held:
@@ -60,6 +72,10 @@ class Lease:
             self._slot.leases += 1
             self._slot.idle.clear()
         return handle
+
+    def awaited(self) -> ModelAwaited | None:
+        """What it waits for; None once its engine is ready."""
+        return None if self._held else self._supervisor.awaited(self._slot, self._name)
 
     def close(self) -> None:
         if self._held:
@@ -99,8 +115,9 @@ class Supervisor:
     async def refresh(self) -> None:
         """Reads the store again."""
         on_disk, self._disk_free_bytes = await asyncio.to_thread(self._look)
-        loaded = [slot.handle.entry for slot in self._slots.values() if slot.handle is not None]
-        before, self._entries = self._entries, {entry.name: entry for entry in (*loaded, *on_disk)}
+        # A folder that has got the name of one in use has to wait until that is at rest.
+        used = [slot.entry for slot in self._slots.values() if slot.is_used]
+        before, self._entries = self._entries, {entry.name: entry for entry in (*on_disk, *used)}
         if before.keys() != self._entries.keys():
             self._on_change()
         if self._wants_spare():
@@ -108,6 +125,8 @@ class Supervisor:
 
     def _wants_spare(self) -> bool:
         """Whether a model may be loaded soon, and none is now."""
+        if self._closing:
+            return False
         states = {slot.state for slot in self._slots.values()}
         return len(self.engines()) < len(self._entries) and ModelState.LOADING not in states
 
@@ -132,7 +151,7 @@ class Supervisor:
     @contextmanager
     def serving(self, entry: ModelEntry) -> Iterator[Lease]:
         """A lease for one request."""
-        lease = Lease(self, self._slot(entry))
+        lease = Lease(self, self._slot(entry), entry.name)
         try:
             yield lease
         finally:
@@ -141,6 +160,8 @@ class Supervisor:
     async def ensure_ready(self, slot: Slot, *, ahead: bool = False) -> EngineHandle:
         """One load however many wait, which ends soon after the last of them has left. Ask through
         `Lease.ready`."""
+        if self.pressure is Pressure.HARD:
+            raise MemoryShort
         if (handle := self._serving(slot)) is not None:
             return handle
         if slot.state is ModelState.FAILED and self.now_s() < slot.retry_at_s:
@@ -149,20 +170,35 @@ class Supervisor:
         with self._residency.waiting(slot):
             self._residency.look()
             failures = slot.failures
-            while True:
-                if self._closing:
-                    raise ShuttingDown
-                if (handle := self._serving(slot)) is not None:
-                    return handle
-                if slot.failures != failures:
-                    raise self._failure(slot)
-                if self._residency.is_hopeless(slot.entry.name):
-                    raise self._no_room(slot.entry)
+            while (handle := self._serving(slot)) is None:
+                self._check_wait(slot, failures)
                 await self._residency.news()
+            return handle
+
+    def _check_wait(self, slot: Slot, failures: int) -> None:
+        """Raises why nobody is to wait for it any more; `failures` of its loads were known."""
+        if self._closing:
+            raise ShuttingDown
+        if self.pressure is Pressure.HARD and slot.state is not ModelState.LOADING:
+            raise MemoryShort
+        if slot.failures != failures:
+            raise self._failure(slot)
+        if self._residency.is_hopeless(slot.entry.name):
+            raise self._no_room(slot.entry)
 
     def _serving(self, slot: Slot) -> EngineHandle | None:
         is_open = slot.state is ModelState.READY and not self._residency.is_closed(slot.entry.name)
         return slot.handle if is_open and not self._closing else None
+
+    def awaited(self, slot: Slot, name: str) -> ModelAwaited | None:
+        """What a request for the model of that name waits for. Ask through `Lease.awaited`."""
+        if self._serving(slot) is not None:
+            return None
+        held_by = ANOTHER_IN_USE if self._residency.gives_way(slot.entry.name) else None
+        if slot.is_leaving:
+            held_by = BEING_UNLOADED
+        progress = slot.progress if slot.state is ModelState.LOADING else 0.0
+        return ModelAwaited(name, progress, held_by)
 
     def give_back(self, slot: Slot) -> None:
         """A lease on it has ended."""
@@ -184,9 +220,16 @@ class Supervisor:
             raise ModelBusy(f"{entry.name} still serves {slot.leases} requests.")
         if generation is not None and (slot.generation != generation or slot.handle is None):
             raise ModelBusy(f"{entry.name} has been unloaded or loaded anew meanwhile.")
-        if min_idle_s > 0.0 and (slot.idle_s(self.now_s()) or 0.0) < min_idle_s:
-            raise ModelBusy(f"{entry.name} has been used meanwhile.")
+        if min_idle_s > 0.0:
+            self._check_idle(slot, min_idle_s)
         await self.drain(entry)
+
+    def _check_idle(self, slot: Slot, min_idle_s: float) -> None:
+        """Who unloads an idle model may not know yet that somebody wants it after all."""
+        if (slot.idle_s(self.now_s()) or 0.0) < min_idle_s:
+            raise ModelBusy(f"{slot.entry.name} has been used meanwhile.")
+        if self.wishes(slot.entry.name).pinned:
+            raise ModelBusy(f"{slot.entry.name} is pinned.")
 
     async def drain(self, entry: ModelEntry) -> None:
         """Gives the engine no more requests, and stops it when it has finished its last one."""
@@ -199,11 +242,11 @@ class Supervisor:
             await asyncio.wait({slot.work})
 
     def kill(self, name: str, reason: str) -> None:
-        """Ends an engine that hangs; its requests fail as with one that has died."""
+        """Ends an engine that hangs; its load or requests fail as with one that has died."""
         for slot in self._slots.values():
-            if slot.entry.name == name and slot.handle is not None:
+            if slot.entry.name == name and slot.link is not None:
                 logger.error("The engine of %s is killed: %s", name, reason)
-                slot.handle.link.kill()
+                slot.link.kill()
 
     def status(self) -> tuple[ModelStatus, ...]:
         """Every model on disk or in memory, by name."""
@@ -224,6 +267,7 @@ class Supervisor:
     def set_pressure(self, level: Pressure) -> None:
         """Tells all engines, also those that are loaded later."""
         self._engines.pressure = level
+        self._residency.tell()
         for engine in self.engines().values():
             engine.handle.link.set_pressure(level)
 
@@ -239,7 +283,7 @@ class Supervisor:
 
     def _slot(self, entry: ModelEntry) -> Slot:
         # A scripted model has no folder, so that its name is all that tells it from others.
-        key = entry.name if entry.folder == Path() else str(entry.folder)
+        key = entry.name if entry.folder == _NOWHERE else str(entry.folder)
         slot = self._slots.get(key)
         if slot is None:
             slot = self._slots[key] = Slot(entry)
@@ -259,25 +303,24 @@ class Supervisor:
         leaving_bytes = 0
         for slot in () if self._closing else self._slots.values():
             name = slot.entry.name
-            if slot.state is ModelState.READY:
+            kept_bytes, pinned = self.budget.kept_bytes(name), self.wishes(name).pinned
+            if slot.is_leaving:
+                leaving_bytes += kept_bytes
+            elif slot.state is ModelState.READY:
+                value_s = slot.value_s(now_s)
                 residents.append(
-                    Resident(
-                        name,
-                        self.budget.kept_bytes(name),
-                        slot.leases,
-                        slot.ready_s,
-                        slot.value_s(now_s),
-                        self.wishes(name).pinned,
-                    )
+                    Resident(name, kept_bytes, slot.leases, slot.ready_s, value_s, pinned)
                 )
             elif slot.state is ModelState.LOADING:
-                coming.append(Coming(name, self.budget.kept_bytes(name), slot.abandoned_s))
-            elif slot.state is ModelState.DRAINING:
-                leaving_bytes += self.budget.kept_bytes(name)
-            elif slot.waiting and slot.retry_at_s <= now_s:
-                needed_bytes = self._plan(slot.entry).fixed.total_bytes
-                wanted.append(Wanted(name, needed_bytes, min(slot.waiting.values())))
+                coming.append(Coming(name, kept_bytes, None if pinned else slot.abandoned_s))
+            elif slot.waiting and not kept_bytes and slot.retry_at_s <= now_s:
+                since_s = min(slot.waiting.values())
+                wanted.append(Wanted(name, self._needed_bytes(slot.entry), since_s))
         return Memory(self.budget.total_bytes, residents, coming, wanted, leaving_bytes)
+
+    def on_wishes(self) -> None:
+        """What is wanted of models' residency is another thing now."""
+        self._residency.look_soon()
 
     def begin_load(self, name: str) -> None:
         slot = self._named(name)
@@ -303,16 +346,21 @@ class Supervisor:
     def _named(self, name: str) -> Slot:
         """The slot that has, or is to have, the engine of that name."""
         found = [slot for slot in self._slots.values() if slot.entry.name == name]
-        return max(found, key=lambda slot: (slot.work or slot.handle) is not None)
+        return max(found, key=lambda slot: slot.is_used)
 
     def _no_room(self, entry: ModelEntry) -> DoesNotFit:
-        return self.budget.refusal(entry.name, self._plan(entry).fixed.total_bytes)
+        return self.budget.refusal(entry.name, self._needed_bytes(entry))
 
     def _plan(self, entry: ModelEntry) -> Plan:
-        room = Room(
+        return plan_engine(entry, self._room(entry), self._kind.settings)
+
+    def _needed_bytes(self, entry: ModelEntry) -> int:
+        return needed_bytes(entry, self._room(entry), self._kind.settings)
+
+    def _room(self, entry: ModelEntry) -> Room:
+        return Room(
             self.budget.room_bytes(entry.name), self._disk_free_bytes, self._kind.machine.has_gpu
         )
-        return plan_engine(entry, room, self._kind.settings)
 
     def _failure(self, slot: Slot) -> LoadFailure:
         failure = LoadFailure(f"{slot.entry.name} could not be loaded: {slot.reason}")
@@ -326,7 +374,7 @@ class Supervisor:
     def _status(self, entry: ModelEntry) -> ModelStatus:
         slot = self._slot(entry)
         if slot.handle is None and slot.state is not ModelState.LOADING:
-            memory_bytes = self._plan(entry).fixed.total_bytes
+            memory_bytes = self._needed_bytes(entry)
         else:
             memory_bytes = self.budget.kept_bytes(slot.entry.name)
         sizes = Sizes(memory_bytes, self._kind.settings.max_rows or MAX_ROWS)

@@ -89,7 +89,8 @@ class Memory:
 class Step:
     """What to do now; and when to look again, if nothing happens before."""
 
-    load: tuple[str, ...] = ()
+    load: str | None = None
+    """Alone: what others then need depends on what it takes."""
     unload: tuple[str, ...] = ()
     cancel: tuple[str, ...] = ()
     """Loads."""
@@ -97,6 +98,8 @@ class Step:
     """Loaded models that take no new requests, so that they come to their end."""
     hopeless: tuple[str, ...] = ()
     """Wanted models for which there will never be room."""
+    held: frozenset[str] = frozenset()
+    """Wanted models whose room others have; the rest get it as soon as engines have ended."""
     look_s: float = inf
 
 
@@ -106,20 +109,28 @@ def next_step(memory: Memory, rules: Rules, now_s: float) -> Step:
     queue = sorted(memory.wanted, key=lambda each: each.since_s)
     hopeless = tuple(each.name for each in queue if each.memory_bytes > memory.most_bytes)
     queue = [each for each in queue if each.name not in hopeless]
-    free_bytes, load = memory.free_bytes, []
-    while queue and queue[0].memory_bytes <= free_bytes:
-        first = queue.pop(0)
-        free_bytes -= first.memory_bytes
-        load.append(first.name)
-    if not queue:
-        cancel, look_s = _abandoned(memory.coming, ABANDONED_S, now_s)
-        return Step(load=tuple(load), cancel=cancel, hopeless=hopeless, look_s=look_s)
-    # What nobody waits for is in the way of what somebody does.
-    cancel, _ = _abandoned(memory.coming, 0.0, now_s)
-    needed_bytes = queue[0].memory_bytes - free_bytes - memory.leaving_bytes
-    needed_bytes -= sum(each.memory_bytes for each in memory.coming if each.name in cancel)
-    left = _make_room(memory.residents, needed_bytes, queue[0].since_s, rules, now_s)
-    return Step(tuple(load), left.unload, cancel, left.closed, hopeless, left.look_s)
+    if queue and queue[0].memory_bytes <= memory.free_bytes:
+        return Step(load=queue[0].name)
+    soon_bytes = memory.free_bytes + memory.leaving_bytes
+    needed_bytes = queue[0].memory_bytes - soon_bytes if queue else 0
+    # Where room is needed, what nobody waits for is in the way of what somebody does.
+    patience_s = 0.0 if needed_bytes > 0 else ABANDONED_S
+    cancel, cancel_look_s = _abandoned(memory.coming, patience_s, now_s)
+    cancelled_bytes = sum(each.memory_bytes for each in memory.coming if each.name in cancel)
+    since_s = queue[0].since_s if queue else inf
+    left = _make_room(memory.residents, needed_bytes - cancelled_bytes, since_s, rules, now_s)
+    soon_bytes += cancelled_bytes
+    soon_bytes += sum(each.memory_bytes for each in memory.residents if each.name in left.unload)
+    held = _beyond(queue, soon_bytes)
+    look_s = min(cancel_look_s, left.look_s)
+    return Step(None, left.unload, cancel, left.closed, hopeless, held, look_s)
+
+
+def _beyond(queue: Sequence[Wanted], room_bytes: int) -> frozenset[str]:
+    """Those for which there is no room once the ones before them have theirs."""
+    ends = accumulate(each.memory_bytes for each in queue)
+    pairs = zip(queue, ends, strict=True)
+    return frozenset(each.name for each, end_bytes in pairs if end_bytes > room_bytes)
 
 
 def _abandoned(

@@ -33,6 +33,7 @@ from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPa
 from router.exchange import Receive, Send
 from router.fleet import Fleet
 from router.jobs import Jobs
+from router.last_targets import LastTargets
 from router.ledger import Ledger
 from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.loads import Loads
@@ -85,13 +86,14 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         ring = KeyRing(await keys.list_all(session))
         fleet = Fleet(await residency.list_all(session))
         names = Names(fleet, await aliases.list_all(session))
-        spent = await usage.costs(session, month_s(time.time()))
+        spent = await usage.costs(session, month_s(wall()))
         wanted = await policies.list_all(session), await schedules.list_all(session)
-    budgets = Budgets(fleet, spent, time.time)
+    budgets = Budgets(fleet, spent, wall)
     ledger = Ledger(own_id, log_requests=settings.log_requests)
     ledger.charge = budgets.charge
     prefixes = PrefixIndex()
     metrics = Metrics(lambda node_id: view.name if (view := fleet.node(node_id)) else node_id)
+    budgets.on_cost = metrics.charged
     watcher = Watcher(fleet, ledger, prefixes)
     decisions = Decisions()
     limits = AdmissionLimits(settings.queue_limit, settings.promote_after_s)
@@ -111,6 +113,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         keys=ring,
         fleet=fleet,
         names=names,
+        last_targets=LastTargets(),
         budgets=budgets,
         prefixes=prefixes,
         ledger=ledger,
@@ -136,6 +139,12 @@ def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, placing: 
         "Requests that wait for a node.",
         ("model", "class"),
         placing.queue_lengths,
+    )
+    metrics.add_gauge(
+        "breaker_state",
+        "1 for the state of a model's breaker on a node, where that is not closed.",
+        ("node", "model", "state"),
+        placing.breaker_states,
     )
 
 

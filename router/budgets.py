@@ -3,8 +3,7 @@
 A request holds the most that it is taken to cost until its answer says what it did.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from math import ceil
 
@@ -21,6 +20,13 @@ TOKENS_PER_BYTE = 0.35
 ANSWER_TOKENS = 4096
 """Of an answer whose request has no limit of its own."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_ANSWERS = ("n", "best_of")
+_MOST = 1_000_000_000
+
+
+_NULL = msgspec.Raw(b"null")
+_decode_number = msgspec.json.Decoder(int | float | None).decode
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Budgets:
@@ -30,6 +36,8 @@ class Budgets:
         self, fleet: Fleet, spent: Mapping[str, float], wall_clock: Callable[[], float]
     ) -> None:
         """`spent`: by key, since the beginning of the month."""
+        self.on_cost: Callable[[Lease, float], None] = lambda lease, cost: None
+        """Called with what an attempt at a paid server has cost."""
         self._fleet = fleet
         self._wall_clock = wall_clock
         self._month_s = month_s(wall_clock())
@@ -40,8 +48,10 @@ class Budgets:
 
     def most_cost(self, target: Target, fields: Fields, chain: Chain | None) -> float:
         """What a request is taken to cost at most, where it costs most."""
-        prompt_tokens = ceil((chain.sizes[-1] if chain else 0) * TOKENS_PER_BYTE)
-        answer_tokens = _number(fields, _LIMITS, ANSWER_TOKENS) * _number(fields, ("n",), 1)
+        prompt_bytes = chain.sizes[-1] if chain else sum(len(bytes(raw)) for raw in fields.values())
+        prompt_tokens = ceil(prompt_bytes * TOKENS_PER_BYTE)
+        answers = max(_number(fields, (name,), 1) for name in _ANSWERS) * _prompts(fields)
+        answer_tokens = _number(fields, _LIMITS, ANSWER_TOKENS) * answers
         costs = (
             view.prices.cost(prompt_tokens, 0, answer_tokens)
             for view in self._fleet.snapshot
@@ -63,17 +73,17 @@ class Budgets:
             retry_after_s=ceil(next_month_s(now_s) - now_s),
         )
 
-    @contextmanager
-    def holding(self, ticket: Ticket) -> Iterator[None]:
-        """Until then, nobody else has what the ticket may cost."""
-        if ticket.may_cost is None:
-            yield
-            return
-        self._held[ticket.request_id] = ticket
-        try:
-            yield
-        finally:
-            del self._held[ticket.request_id]
+    def hold(self, ticket: Ticket) -> None:
+        """Until `release`, or the request's next ticket, nobody else has what this one may
+        cost."""
+        if ticket.may_cost is not None:
+            self._held[ticket.request_id] = ticket
+        elif self._held:
+            self.release(ticket)
+
+    def release(self, ticket: Ticket) -> None:
+        """The ticket's request is over."""
+        self._held.pop(ticket.request_id, None)
 
     # --- after it ---
 
@@ -92,6 +102,7 @@ class Budgets:
         self._turn_month()
         key_id = ticket.caller.key_id
         self._spent[key_id] = self._spent.get(key_id, 0.0) + cost
+        self.on_cost(lease, cost)
         return cost
 
     def spent(self, key_id: str) -> float:
@@ -130,7 +141,22 @@ def _day(at_s: float) -> str:
 def _number(fields: Fields, names: Iterable[str], otherwise: int) -> int:
     """Of the first field that is there; one that is no number is for the server to refuse."""
     for name in names:
-        raw = bytes(fields.get(name, msgspec.Raw(b"")))
-        if raw.isdigit():
-            return int(raw[:9])
+        try:
+            number: int | float | None = _decode_number(fields.get(name, _NULL))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+        if number is not None and number > 0:
+            return ceil(min(number, _MOST))
     return otherwise
+
+
+def _prompts(fields: Fields) -> int:
+    """How many texts are to be completed, each by itself."""
+    raw = fields.get("prompt", _NULL)
+    if not bytes(raw).startswith(b"["):
+        return 1
+    try:
+        parts = _decode_parts(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 1
+    return max(1, sum(bytes(part)[:1] in (b'"', b"[") for part in parts))

@@ -80,7 +80,7 @@ def pin(model: str, node: Node = None, router: Router = None) -> None:
 
 
 def unpin(model: str, node: Node = None, router: Router = None) -> None:
-    """Take back `pin`, for the node, or for all of them if none is named."""
+    """Take back `pin`: that for the node, or that for every node if none is named."""
     from router.commands import lifecycle as command
 
     with admin(router) as client:

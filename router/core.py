@@ -8,6 +8,7 @@ from router.auth import KeyRing
 from router.budgets import Budgets
 from router.dispatcher import Dispatcher
 from router.fleet import Fleet
+from router.last_targets import LastTargets
 from router.ledger import Ledger
 from router.lifecycle.lifecycle import Lifecycle
 from router.metrics import Metrics
@@ -27,6 +28,7 @@ class Core:
     keys: KeyRing
     fleet: Fleet
     names: Names
+    last_targets: LastTargets
     budgets: Budgets
     prefixes: PrefixIndex
     ledger: Ledger

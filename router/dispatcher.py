@@ -3,8 +3,6 @@ they ended. Nothing else sends an inference request to a node."""
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -181,7 +179,7 @@ class Dispatcher:
         while True:
             ask = lease.node_id not in self._plain
             answer = ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
-            sent = replace(ticket, body=answer.body)
+            sent = ticket if answer.body is ticket.body else replace(ticket, body=answer.body)
             response = await client.open(sent, lease, self._ledger.origin(ticket.caller))
             if not answer.asks or response.status not in foreign.REFUSAL_STATUSES:
                 return Opened(response, answer)
@@ -222,11 +220,9 @@ class Dispatcher:
         detail = getattr(error, "strerror", None) or type(error).__name__
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")
 
-    def watching(
-        self, lease: Lease, is_paused: Callable[[], bool]
-    ) -> AbstractContextManager[Attempt]:
-        """As `Stalls.watching`."""
-        return self._known.stalls.watching(lease, is_paused)
+    @property
+    def stalls(self) -> Stalls:
+        return self._known.stalls
 
     def stalled(self, attempt: Attempt) -> NodeFailed:
         """The sentence for a node that is there and does not go on."""
@@ -261,11 +257,10 @@ class Dispatcher:
             prompt_tokens = tokens.prompt if tokens else lease.prompt_tokens
             self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
         if answer is not None and tokens is not None:
-            self._ledger.told(lease, tokens)
             self._known.metrics.foreign_tokens(lease, tokens)
             accounts = answer.accounts(lease, now_s)
             self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
-        self._ledger.ended(lease, now_s, outcome)
+        self._ledger.ended(lease, now_s, outcome, tokens)
         self._ended(lease, outcome)
         self._release_client(lease.node_id)
 

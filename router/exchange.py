@@ -48,6 +48,8 @@ class Exchange:
         self.on_left: Callable[[], object] | None = None
         """Called where the caller goes before its answer is whole."""
         self.began = False
+        self.status = 0
+        """Of the answer, once it has begun."""
         self.complete = False
         self.keep_alive = version == "1.1"
         self.expects_continue = False
@@ -125,7 +127,7 @@ class Exchange:
         head = b"".join(lines)
         if not head.count(b"\n") == head.count(b"\r") == len(lines):
             raise RuntimeError("A header of the answer holds a line break.")
-        self.began = True
+        self.began, self.status = True, status
         self._left_bytes = -1 if length is None or self._bodiless else length
         self._head = head + b"\r\n"
 

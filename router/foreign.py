@@ -2,7 +2,7 @@
 they are asked within the request, and what the caller did not ask for is taken out again."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -25,17 +25,48 @@ _DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)] | None
+
+
+class _Cached(msgspec.Struct):
+    cached_tokens: _Count = None
+
+
+class _Usage(msgspec.Struct):
+    """A count in OpenAI's words, or in Anthropic's."""
+
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
+    prompt_tokens_details: _Cached | None = None
+    input_tokens: _Count = None
+    output_tokens: _Count = None
+    input_tokens_details: _Cached | None = None
+    cache_read_input_tokens: _Count = None
+    cache_creation_input_tokens: _Count = None
+
+
+class _Timings(msgspec.Struct):
+    """Of llama.cpp."""
+
+    cache_n: _Count = None
+
+
+class _Within(msgspec.Struct):
+    usage: _Usage | None = None
+
+
 class _Part(msgspec.Struct):
     """What may hold a count: an answer, an event, a message or response within one."""
 
-    choices: Any = None
-    usage: Any = None
-    timings: Any = None
-    message: Any = None
-    response: Any = None
+    choices: msgspec.Raw = msgspec.Raw()
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+    message: _Within | str | None = None
+    response: _Within | str | None = None
 
 
 _decode = msgspec.json.Decoder(_Part).decode
+_decode_any = msgspec.json.Decoder().decode
 
 
 class ForeignAnswer:
@@ -120,21 +151,20 @@ class ForeignAnswer:
         if found is None:
             return False
         part = self._learn(found[1].rstrip())
-        return (
-            self.asks and part is not None and part.choices == [] and isinstance(part.usage, dict)
-        )
+        if not self.asks or part is None or part.usage is None:
+            return False
+        return bool(_decode_any(part.choices or b"0") == [])
 
     def _learn(self, text: bytes) -> _Part | None:
+        """None of what is no JSON, or has other things where a count has its numbers."""
         try:
             part = _decode(text)
         except _BROKEN:
             return None
-        for holder in (part, part.message, part.response):
-            usage = (
-                holder.get("usage") if isinstance(holder, dict) else getattr(holder, "usage", None)
-            )
-            if isinstance(usage, dict):
-                self.tokens = _tokens(usage, part.timings, self.tokens)
+        within = part.message or part.response
+        usage = (within.usage if isinstance(within, _Within) else None) or part.usage
+        if usage is not None:
+            self.tokens = _tokens(usage, part.timings, self.tokens)
         return part
 
 
@@ -145,31 +175,20 @@ def _bounds(events: bytes, at: int) -> tuple[int, int]:
     return max(begins, default=0), min(ends, default=len(events))
 
 
-def _tokens(usage: dict[str, Any], timings: Any, before: Tokens | None) -> Tokens:
-    """A count in OpenAI's or Anthropic's words. The latter's comes in two parts, of which the later
-    one need not repeat the prompt."""
-    prompt = _count(usage, "prompt_tokens", "input_tokens")
-    completion = _count(usage, "completion_tokens", "output_tokens")
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    cached = _count(details, "cached_tokens")
-    if cached is None:
-        cached = _count(timings, "cache_n")
-    apart = _count(usage, "cache_read_input_tokens")
-    if apart is not None and "prompt_tokens" not in usage:
+def _tokens(usage: _Usage, timings: _Timings | None, before: Tokens | None) -> Tokens:
+    """Anthropic's count comes in two parts, of which the later one need not repeat the prompt."""
+    prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    completion = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
+    details = usage.prompt_tokens_details or usage.input_tokens_details
+    cached = details.cached_tokens if details else None
+    if cached is None and timings is not None:
+        cached = timings.cache_n
+    apart = usage.cache_read_input_tokens
+    if apart is not None and usage.prompt_tokens is None:
         # Anthropic's count of the prompt is without what was read from the cache or written to it.
-        written = _count(usage, "cache_creation_input_tokens") or 0
-        prompt, cached = (prompt or 0) + apart + written, apart
-    prompt = prompt or (before.prompt if before else 0)
-    cached = cached or (before.cached if before else 0)
-    completion = completion if completion is not None else (before.completion if before else 0)
-    return Tokens(prompt, min(cached, prompt), completion)
-
-
-def _count(holder: Any, *names: str) -> int | None:
-    if not isinstance(holder, dict):
-        return None
-    for name in names:
-        value = holder.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS:
-            return value
-    return None
+        prompt, cached = (prompt or 0) + apart + (usage.cache_creation_input_tokens or 0), apart
+    if before is not None:
+        prompt, cached = prompt or before.prompt, cached or before.cached
+        completion = before.completion if completion is None else completion
+    prompt, cached = prompt or 0, cached or 0
+    return Tokens(prompt, cached if cached < prompt else prompt, completion or 0)

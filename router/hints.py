@@ -227,8 +227,11 @@ def _text(raw: msgspec.Raw | None) -> str:
 
 
 def _name(scope: str, text: str) -> str:
-    if not text:
-        return ""
-    if len(text) > MAX_ID_CHARS:
-        text = blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
-    return scope + text
+    return scope + short(text) if text else ""
+
+
+def short(text: str) -> str:
+    """The name, or for a long one its hash."""
+    if len(text) <= MAX_ID_CHARS:
+        return text
+    return blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()

@@ -98,21 +98,16 @@ class Ledger:
         if entry is not None:
             entry.began = True
 
-    def told(self, lease: Lease, tokens: Tokens) -> None:
-        """The request's server, which keeps no accounts, has said within its answer what it took;
-        before `ended`."""
-        entry = self._open.get((lease.node_id, lease.node_request_id))
-        if entry is not None:
-            entry.tokens = tokens
-
-    def ended(self, lease: Lease, now_s: float, outcome: str) -> None:
-        """The relay of the request is over, as `outcome` says; its accounts may still come."""
+    def ended(self, lease: Lease, now_s: float, outcome: str, tokens: Tokens | None = None) -> None:
+        """The relay of the request is over, as `outcome` says; its accounts may still come.
+        `tokens`: what a server that keeps none has said within its answer that it took."""
         key = (lease.node_id, lease.node_request_id)
         entry = self._open.get(key)
         if entry is None:
             return
         entry.ended_s = now_s
         entry.outcome = outcome
+        entry.tokens = tokens
         if entry.accounts is not None:
             del self._open[key]
             self._judge(entry, now_s, entry.accounts)

@@ -142,6 +142,14 @@ class Placing:
         """As `Scheduler.breakers`."""
         return self._scheduler.breakers(self._clock())
 
+    def breaker_states(self) -> list[tuple[tuple[str, str, str], float]]:
+        """1 for each breaker that is not closed, by node, model and state."""
+        return [
+            ((view.name, each.model, each.state.value), 1.0)
+            for each in self.breakers()
+            if (view := self._fleet.node(each.node_id)) is not None
+        ]
+
     def in_flight_on(self, target: Target) -> int:
         """Requests for the target that are on nodes or wait for one."""
         nodes = [view.node_id for view in self._fleet.snapshot if target.is_on(view)]

@@ -10,9 +10,9 @@ import math
 import time
 from collections.abc import Awaitable
 
-from node.protocol.ids import client_id
-from router import sse
-from router.dialects import dialect_of, id_headers
+from router import answer_heads, sse
+from router.answer_heads import HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY, JSON_HEADERS
+from router.dialects import dialect_of
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher, NotSent
 from router.errors import (
     ContextTooLong,
@@ -41,17 +41,8 @@ from router.upstream_response import Response
 RETRY_STATUSES = frozenset((409, 429, 503))
 TOO_LONG_STATUSES = frozenset((400, 413))
 """With which servers say that a prompt is longer than a context."""
-HEADER_CACHED = b"x-fleet-cached-tokens"
-HEADER_RETRY_AFTER = b"retry-after"
-HEADER_SHOULD_RETRY = b"x-should-retry"
-"""`false`: whoever could try again by the status alone is told not to."""
-PASSED_HEADERS = (b"content-type", b"cache-control", HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY)
-"""No length: an in-band error may make a stream longer than its node has promised."""
-_JSON_HEADERS = {b"content-type": b"application/json"}
-_STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-]
+NO_MODEL_STATUS = 404
+"""With which they say that they do not have the model any more, among others."""
 
 
 class _Answered(RouterError):
@@ -105,7 +96,7 @@ class Relay:
         """The request's id as its caller sees it: it names the node, once there is one."""
         if self.lease is None:
             return self.ticket.request_id
-        return _id_on_node(self.lease)
+        return answer_heads.id_on_node(self.lease)
 
     @property
     def attempts(self) -> int:
@@ -181,13 +172,16 @@ class Relay:
     async def _attempt_watched(self, lease: Lease) -> str:
         """As `_attempt`, and raises `NodeFailed` where the node is there and does not go on."""
         self._foreign = None
-        with self._dispatcher.watching(lease, self._is_paused) as attempt:
-            self._attempted = attempt
-            try:
-                async with asyncio.timeout(None) as attempt.limit:
-                    return await self._attempt(lease)
-            except TimeoutError:
-                raise self._dispatcher.stalled(attempt) from None
+        stalls = self._dispatcher.stalls
+        attempt = self._attempted = stalls.watch(lease, self._is_paused)
+        try:
+            return await self._attempt(lease)
+        except asyncio.CancelledError:
+            if not stalls.is_left(attempt):
+                raise
+            raise self._dispatcher.stalled(attempt) from None
+        finally:
+            stalls.unwatch(attempt)
 
     def _is_paused(self) -> bool:
         return self._exchange.paused
@@ -246,9 +240,11 @@ class Relay:
         if status in REFUSAL_STATUSES:
             await response.read_all(MAX_ANSWER_BYTES)
             raise self._dispatcher.refused(lease, status)
-        if may_fall_back and status in TOO_LONG_STATUSES:
+        if status == NO_MODEL_STATUS or (may_fall_back and status in TOO_LONG_STATUSES):
             body = await response.read_all(MAX_ANSWER_BYTES)
-            if sse.is_too_long(body):
+            if status == NO_MODEL_STATUS and sse.is_without_model(body):
+                raise _Answered(status, response.headers, body)
+            if may_fall_back and sse.is_too_long(body):
                 raise ContextTooLong(sse.error_message(body))
             response.give_back(body)
 
@@ -294,7 +290,7 @@ class Relay:
                 self._dispatcher.on_first_content(self.ticket, lease)
                 if self._head_node != lease.node_id:
                     name = self._dispatcher.node_name(lease)
-                    cached = _cached(lease, response.headers)
+                    cached = answer_heads.cached(lease, response.headers)
                     events = sse.fleet_comment(name, lease.model, cached) + events
         if self._foreign is not None:
             events = self._foreign.pass_on(events)
@@ -305,7 +301,7 @@ class Relay:
         """An error that comes first is no answer yet."""
         error = sse.leading_error(events)
         if error is not None:
-            raise _Answered(NodeFailed.status, _JSON_HEADERS, error)
+            raise _Answered(NodeFailed.status, JSON_HEADERS, error)
         if self.ticket.may_fall_back and (error := sse.leading_too_long(events)):
             raise ContextTooLong(sse.error_message(error))
 
@@ -342,32 +338,20 @@ class Relay:
     ) -> None:
         self._head_sent = True
         self._head_node = lease.node_id
-        headers = [(name, upstream[name]) for name in PASSED_HEADERS if name in upstream]
+        name = self._dispatcher.node_name(lease)
+        headers = answer_heads.of_node(self.ticket, lease, name, upstream, self._dialect)
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
-        headers += self._fleet_headers(_id_on_node(lease))
-        headers.append((b"x-fleet-node", self._dispatcher.node_name(lease).encode()))
-        queue_ms = max(0.0, lease.granted_s - self.ticket.arrived_s) * 1e3
-        headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
-        if cached := _cached(lease, upstream):
-            headers.append((HEADER_CACHED, cached))
         if self.ticket.shows_decision:
             shown = self._dispatcher.decisions.short(lease.ticket_id)
             headers.append((b"x-fleet-decision", shown))
         self._exchange.begin(status, headers)
 
-    def _fleet_headers(self, request_id: str) -> list[tuple[bytes, bytes]]:
-        return [
-            *id_headers(request_id, self._dialect),
-            (b"x-fleet-model", self.ticket.model.encode("utf-8", "replace")),
-        ]
-
     # --- silence ---
 
     def _begin_in_silence(self) -> None:
         self._head_sent = True
-        fleet = self._fleet_headers(self.ticket.request_id)
-        self._exchange.begin(200, _STREAM_HEADERS + fleet)
+        self._exchange.begin(200, answer_heads.of_silence(self.ticket, self._dialect))
 
     def _filler(self) -> bytes:
         return sse.ping(self._dialect, self._dispatcher.waits_for(self.ticket, self.lease))
@@ -381,16 +365,6 @@ def _how(failure: RouterError) -> Failure:
     if isinstance(failure, NotSent):
         return Failure.UNSENT
     return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
-
-
-def _id_on_node(lease: Lease) -> str:
-    return client_id("req_", lease.node_id, lease.node_request_id)
-
-
-def _cached(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
-    """Cached tokens as predicted here and as its node told; empty where that tells nothing."""
-    told = upstream.get(HEADER_CACHED, b"")
-    return b"%d/%b" % (lease.predicted_tokens, told) if told.isdigit() else b""
 
 
 def _outcome_of(status: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from router.dialects import Dialect, event_body, response_event
-from router.errors import ContextTooLong, RouterError
+from router.errors import ContextTooLong, RouterError, UnknownModel
 from router.types import Loading, Queued
 
 PING = b": keep-alive\n\n"
@@ -34,6 +34,8 @@ _TOO_LONG = re.compile(
     r"|context the overflows|loaded with context length of only"  # LM Studio
     r"|prompt is too long"  # Anthropic
 )
+_NO_MODEL = re.compile(r"(?i)\bmodel\b.{0,300}\b(not found|not exist)", re.DOTALL)
+"""Of Ollama, vLLM and OpenAI."""
 
 _CALLERS_TYPES = frozenset(("invalid_request_error", "not_found_error", "request_too_large"))
 _CALLERS_CODES = frozenset(
@@ -89,7 +91,9 @@ def _comment(waits_for: Queued | Loading | None) -> bytes:
             waits_for.wait_s,
         )
     done = "" if waits_for.progress is None else f" {waits_for.progress:.0%}".replace("%", " %")
-    return f": loading {waits_for.model}{done}\n\n".encode()
+    # A folder's name may have line breaks, which would end the comment.
+    name = waits_for.model if waits_for.model.isprintable() else ascii(waits_for.model)
+    return f": loading {name}{done}\n\n".encode()
 
 
 def is_filler(events: bytes) -> bool:
@@ -138,6 +142,14 @@ def leading_too_long(events: bytes) -> bytes | None:
     """As `is_too_long`, of an error that comes before any content; it as a whole answer."""
     found = _ERROR.match(events, _end_of_silence(events))
     return found[1] if found and is_too_long(found[1]) else None
+
+
+def is_without_model(answer: bytes) -> bool:
+    """Whether it is the error of a server that does not have the model."""
+    error = _error_of(answer)
+    if error is None:
+        return False
+    return error.code == UnknownModel.code or _NO_MODEL.search(error.message or "") is not None
 
 
 def _error_of(answer: bytes) -> _ErrorFields | None:

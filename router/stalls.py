@@ -6,8 +6,7 @@ heartbeat says nothing of the last one.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,7 +53,6 @@ class Attempt:
     moved_s: float
     """When progress was last seen."""
     sign: Sign | None
-    limit: asyncio.Timeout | None = None
     moved: bool = False
     """Whether something of its answer has come since the last look; its relay says so."""
     is_headed: bool = False
@@ -123,24 +121,32 @@ class Stalls:
         self._look_s = min(
             MAX_LOOK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / LOOKS
         )
-        self._attempts: set[Attempt] = set()
+        self._attempts: dict[Attempt, asyncio.Task[object]] = {}
+        """Each with what carries it, which is cancelled where the request leaves its node."""
         self._wedged: dict[tuple[str, str], Sign] = {}
         """By node and model, with what the node showed when it was left."""
         self._timer: asyncio.TimerHandle | None = None
         fleet.listen(self._on_fleet)
 
-    @contextmanager
-    def watching(self, lease: Lease, is_paused: Callable[[], bool]) -> Iterator[Attempt]:
-        """Until then, the attempt's `limit` expires once its node makes no progress."""
+    def watch(self, lease: Lease, is_paused: Callable[[], bool]) -> Attempt:
+        """An attempt that the current task makes. Until `unwatch` it is cancelled once its node
+        makes no progress."""
         sign = sign_of(self._fleet.node(lease.node_id), lease.model)
+        task = asyncio.current_task()
+        assert task is not None
         attempt = Attempt(lease, is_paused, self._clock(), sign)
-        self._attempts.add(attempt)
+        self._attempts[attempt] = task
         if self._timer is None:
             self._look_later()
-        try:
-            yield attempt
-        finally:
-            self._attempts.discard(attempt)
+        return attempt
+
+    def unwatch(self, attempt: Attempt) -> None:
+        """The attempt is over."""
+        del self._attempts[attempt]
+
+    def is_left(self, attempt: Attempt) -> bool:
+        """Where its task has been cancelled: whether that was only to leave the node."""
+        return bool(attempt.reason) and self._attempts[attempt].uncancel() == 0
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -158,10 +164,8 @@ class Stalls:
 
     def _leave(self, attempt: Attempt) -> None:
         lease, sign = attempt.lease, attempt.sign
-        if attempt.limit is None:
-            return
         attempt.reason = _reason(attempt, self._limits)
-        attempt.limit.reschedule(asyncio.get_running_loop().time())
+        self._attempts[attempt].cancel()
         if sign is not None and sign.state in _AT_WORK:
             self._wedged[lease.node_id, lease.model] = sign
             self._fleet.set_wedged(lease.node_id, self._models(lease.node_id))

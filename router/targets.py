@@ -1,5 +1,7 @@
 """Which of an alias's models a request goes to, and which next. Pure."""
 
+from typing import NamedTuple
+
 import msgspec
 
 from node.protocol.messages import ModelState, ModelStatus
@@ -21,6 +23,7 @@ SELECTORS = (FIRST, WARM, SPILLOVER)
 SURE_TOKENS_PER_BYTE = 0.12
 """A prompt has at least so many: half of what English has, or code."""
 _NEARNESS = {ModelState.READY: 0, ModelState.LOADING: 1}
+_FAR = len(_NEARNESS)
 _WHY = {
     FIRST: "the first that can take it",
     WARM: "the one nearest to an answer",
@@ -56,6 +59,10 @@ class Asked(msgspec.Struct, frozen=True):
     """Whether its key may use paid servers."""
     in_flight: tuple[int, ...] = ()
     """Requests on each target; for `spillover` only."""
+    failing: frozenset[tuple[str, str]] = frozenset()
+    """Node and model, where requests have failed lately."""
+    last: str = ""
+    """Key of the target that its session was answered by; empty for a new one."""
 
 
 def order(road: Road, asked: Asked, moment: Moment) -> Order:
@@ -65,19 +72,36 @@ def order(road: Road, asked: Asked, moment: Moment) -> Order:
         return Order(road.targets)
     reasons = [unfit(target, asked, moment) for target in road.targets]
     able = [at for at, reason in enumerate(reasons) if not reason]
-    passed = "; ".join(
-        f"{target.model}: {reason}"
-        for target, reason in zip(road.targets, reasons, strict=True)
-        if reason
-    )
     if not able:
         first = next((each for each in road.targets if _is_open(each, asked)), road.targets[0])
+        passed = _listed(road, reasons)
         return Order((first,), f"No target of the alias {road.alias} can take it ({passed}).")
-    able.sort(key=lambda at: _rank(road, at, asked, moment))
+    ranks = {at: _rank(road, at, asked, moment) for at in able}
+    able.sort(key=lambda at: ranks[at])
+    why = _WHY[road.selector]
+    stay = next((at for at in able if _stays(road, at, ranks[at], asked)), None)
+    if stay is not None:
+        able.remove(stay)
+        able.insert(0, stay)
+        why = "the one that its session is with"
+    for at in able[1:]:
+        reasons[at] = "requests fail on its nodes" if ranks[at].fails else ""
     chosen = tuple(road.targets[at] for at in able)
+    passed = _listed(road, reasons)
     besides = f" (passed over: {passed})" if passed else ""
-    what = f"Of the targets of the alias {road.alias}, {chosen[0].model} is {_WHY[road.selector]}"
+    what = f"Of the targets of the alias {road.alias}, {chosen[0].model} is {why}"
     return Order(chosen, f"{what}{besides}.")
+
+
+def _listed(road: Road, reasons: list[str]) -> str:
+    named = zip(road.targets, reasons, strict=True)
+    return "; ".join(f"{target.model}: {reason}" for target, reason in named if reason)
+
+
+def keeps_sessions(road: Road) -> bool:
+    """Whether it matters which target has answered a session: the best one may be another at each
+    turn, and what the session has cached is of no use there."""
+    return len(road.targets) > 1 and road.selector in (WARM, SPILLOVER)
 
 
 def leads_on(error: RouterError, road: Road) -> bool:
@@ -109,22 +133,41 @@ def _is_open(target: Target, asked: Asked) -> bool:
     return target.is_known and (asked.may_pay or not target.is_paid)
 
 
-def _rank(road: Road, at: int, asked: Asked, moment: Moment) -> int:
+class _Rank(NamedTuple):
     """The least goes first, of equal ones the earlier."""
+
+    fails: bool
+    """All its nodes do."""
+    distance: int
+    """As the selector measures it."""
+
+
+def _rank(road: Road, at: int, asked: Asked, moment: Moment) -> _Rank:
     target = road.targets[at]
+    up = [
+        view
+        for view in moment.fleet
+        if target.is_on(view) and view.reachable and view.state == ACTIVE
+    ]
+    fails = all(
+        target.model in view.wedged or (view.node_id, target.model) in asked.failing for view in up
+    )
     if road.selector == WARM:
-        states = [
-            status.state
-            for view in moment.fleet
-            if target.is_on(view)
-            and view.reachable
-            and view.state == ACTIVE
-            and (status := _model_of(view, target.model))
-        ]
-        return min((_NEARNESS.get(state, len(_NEARNESS)) for state in states), default=0)
+        statuses = (_model_of(view, target.model) for view in up)
+        states = [status.state for status in statuses if status]
+        return _Rank(fails, min((_NEARNESS.get(state, _FAR) for state in states), default=0))
     if road.selector == SPILLOVER:
-        return int(asked.in_flight[at] >= road.spill_at)
-    return 0
+        return _Rank(fails, int(asked.in_flight[at] >= road.spill_at))
+    return _Rank(fails, 0)
+
+
+def _stays(road: Road, at: int, rank: _Rank, asked: Asked) -> bool:
+    """Whether the request's session is with the target, and goes on there. It does not where that
+    costs money, or the model would have to be loaded again, for one that is chosen for being so."""
+    target = road.targets[at]
+    is_there = keeps_sessions(road) and target.key == asked.last
+    is_gone = road.selector == WARM and rank.distance == _FAR
+    return is_there and not (rank.fails or target.is_paid or is_gone)
 
 
 def _model_of(view: NodeView, model: str) -> ModelStatus | None:

@@ -358,6 +358,11 @@ class Target(msgspec.Struct, frozen=True):
     defaults: dict[str, Any] = {}
     """Fields for requests that do not have them, JSON values."""
 
+    @property
+    def key(self) -> str:
+        """As an alias names it where no other is meant."""
+        return f"{self.model}@{self.node_id}"
+
     def is_on(self, view: NodeView) -> bool:
         """Whether the node is one of those that may serve it."""
         return (

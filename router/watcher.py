@@ -35,7 +35,8 @@ from router.types import KIND_OPENAI
 log = logging.getLogger("mlx_fleet.nodes")
 
 FIRST_BACKOFF_S = 0.2
-MAX_BACKOFF_S = 5.0
+MAX_BACKOFF_S = 1.5
+"""So that what is told of a node is true within 2 s of its return."""
 FOREIGN_POLL_S = 5.0
 FOREIGN_ROWS = 32
 """Requests that a foreign server is taken to serve at once, where no admin has said: a usual limit

@@ -256,6 +256,7 @@ class Agent:
     def set_policies(self, policies: Policies) -> None:
         """What a router wants of models' residency, from now on."""
         self._wishes.set(policies)
+        self._supervisor.on_wishes()
         self._on_change()
 
     async def warm(

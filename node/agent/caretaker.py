@@ -3,29 +3,31 @@ and where no router watches, models that have been idle for too long are unloade
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
 from node.agent.wishes import WishList
-from node.errors import ModelBusy, NodeError
+from node.errors import ModelBusy, NodeError, StartError, UnknownModel
 from node.protocol.messages import ModelState, ModelStatus
 from node.supervisor import Supervisor
 
 ROUND_S = 2.0
 UNWATCHED_S = 60.0
 """So long after the last router's leave the node looks after itself."""
+LOAD_STALL_S = 900.0
+"""Without progress for so long a load hangs: a slow disk may need minutes for a single tensor."""
 _AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far an engine was, and since when it has been there."""
 
-    generation: int
-    work_tokens: int
+    mark: tuple[int, int, float | None]
+    """Its load, the tokens of its work, and the share of its load that is done."""
     since_s: float
 
 
@@ -47,6 +49,8 @@ class Caretaker:
         self._watched_s = supervisor.now_s()
         """When a router last watched."""
         self._loading: set[asyncio.Task[None]] = set()
+        self._told: dict[str, str] = {}
+        """Why pinned models are not loaded, as last logged."""
 
     async def run(self) -> None:
         """For ever."""
@@ -63,9 +67,8 @@ class Caretaker:
         now_s = self._supervisor.now_s()
         statuses = self._supervisor.status()
         self._load_pinned(statuses)
-        for status in self._stalled(statuses, now_s):
-            reason = f"it has made no progress for {self._stall_timeout_s:.0f} s."
-            self._supervisor.kill(status.name, reason)
+        for name, limit_s in self._stalled(statuses, now_s):
+            self._supervisor.kill(name, f"it has made no progress for {limit_s:.0f} s.")
         if self._is_watched():
             self._watched_s = now_s
         elif now_s - self._watched_s >= UNWATCHED_S:
@@ -85,28 +88,34 @@ class Caretaker:
         try:
             with self._supervisor.serving(await self._supervisor.find(name)) as lease:
                 await lease.ready(ahead=True)
+            self._told.pop(name, None)
         except NodeError as error:
-            logger.warning("The pinned model %s is not loaded: %s", name, error.message)
+            if self._told.get(name) != error.message:
+                logger.warning("The pinned model %s is not loaded: %s", name, error.message)
+            self._told[name] = error.message
 
-    def _stalled(self, statuses: tuple[ModelStatus, ...], now_s: float) -> list[ModelStatus]:
-        """Those whose engines have had requests all the time and got on with none."""
-        stalled, before = [], self._progress
-        self._progress = {}
+    def _stalled(
+        self, statuses: tuple[ModelStatus, ...], now_s: float
+    ) -> Iterator[tuple[str, float]]:
+        """Those whose engines have got on with no load and no request for so long, though they
+        had one all the time."""
+        before, self._progress = self._progress, {}
         for status in statuses:
-            if not status.active_requests:
+            is_loading = status.state is ModelState.LOADING
+            if not is_loading and not status.active_requests:
                 continue
-            seen = Progress(status.generation, status.work_tokens, now_s)
+            mark = (status.generation, status.work_tokens, status.progress)
             last = before.get(status.name)
-            if last and (last.generation, last.work_tokens) == (seen.generation, seen.work_tokens):
-                seen.since_s = last.since_s
-            self._progress[status.name] = seen
-            if now_s - seen.since_s >= self._stall_timeout_s:
-                stalled.append(status)
-        return stalled
+            since_s = last.since_s if last and last.mark == mark else now_s
+            self._progress[status.name] = Progress(mark, since_s)
+            limit_s = LOAD_STALL_S if is_loading else self._stall_timeout_s
+            if now_s - since_s >= limit_s:
+                yield status.name, limit_s
 
     async def _unload(self, status: ModelStatus) -> None:
         assert status.keep_alive_s is not None
-        with suppress(ModelBusy):  # it has been used since
+        # It has been used since, or removed; that the disk cannot be read is told elsewhere.
+        with suppress(ModelBusy, UnknownModel, StartError):
             entry = await self._supervisor.find(status.name)
             logger.info("Unloading %s, idle for %.0f s.", status.name, status.idle_s)
             await self._supervisor.unload(entry, status.generation, status.keep_alive_s)

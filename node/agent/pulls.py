@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable
@@ -16,9 +15,20 @@ from node.hardware import python_command
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from node.pull_worker import PullOrder, Told
-from node.store import PARTIAL_MARKER, ModelStore
+from node.store import PARTIAL_MARKER, ModelStore, delete_folder
 
 ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
+WAITS_FOR_PEER = (
+    "Its pull was cut short. It goes on as soon as a node that has the model can be reached; "
+    "`router models cancel-pull` ends it and deletes what is there."
+)
+CUT_SHORT = (
+    "It is not complete: its pull or its removal was cut short. `router models pull` goes on with "
+    "it, `router models rm` deletes what is there."
+)
+FIRST_RETRY_S = 5.0
+LAST_RETRY_S = 300.0
+"""Between two tries of a pull that comes no further; it doubles at each."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +44,23 @@ class _Pull:
     """Why it does not go on, as a sentence."""
     since_unix_s: float = field(default_factory=time.time)
     task: asyncio.Task[None] | None = None
+    is_from_peer: bool = False
+    failures: int = 0
+    """In a row, that have not brought it further."""
+    furthest_bytes: int = 0
+    retry_at_s: float = 0.0
+    """From when on it may be tried again, on the agent's clock."""
+
+    @property
+    def wants_peer(self) -> bool:
+        return self.is_from_peer and self.reason is not None
+
+    def fail(self, reason: str, now_s: float) -> None:
+        self.reason = reason
+        self.failures = 1 if self.done_bytes > self.furthest_bytes else self.failures + 1
+        self.furthest_bytes = max(self.furthest_bytes, self.done_bytes)
+        # 2.0 to a large power is no float.
+        self.retry_at_s = now_s + min(LAST_RETRY_S, FIRST_RETRY_S * 2 ** min(self.failures - 1, 9))
 
 
 class Pulls:
@@ -44,17 +71,19 @@ class Pulls:
         store: ModelStore,
         on_change: Callable[[], None],
         on_arrived: Callable[[], Awaitable[None]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_arrived`: a model has become complete."""
         self._store = store
         self._on_change = on_change
         self._on_arrived = on_arrived
+        self._clock = clock
         self._pulls: dict[str, _Pull] = {}
         self._closing = False
 
     async def start(self) -> None:
         """Goes on with the pulls from the hub that the agent's last end has cut short; those from
-        a peer wait for a router, whose tickets have expired."""
+        a peer wait for a router and a new ticket."""
         try:
             found = await asyncio.to_thread(unfinished, self._store.folder)
         except OSError as error:
@@ -64,16 +93,21 @@ class Pulls:
             self._take_up(each)
 
     def begin(self, command: PullCommand) -> None:
-        """Begins a pull; one that runs goes on. Raises `BadRequest` or `ShuttingDown`."""
+        """Begins a pull; one that runs goes on. Raises `BadRequest`, `ShuttingDown`, or
+        `UnknownModel` where there is none that it could go on with and only that is wanted."""
         if self._closing:
             raise ShuttingDown
         check_command(command, self._store)
         before = self._pulls.get(command.model)
         if before is not None and before.task is not None:
             return
-        pull = self._pulls[command.model] = _Pull(command.model)
+        if command.resumes and not (before is not None and before.wants_peer):
+            raise UnknownModel(f"There is no pull of {command.model!r} that waits for a peer.")
+        pull = _Pull(command.model, is_from_peer=command.peer is not None)
+        self._pulls[command.model] = pull
         if before is not None:
             pull.done_bytes, pull.total_bytes = before.done_bytes, before.total_bytes
+            pull.failures, pull.furthest_bytes = before.failures, before.furthest_bytes
         pull.task = asyncio.create_task(self._run(pull, command))
         self._on_change()
 
@@ -83,10 +117,11 @@ class Pulls:
         pull = self._pulls.get(name)
         if pull is None:
             raise UnknownModel(f"There is no pull of {name!r} on this node.")
+        self.give_up(name)
         await _end(pull)
         folder = self._store.folder_for(name)
         if (folder / PARTIAL_MARKER).exists():
-            await asyncio.to_thread(shutil.rmtree, folder)
+            await asyncio.to_thread(delete_folder, folder)
         if self._pulls.get(name) is pull:
             del self._pulls[name]
         self._on_change()
@@ -95,12 +130,17 @@ class Pulls:
         pull = self._pulls.get(name)
         return pull is not None and pull.task is not None
 
+    def give_up(self, name: str) -> None:
+        """No router is to go on with the pull, since what has come of it is deleted."""
+        if (pull := self._pulls.get(name)) is not None:
+            pull.is_from_peer = False
+
     def forget(self, name: str) -> bool:
         """Tells no more of a pull that does not run; whether there was one."""
         return not self.is_running(name) and self._pulls.pop(name, None) is not None
 
     def statuses(self) -> tuple[ModelStatus, ...]:
-        return tuple(_status(pull) for pull in self._pulls.values())
+        return tuple(_status(pull, self._clock()) for pull in self._pulls.values())
 
     async def close(self) -> None:
         """Ends all processes; what has come stays."""
@@ -115,26 +155,27 @@ class Pulls:
         self._pulls[each.name] = _Pull(
             each.name,
             done_bytes=each.here_bytes,
-            reason="It is not complete: its pull or its removal was cut short. `router models "
-            "pull` goes on with it, `router models rm` deletes what is there.",
+            reason=WAITS_FOR_PEER if each.is_from_peer else CUT_SHORT,
+            is_from_peer=each.is_from_peer,
         )
 
     async def _run(self, pull: _Pull, command: PullCommand) -> None:
         try:
-            pull.reason = await self._pulled(pull, command)
+            reason = await self._pulled(pull, command)
         except OSError as error:
-            pull.reason = f"The process that pulls cannot be started: {error}."
+            reason = f"The process that pulls cannot be started: {error}."
         finally:
             pull.task = None
         pull.since_unix_s = time.time()
-        if pull.reason is None:
+        if reason is None:
             logger.info("Pulled %s.", pull.name)
             # First, so that the model is at no time told of as neither here nor coming.
             await self._on_arrived()
             if self._pulls.get(pull.name) is pull:
                 del self._pulls[pull.name]
         else:
-            logger.error("Cannot pull %s: %s", pull.name, pull.reason)
+            pull.fail(reason, self._clock())
+            logger.error("Cannot pull %s: %s", pull.name, reason)
         self._on_change()
 
     async def _pulled(self, pull: _Pull, command: PullCommand) -> str | None:
@@ -173,7 +214,7 @@ async def _kill(process: Process) -> None:
     process.stdin.close()
 
 
-def _status(pull: _Pull) -> ModelStatus:
+def _status(pull: _Pull, now_s: float) -> ModelStatus:
     progress = pull.done_bytes / pull.total_bytes if pull.total_bytes else 0.0
     return ModelStatus(
         name=pull.name,
@@ -181,6 +222,8 @@ def _status(pull: _Pull) -> ModelStatus:
         weight_bytes=pull.total_bytes,
         since_unix_s=pull.since_unix_s,
         reason=pull.reason,
+        retry_after_s=max(0.0, pull.retry_at_s - now_s) if pull.wants_peer else 0.0,
+        wants_peer=pull.wants_peer,
         progress=min(max(progress, 0.0), 1.0),
         disk_bytes=pull.done_bytes,
     )

@@ -30,12 +30,12 @@ from node.agent.warming import Warming
 from node.errors import NodeError, RequestCancelled, ShuttingDown, UnknownRequest
 from node.link import RowRefused, RowStream
 from node.prompt import Prompt, Renderers, generate_request
-from node.protocol.messages import Began, Finished, FinishReason, ModelState
+from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.prefix import Chain
 from node.request import TextRequest
 from node.slots import EngineHandle
 from node.store import ModelEntry
-from node.stream import Batch, ModelAwaited
+from node.stream import Batch
 from node.supervisor import Lease, Supervisor
 from node.types import Delta, PartKind, RowUsage
 
@@ -177,7 +177,7 @@ class Requests:
                 while not start.done():
                     await asyncio.wait({start}, timeout=tick_s)
                     if not start.done():
-                        yield self._awaited_model(entry.name) or ()
+                        yield lease.awaited() or ()
                 if start.cancelled():
                     raise account.failure or ShuttingDown()
                 _, row = start.result()
@@ -196,15 +196,6 @@ class Requests:
             finally:
                 take_back(start)
                 self._leave(account)
-
-    def _awaited_model(self, name: str) -> ModelAwaited | None:
-        """The model, while it is not there."""
-        for status in self._supervisor.status():
-            if status.name == name and status.state is ModelState.LOADING:
-                return ModelAwaited(name, status.progress or 0.0)
-            if status.name == name and status.state is ModelState.ON_DISK:
-                return ModelAwaited(name, None)
-        return None
 
     async def _start(
         self, account: Account, lease: Lease, entry: ModelEntry

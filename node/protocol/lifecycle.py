@@ -26,7 +26,8 @@ class UnloadCommand(msgspec.Struct, frozen=True):
     generation: int | None = None
     """Only this load of it."""
     min_idle_s: float = 0.0
-    """Only where it has been idle for so long."""
+    """Only where it has been idle for so long; then it goes because nobody wants it, and so not
+    where it is pinned."""
 
 
 class ModelPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +77,8 @@ class Peer(msgspec.Struct, frozen=True):
 class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     """Body of `PATH_PULL`. Answered with 202 as soon as the pull has begun, or goes on; the status
     tells how far it is. A pull that its agent's end has cut short goes on by itself at the next
-    start, but for one from a peer, whose ticket has expired: that waits for its router."""
+    start, but for one from a peer, whose ticket has expired: that `wants_peer`, and goes on with
+    the next order of a router."""
 
     model: str
     """The name that it gets on the node."""
@@ -87,3 +89,5 @@ class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the hub. Kept in memory only."""
     peer: Peer | None = None
     """Asked first; the hub where it fails and there is a `repo_id`."""
+    resumes: bool = False
+    """Only to go on with one that `wants_peer`: none is begun that was cancelled meanwhile."""

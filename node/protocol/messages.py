@@ -78,11 +78,15 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     """A sentence, where the state is `failed`, or where a pull is interrupted."""
     retry_after_s: float = 0.0
-    """Where the state is `failed`: until a load may be tried again."""
+    """Where the state is `failed`, until a load may be tried again; where it `wants_peer`, a
+    pull."""
+    wants_peer: bool = False
+    """Where a pull is interrupted: it came from a peer, and goes on once a router names one."""
     progress: float | None = None
     """Share that is done, 0 to 1, while the state is `pulling` or `loading`."""
     generation: int = 0
-    """Number of its load, new at each; what an unload on a condition names."""
+    """Number of its load, new at each, over restarts of the agent too; an unload on a condition
+    names it."""
     leases: int = 0
     """Requests that hold it or wait for it, accepted by the engine or not."""
     idle_s: float | None = None

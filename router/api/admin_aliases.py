@@ -8,7 +8,7 @@ from registry.records import AliasRecord, AliasTarget
 from router.api.admin_gate import AdminGiven
 from router.api.alias_views import AliasRow, SetAlias, TargetRow
 from router.core import Core
-from router.errors import BadRequest, Conflict, NotFound
+from router.errors import BadRequest, Conflict, NotFound, UnknownModel
 from router.names import Names, is_pattern
 
 _NAME_CHARS = 200
@@ -96,7 +96,8 @@ def _check_targets(names: Names, name: str, models: list[str]) -> None:
 def _need_known(names: Names, model: str) -> None:
     """Raises `UnknownModel` naming near names."""
     if not names.target(AliasTarget(model)).is_known:
-        raise names.unknown(model)
+        error = names.unknown(model)
+        raise UnknownModel(f"{error.message} With --force it may come later.", param="targets")
 
 
 def _row(names: Names, record: AliasRecord) -> AliasRow:

@@ -1,7 +1,6 @@
 """`/admin/models/pull`, `cancel-pull` and `remove`: models that come to nodes' disks and leave."""
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -19,7 +18,6 @@ from router.api.admin_models import (
 from router.api.admin_views import ModelOrder, OrderDone
 from router.api.disk_views import PullAsked, PullStarted, RemoveAsked
 from router.core import Core
-from router.credentials import is_loopback
 from router.errors import (
     BadRequest,
     Conflict,
@@ -28,6 +26,7 @@ from router.errors import (
     NoNodeReady,
     UnknownModel,
 )
+from router.lifecycle.sources import can_reach, sources
 from router.types import ACTIVE, KIND_AGENT, NodeView
 
 
@@ -145,7 +144,7 @@ def _named_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView:
         )
     assert asked.from_node is not None
     source = chosen_node(core, asked.model, asked.from_node)
-    if not _can_reach(to, source):
+    if not can_reach(to, source):
         raise BadRequest(
             f"The router knows the node {source.name!r} by an address of its own machine, "
             f"{source.url}, where other nodes do not find it; add it again under its name in the "
@@ -160,21 +159,8 @@ def _nearest_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView | No
     for, or another repository than the one that the name tells."""
     if asked.revision is not None or (asked.repo or asked.model) != asked.model:
         return None
-    sources = [
-        view
-        for view in holders_of(core, asked.model)
-        if view.node_id != to.node_id and _can_reach(to, view)
-    ]
-    return min(sources, key=lambda view: core.dispatcher.in_flight(view.node_id), default=None)
-
-
-def _can_reach(to: NodeView, source: NodeView) -> bool:
-    """Whether the address of `source` that the router has means the same machine for `to`."""
-    return not _is_local(source) or _is_local(to)
-
-
-def _is_local(view: NodeView) -> bool:
-    return is_loopback(urlsplit(view.url).hostname or "")
+    found = sources(core.fleet.snapshot, asked.model, to)
+    return min(found, key=lambda view: core.dispatcher.in_flight(view.node_id), default=None)
 
 
 def _reachable(core: Core) -> list[NodeView]:

@@ -31,7 +31,7 @@ async def change_policy(admin: AdminGiven, change: PolicyChange) -> PolicyRow:
     core = admin.core
     node_id = _node_id(core, change.node)
     known = any(each.model == change.model for each in core.lifecycle.policies)
-    model = change.model if known else core.names.resolve(change.model)
+    model = change.model if known else _agents_model(core, change.model)
     given = change.model_fields_set & {"pinned", "keep_alive_s"}
     if not given:
         raise BadRequest("Give `pinned` or `keep_alive_s`.")
@@ -102,7 +102,7 @@ async def add_schedule(admin: AdminGiven, asked: AddSchedule) -> ScheduleRow:
         raise BadRequest("Give `load`, `unload` or both: cron lines such as '0 8 * * 1-5'.")
     record = ScheduleRecord(
         id=secrets.token_hex(_ID_BYTES),
-        model=core.names.resolve(asked.model),
+        model=_agents_model(core, asked.model),
         node_id=_node_id(core, asked.node),
         load_cron=asked.load,
         unload_cron=asked.unload,
@@ -162,6 +162,20 @@ def _schedule_row(core: Core, record: ScheduleRecord) -> ScheduleRow:
 
 
 # --- nodes ---
+
+
+def _agents_model(core: Core, name: str) -> str:
+    """The model that the name means. Raises `UnknownModel`, and `BadRequest` where no node agent
+    has it."""
+    model = core.names.resolve(name)
+    views = (view for view in core.fleet.snapshot if view.kind == KIND_AGENT)
+    if not any(model in view.model_names() for view in views):
+        raise BadRequest(
+            f"No node agent has the model {model!r}; the server that does takes care of it by "
+            "itself.",
+            param="model",
+        )
+    return model
 
 
 def _node_id(core: Core, name: str | None) -> str:

@@ -22,6 +22,7 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
+from router.lifecycle.sources import has_whole
 from router.node_client import NodeClient
 from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
 
@@ -184,6 +185,7 @@ def _place(
         reason=model.reason,
         progress=model.progress,
         pinned=model.pinned,
+        paid=view.is_paid,
         failing=failing or model.name in view.wedged,
         disk_bytes=model.disk_bytes,
         node_free_bytes=node_free_bytes,
@@ -200,20 +202,13 @@ def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:
         active_requests=0,
         since_s=row.since_s,
         reason=None,
+        paid=view.is_paid,
     )
 
 
 def holders_of(core: Core, model: str) -> list[NodeView]:
     """The agents that can be reached and have all of the model on disk."""
-    return [
-        view
-        for view in core.fleet.snapshot
-        if view.kind == KIND_AGENT and view.reachable and _is_whole(find_status(view, model))
-    ]
-
-
-def _is_whole(status: ModelStatus | None) -> bool:
-    return status is not None and status.state is not ModelState.PULLING
+    return [view for view in core.fleet.snapshot if has_whole(view, model)]
 
 
 def find_status(view: NodeView, model: str) -> ModelStatus | None:

@@ -146,17 +146,26 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         leases=sum(model.leases for model in status.models) if status else 0,
         state=record.state,
         max_rows=record.max_rows,
-        breakers=tuple(
-            BreakerRow(model=each.model, state=each.state.value, failures=each.failures)
-            for each in core.dispatcher.breakers()
-            if each.node_id == record.id
-        ),
+        breakers=_breaker_rows(core, record.id),
         wedged=tuple(sorted(view.wedged)) if view else (),
         prices=NodePrices(**record.prices) if record.prices is not None else None,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)
             for model in (status.models if status else ())
         ),
+    )
+
+
+def _breaker_rows(core: Core, node_id: str) -> tuple[BreakerRow, ...]:
+    return tuple(
+        BreakerRow(
+            model=each.model,
+            state=each.state.value,
+            failures=each.failures,
+            outcomes=each.outcomes,
+        )
+        for each in core.dispatcher.breakers()
+        if each.node_id == node_id
     )
 
 

@@ -107,13 +107,15 @@ class NodeModel(Shown):
 
 
 class BreakerRow(Shown):
-    """A model that has failed on a node and was not served there since."""
+    """A model that has failed on a node; closed breakers have no row."""
 
     model: str
     state: str
     """open: requests go elsewhere; half_open: one of them tries."""
     failures: int
-    """In a row."""
+    """Of its last requests there: those of two minutes, at most 64."""
+    outcomes: int
+    """How many these are."""
 
 
 class NodeRow(Shown):
@@ -187,6 +189,8 @@ class ModelPlace(Shown):
     """Share of a pull or a load that is done."""
     pinned: bool = False
     """Whether it stays in memory there."""
+    paid: bool = False
+    """Whether its requests cost money there."""
     failing: bool = False
     """Whether requests go elsewhere: it failed there, or makes no progress."""
     disk_bytes: int = 0

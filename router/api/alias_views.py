@@ -84,7 +84,9 @@ class SetAlias(Asked):
     @model_validator(mode="after")
     def _spills(self) -> "SetAlias":
         if (self.selector == "spillover") is not (self.spill_at is not None):
-            raise ValueError("the selector spillover, and no other, needs spill_at (--spill-at N)")
+            raise ValueError(
+                "the selector spillover needs spill_at (--spill-at N), and no other takes it"
+            )
         return self
 
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 
 from node.protocol.ids import RESPONSE_PREFIX
+from router.answer_heads import PASSED_HEADERS
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
 from router.api.methods import need
@@ -12,7 +13,6 @@ from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
 from router.exchange import Send
 from router.node_client import WholeAnswer
-from router.relay import PASSED_HEADERS
 from router.types import Caller, NodeView
 
 PATH = "/v1/responses"

@@ -18,7 +18,9 @@ from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
 from router.defaults import with_defaults
 from router.errors import NodeAway, PaidBudgetUsed, PaidNotAllowed, UnknownModel
-from router.targets import SPILLOVER, Asked, Order, order
+from router.last_targets import Turn
+from router.scheduler.breaker import BreakerState
+from router.targets import SPILLOVER, Asked, Order, keeps_sessions, order
 from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
@@ -60,6 +62,10 @@ class Call:
     why: str = ""
     """How the first of them was chosen, as a sentence; empty where there was no choice."""
     prepared: dict[str, Prepared] = field(default_factory=dict)
+    turn: Turn | None = None
+    """Of which session; None where any of the targets may answer it."""
+    target: Target | None = None
+    """Of its newest ticket."""
 
 
 class Tickets:
@@ -106,25 +112,38 @@ class Tickets:
         `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, and what `node_of_response`
         and `node_of_items` raise."""
         while True:
-            target = call.left.popleft()
+            target = call.target = call.left.popleft()
             try:
                 return await self._ticket(call, target, earlier_attempts)
             except UNABLE:
                 if not call.left:
                     raise
 
+    def answered(self, call: Call) -> None:
+        """The newest ticket's model answers: its session goes on there."""
+        if call.turn is not None and call.target is not None:
+            self._core.last_targets.answered(call.turn, call.target, time.monotonic())
+
     async def _order(self, call: Call) -> Order:
-        road = call.road
+        road, core, now_s = call.road, self._core, time.monotonic()
         chain = (await self._prepare(call, road.targets[0])).chain
         in_flight: tuple[int, ...] = ()
         if road.selector == SPILLOVER:
-            in_flight = tuple(map(self._core.dispatcher.in_flight_on, road.targets))
+            in_flight = tuple(map(core.dispatcher.in_flight_on, road.targets))
+        if keeps_sessions(road):
+            call.turn = _turn(call, chain)
         asked = Asked(
             prompt_bytes=chain.sizes[-1] if chain and chain.sizes else 0,
             may_pay=call.caller.paid_budget is not None,
             in_flight=in_flight,
+            failing=frozenset(
+                (each.node_id, each.model)
+                for each in core.dispatcher.breakers()
+                if each.state is BreakerState.OPEN
+            ),
+            last=core.last_targets.find(call.turn, now_s) if call.turn else "",
         )
-        return order(road, asked, Moment(time.monotonic(), self._core.fleet.snapshot))
+        return order(road, asked, Moment(now_s, core.fleet.snapshot))
 
     async def _ticket(self, call: Call, target: Target, earlier_attempts: int) -> Ticket:
         routing, caller, path, model = call.routing, call.caller, call.path, target.model
@@ -181,7 +200,7 @@ class Tickets:
 
     async def _prepare(self, call: Call, target: Target) -> Prepared:
         """The body with the target's defaults, and its chain; made once."""
-        key = f"{target.model}@{target.node_id}"
+        key = target.key
         if key not in call.prepared:
             fields = call.routing.fields
             if target.defaults:
@@ -204,6 +223,16 @@ class Tickets:
             return (following, True) if following else (chain(), not previous)
 
         return await asyncio.to_thread(make) if takes_long(call.body) else make()
+
+
+def _turn(call: Call, chain: Chain | None) -> Turn:
+    return Turn(
+        scope=f"{call.caller.owner}/{call.road.alias!r}/",
+        session=hints.short(call.asked.session),
+        stored_as=call.request_id if call.path == responses.PATH else "",
+        follows=_ticket_of(call.routing.previous_response_id),
+        chain=chain,
+    )
 
 
 def _ticket_of(response_id: str | None) -> str:

@@ -112,6 +112,7 @@ class V1:
             raise
         finally:
             self._running.end(running)
+            self._core.budgets.release(running.relay.ticket)
 
     async def _go(self, call: Call, running: Running, exchange: Exchange) -> None:
         """Down the call's road, to the first model that takes it."""
@@ -120,8 +121,7 @@ class V1:
         while True:
             relay = running.relay
             try:
-                with self._core.budgets.holding(relay.ticket):
-                    await relay.run()
+                await relay.run()
                 return
             except RouterError as error:
                 if relay.content_sent or not (call.left and leads_on(error, call.road)):
@@ -129,9 +129,14 @@ class V1:
                 ticket = await self._tickets.next(call, relay.attempts)
                 decisions.fell_back(ticket, relay.ticket.model, error.code)
                 running.relay = self._relay(ticket, exchange)
+            finally:
+                if relay.content_sent and exchange.status == 200:
+                    self._tickets.answered(call)
 
     def _relay(self, ticket: Ticket, exchange: Exchange) -> Relay:
         core = self._core
+        # At once: a ticket of the same key that is made meanwhile must not count on the same money.
+        core.budgets.hold(ticket)
         return Relay(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
 
     # --- running requests ---

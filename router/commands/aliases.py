@@ -63,7 +63,7 @@ def show_all(client: AdminClient, *, as_json: bool) -> None:
                 row.name,
                 _models(row),
                 _selector(row),
-                Text("" if row.known else "no node has it", style="yellow"),
+                _remark_of_all(row),
                 wording.ago(row.created_at_s, now_s),
             )
             for row in rows
@@ -134,9 +134,16 @@ def _remark(target: TargetRow) -> Text:
     return Text("paid" if target.paid else "")
 
 
+def _remark_of_all(row: AliasRow) -> Text:
+    if not row.known:
+        return Text("no node has it", style="yellow")
+    return Text("paid" if any(target.paid for target in row.targets) else "")
+
+
 def _warn(row: AliasRow) -> None:
     missing = [target.model for target in row.targets if not target.known]
     if missing:
         console.say(f"No node has reported {' and '.join(missing)} yet.", style="yellow")
-    if any(target.paid for target in row.targets):
-        console.say("A target costs money: only keys with a budget get there.")
+    paid = [target.model for target in row.targets if target.paid]
+    if paid:
+        console.say(f"Paid for: {' and '.join(paid)}; only keys with a budget get there.")

@@ -59,7 +59,7 @@ class Chat:
 
     def __init__(self, place: Place, transport: httpx.BaseTransport | None = None) -> None:
         self.place = place
-        self._http = open_http(place.url, place.inference_key(), transport)
+        self._http = open_http(place.url, place.inference_key, transport)
 
     def __enter__(self) -> "Chat":
         return self

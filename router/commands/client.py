@@ -1,7 +1,7 @@
 """How a command reaches the router: its address, its key, and its errors as one sentence."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,7 +97,7 @@ class AdminClient:
 
     def __init__(self, place: Place, transport: httpx.BaseTransport | None = None) -> None:
         self.place = place
-        self._http = open_http(place.url, place.admin_key(), transport)
+        self._http = open_http(place.url, place.admin_key, transport)
 
     def __enter__(self) -> "AdminClient":
         return self
@@ -134,11 +134,30 @@ class AdminClient:
         raise refused(self.place, response, self.place.admin_key_file)
 
 
-def open_http(url: str, key: str, transport: httpx.BaseTransport | None = None) -> httpx.Client:
+class _Key(httpx.Auth):
+    """The key that `read` gives. At a router's first start its key file is written after its port
+    is open: who found none, and is refused, looks once more."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        key = self._read()
+        if key:
+            request.headers["authorization"] = f"Bearer {key}"
+        response = yield request
+        if response.status_code == 401 and not key and (key := self._read()):
+            request.headers["authorization"] = f"Bearer {key}"
+            yield request
+
+
+def open_http(
+    url: str, read_key: Callable[[], str], transport: httpx.BaseTransport | None = None
+) -> httpx.Client:
     """A connection to a router; proxies of the environment are for the internet, not for it."""
     return httpx.Client(
         base_url=url,
-        headers={"authorization": f"Bearer {key}"} if key else {},
+        auth=_Key(read_key),
         timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
         trust_env=False,
         transport=transport,

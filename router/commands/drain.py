@@ -5,9 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from router.api.admin_views import NodeRow
-from router.commands import console, wording
+from router.commands import console, durations, wording
 from router.commands.client import AdminClient, CommandFailed, read_rows
-from router.commands.lifecycle import read_time
 from router.commands.nodes import in_flight, set_state
 from router.types import CORDONED, MAINTENANCE
 
@@ -34,7 +33,7 @@ def asked(name: str, deadline: str | None, *, cut: bool) -> Drain:
     """What the options say. Raises `CommandFailed`."""
     if cut and deadline is None:
         raise CommandFailed("--cut needs --deadline: when is what is in flight to be ended?")
-    return Drain(name, None if deadline is None else read_time(deadline), cut)
+    return Drain(name, None if deadline is None else durations.read_s(deadline), cut)
 
 
 def drain(client: AdminClient, wanted: Drain, *, as_json: bool = False) -> None:

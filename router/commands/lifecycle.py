@@ -4,30 +4,17 @@ import time
 from typing import Any
 
 from router.api.admin_views import PolicyRow, ScheduleRow
-from router.commands import console, wording
-from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
+from router.commands import console, durations, wording
+from router.commands.client import AdminClient, in_path, read_row, read_rows
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 EVERYWHERE = "every node that has it"
-
-
-def read_time(text: str) -> float:
-    """Seconds of 90s, 10m, 2h, 1d. Raises `CommandFailed`."""
-    number, unit = text[:-1], text[-1:]
-    try:
-        seconds = float(number) * _UNITS[unit]
-    except (ValueError, KeyError):
-        seconds = 0.0
-    if not 0 < seconds < 3.2e7:
-        raise CommandFailed(f"{text!r} is no length of time; one looks like 90s, 10m, 2h or 1d.")
-    return seconds
 
 
 def read_keep_alive(text: str) -> float | None:
     """0 for `forever`, None for `default`."""
     if text in ("forever", "default"):
         return 0.0 if text == "forever" else None
-    return read_time(text)
+    return durations.read_s(text)
 
 
 def pin(client: AdminClient, model: str, node: str | None, *, pinned: bool) -> None:
@@ -35,8 +22,20 @@ def pin(client: AdminClient, model: str, node: str | None, *, pinned: bool) -> N
     where = row.node or EVERYWHERE
     if pinned:
         console.say(f"{row.model} is pinned on {where}: it is loaded there and stays.")
-    else:
-        console.say(f"The pin of {row.model} on {where} is gone: it leaves when it is idle.")
+        return
+    others = [
+        other
+        for other in read_rows(PolicyRow, client.get("/policies"))
+        if other.model == row.model and other.pinned
+    ]
+    if not others:
+        console.say(f"{row.model} is pinned no more: it leaves when it is idle.")
+    for other in others:
+        option = f" --node {other.node}" if other.node else ""
+        console.say(
+            f"{row.model} is still pinned on {other.node or EVERYWHERE}: "
+            f"`router unpin {row.model}{option}`."
+        )
 
 
 def keep_alive(client: AdminClient, model: str, text: str, node: str | None) -> None:

@@ -75,6 +75,8 @@ def _place_text(place: ModelPlace) -> Text:
         words += f" {place.progress:.0%}"
     if place.pinned:
         words += " and pinned"
+    if place.paid:
+        words += ", paid"
     if place.failing:
         words += ", failing"
     style = "red" if place.failing else wording.state_style(place.state)

@@ -1,6 +1,7 @@
 """`router add-node`, `remove-node`, `nodes`."""
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from rich.text import Text
@@ -8,12 +9,14 @@ from rich.text import Text
 from router.api.admin_views import NodeRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
+from router.scheduler.breaker import BreakerState
 from router.types import ACTIVE, CORDONED
 
 NO_NODES = (
     "The fleet has no nodes yet. Start `node-agent serve` on a Mac, then add it: "
     "`router add-node http://HOST:8801 --token TOKEN`."
 )
+_ELSEWHERE = "new ones go elsewhere where they can"
 
 
 def add(client: AdminClient, asked: dict[str, Any]) -> None:
@@ -47,8 +50,8 @@ def show(client: AdminClient, *, as_json: bool) -> None:
         [_cells(row) for row in rows],
     )
     for row in rows:
-        if row.error:
-            console.say(f"{row.name}: {row.error}", style="red")
+        for note, style in _notes(row):
+            console.say(f"{row.name}: {note}", style=style)
 
 
 def set_state(client: AdminClient, name: str, state: str) -> NodeRow:
@@ -75,7 +78,8 @@ def uncordon(client: AdminClient, name: str, *, as_json: bool = False) -> None:
 
 def in_flight(row: NodeRow) -> int:
     """This router's requests and those that the node tells of, as one count."""
-    return max(row.in_flight, row.leases)
+    # What a node that is gone told last is over.
+    return max(row.in_flight, row.leases if row.reachable else 0)
 
 
 def read_token(given: str | None) -> str:
@@ -113,7 +117,7 @@ def _cells(row: NodeRow) -> tuple[str | Text, ...]:
         memory = f"{used} of {wording.size(row.memory_budget_bytes)}"
     return (
         row.name,
-        node_state(row),
+        _state(row),
         row.url,
         row.chip or row.engine or "",
         memory,
@@ -122,15 +126,42 @@ def _cells(row: NodeRow) -> tuple[str | Text, ...]:
     )
 
 
-def node_state(row: NodeRow) -> Text:
-    resting = "" if row.state == ACTIVE else f"; {row.state}"
-    if row.reachable and row.state != ACTIVE:
-        return Text(row.state, style="yellow")
-    failing = sorted({*row.wedged, *(each.model for each in row.breakers)})
-    if row.reachable and failing:
-        return Text(f"reachable; failing: {', '.join(failing)}", style="red")
+def _state(row: NodeRow) -> Text:
+    words, style = _reached(row)
+    if row.reachable and (failing := _failing(row)):
+        words, style = f"{words}; failing: {', '.join(failing)}", "red"
+    if row.prices:
+        words = f"{words}; paid"
+    return Text(words, style=style)
+
+
+def _reached(row: NodeRow) -> tuple[str, str]:
+    """Whether the node is there and takes requests, and the style of that."""
     if row.reachable:
-        return Text("reachable", style="green")
+        return ("reachable", "green") if row.state == ACTIVE else (row.state, "yellow")
+    resting = "" if row.state == ACTIVE else f"; {row.state}"
     if row.heard_ago_s is None:
-        return Text(f"not heard yet{resting}", style="red")
-    return Text(f"lost, heard {wording.span(row.heard_ago_s)} ago{resting}", style="red")
+        return f"not heard yet{resting}", "red"
+    return f"lost, heard {wording.span(row.heard_ago_s)} ago{resting}", "red"
+
+
+def _failing(row: NodeRow) -> list[str]:
+    """Models that are served elsewhere where they can be."""
+    return sorted({*row.wedged, *(each.model for each in row.breakers)})
+
+
+def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
+    """What the table has no room for, with the style of each."""
+    if row.error:
+        yield row.error, "red"
+    for model in row.wedged:
+        yield f"{model} makes no progress.", "red"
+    for each in row.breakers:
+        failed = f"{each.model} failed {each.failures} of its last {each.outcomes} requests"
+        is_open = each.state == BreakerState.OPEN
+        yield f"{failed}; {_ELSEWHERE if is_open else 'one may try it again'}.", "red"
+    if row.prices:
+        price = f"{row.prices.input:g} for a million tokens of prompts"
+        if row.prices.cached is not None:
+            price += f", {row.prices.cached:g} of cached ones"
+        yield f"It costs {price} and {row.prices.output:g} of answers.", ""

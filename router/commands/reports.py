@@ -1,17 +1,15 @@
 """`router usage`, `audit`."""
 
-import re
 import time
 
 from router.api.admin_views import AuditRow, UsageRow
-from router.commands import console, wording
-from router.commands.client import AdminClient, CommandFailed, read_rows
+from router.commands import console, durations, wording
+from router.commands.client import AdminClient, read_rows
 
 NO_USAGE = "No request has finished in that time; `router chat MODEL` sends one."
 NO_AUDIT = "Nothing has been changed yet."
 
 _COUNTS = ("Requests", "Prompt tokens", "of them cached", "Completion tokens")
-_UNIT_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def show_usage(client: AdminClient, since: str | None, *, as_json: bool) -> None:
@@ -61,10 +59,5 @@ def show_audit(client: AdminClient, limit: int, *, as_json: bool) -> None:
 
 
 def since_time(since: str | None, now_s: float) -> float | None:
-    """The time that `30m`, `24h`, `7d` or `2w` before now means."""
-    if since is None:
-        return None
-    found = re.fullmatch(r"(\d{1,5})([mhdw])", since)
-    if not found:
-        raise CommandFailed(f"--since is a time such as 30m, 24h, 7d or 2w, not {since!r}.")
-    return max(0.0, now_s - int(found[1]) * _UNIT_S[found[2]])
+    """The time that is so long before now."""
+    return None if since is None else max(0.0, now_s - durations.read_s(since))

@@ -13,18 +13,19 @@ from functools import partial
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from node.protocol.lifecycle import Policies
+from node.protocol.lifecycle import Peer, Policies, PullCommand
 from registry import audit, schedules
 from registry.db import Registry
 from registry.errors import RegistryError
 from registry.records import PolicyRecord, ScheduleRecord
-from router.errors import NodeRefused, RouterError
+from router.errors import NodeRefused, NoNodeReady, RouterError
 from router.fleet import Fleet
 from router.lifecycle.calendar import LOAD, UNLOAD, due_times, keeps, lines_of, noted
 from router.lifecycle.crons import trigger_of
 from router.lifecycle.reconcile import (
     Action,
     Load,
+    Pull,
     Push,
     Step,
     Unload,
@@ -84,6 +85,8 @@ class Lifecycle:
         self._retry_at_s: dict[tuple[str, str, str], float] = {}
         self._failed: set[tuple[str, str, str]] = set()
         """Actions that failed when they were tried last."""
+        self._copied_from: dict[tuple[str, str], str] = {}
+        """Which node gave last what a node has in part: another one is asked first."""
         self._due: asyncio.Handle | None = None
         self._settling = asyncio.Lock()
         self._closed = False
@@ -149,6 +152,8 @@ class Lifecycle:
             if record.node_id == node_id:
                 self.remove_schedule(record.id)
         self._pushed.pop(node_id, None)
+        for place in [place for place in self._copied_from if place[0] == node_id]:
+            del self._copied_from[place]
 
     # --- schedules ---
 
@@ -238,6 +243,8 @@ class Lifecycle:
         """The actor that the audit log has for it."""
         if isinstance(action, Unload):
             return "maintenance"
+        if isinstance(action, Pull):
+            return "resume"
         if isinstance(action, Push):
             return ""
         own = (self.policy(action.model, node_id) for node_id in (action.node_id, ""))
@@ -312,6 +319,9 @@ class Lifecycle:
         elif isinstance(action, Load):
             await client.load(action.model)
             await self._note(why, "model.load", action)
+        elif isinstance(action, Pull):
+            await self._go_on(client, action)
+            await self._note(why, "model.pull", action)
         else:
             await client.unload(action.model, action.generation, action.min_idle_s)
             await self._note(why, "model.unload", action)
@@ -333,7 +343,27 @@ class Lifecycle:
         view = self._outside.fleet.node(node_id)
         return view.name if view else node_id
 
-    async def _note(self, actor: str, verb: str, action: Load | Unload) -> None:
+    async def _go_on(self, client: NodeClient, action: Pull) -> None:
+        """With a ticket of the first node that gives one. Raises what the last one does."""
+        place = (action.node_id, action.model)
+        last = self._copied_from.get(place, "")
+        failure: RouterError = NoNodeReady(f"No node that has {action.model} can be reached.")
+        for node_id in sorted(action.sources, key=lambda each: each == last):
+            source = self._outside.watcher.client(node_id)
+            if source is None:
+                continue  # removed meanwhile
+            try:
+                share = await source.share(action.model)
+            except RouterError as error:
+                failure = error
+                continue
+            self._copied_from[place] = node_id
+            peer = Peer(source.url, share)
+            await client.pull(PullCommand(action.model, peer=peer, resumes=True))
+            return
+        raise failure
+
+    async def _note(self, actor: str, verb: str, action: Load | Unload | Pull) -> None:
         entry = partial(
             audit.add,
             at_s=self._outside.wall(),

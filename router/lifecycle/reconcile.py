@@ -10,6 +10,7 @@ import msgspec
 
 from node.protocol.lifecycle import ModelPolicy
 from node.protocol.messages import ModelState, ModelStatus
+from router.lifecycle.sources import sources
 from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
@@ -48,7 +49,16 @@ class Unload(msgspec.Struct, frozen=True):
     min_idle_s: float
 
 
-Action = Push | Load | Unload
+class Pull(msgspec.Struct, frozen=True):
+    """Go on with a copy that was cut short."""
+
+    node_id: str
+    model: str
+    sources: tuple[str, ...]
+    """Nodes that have it, those with fewest requests first."""
+
+
+Action = Push | Load | Unload | Pull
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -81,11 +91,24 @@ def plan(
     fleet: Iterable[NodeView], wishes: Iterable[Wish], pushed: Mapping[str, Push]
 ) -> list[Action]:
     """What is to be done now; `pushed` is what each node has been told last."""
-    wishes = list(wishes)
+    wishes, fleet = list(wishes), tuple(fleet)
     actions: list[Action] = []
     for view in fleet:
         if view.kind == KIND_AGENT and view.reachable and view.status is not None:
             actions += _plan_node(view, asked_of(view, wishes), pushed.get(view.node_id))
+            actions += _plan_pulls(view, fleet)
+    return actions
+
+
+def _plan_pulls(view: NodeView, fleet: tuple[NodeView, ...]) -> list[Pull]:
+    """Copies that stand still while somebody has the model. Under maintenance nothing comes."""
+    stuck = (each for each in _models(view) if each.wants_peer and each.retry_after_s <= 0)
+    actions = []
+    for model in stuck if view.state != MAINTENANCE else ():
+        found = sorted(sources(fleet, model.name, view), key=_leases)
+        if found:
+            ids = tuple(each.node_id for each in found)
+            actions.append(Pull(view.node_id, model.name, ids))
     return actions
 
 
@@ -194,6 +217,10 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
         if not best or rank > best_rank:
             best, best_rank = view.node_id, rank
     return best
+
+
+def _leases(view: NodeView) -> int:
+    return sum(model.leases for model in _models(view))
 
 
 def _models(view: NodeView) -> tuple[ModelStatus, ...]:

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from router.scheduler import explain, rejects
 from router.scheduler.book import Books, OpenLease
-from router.scheduler.cost import Ask, exclusion, model_of, work_s
-from router.scheduler.placement import Choice, Placement
+from router.scheduler.cost import Ask, exclusion, model_of, prefill_s, work_s
+from router.scheduler.placement import Choice, Placement, Queues
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
 from router.scheduler.residency import to_close
 from router.scheduler.turns import Free, Turns, has_free
@@ -77,7 +77,7 @@ class Admission:
         if not ask.prompt_bytes or (not self._queue and self._may_begin(ask, choice, moment)):
             return [self._hopeless(ask, choice, now_s) or self._grant(ask, choice, moment)]
         waiting = Waiting(ask, ticket.arrived_s, _least_work_s(choice))
-        waiting.prices = self._placement.prices(choice.terms, moment)
+        waiting.prices = self._placement.prices(choice.terms, ticket.model, moment)
         self._queue.add(waiting)
         actions = self.look(moment, waiting)
         if ticket.request_id not in self._queue:
@@ -148,14 +148,14 @@ class Admission:
         """Grants to those of a turn who can begin; `of_new`: until nothing is free but what was so
         before."""
         grants: list[Grant] = []
-        queues_s = self._placement.queues_s(moment, self._planned_s) if turn else []
+        queues = self._placement.queues(moment, self._planned_s)
         for waiting in turn:
             if of_new and not self._turns.is_new(free):
                 break
             if not has_free(waiting.ask, free):
                 continue
             self._turns.ask(waiting)
-            index = self._consider(waiting, moment, queues_s, grants)
+            index = self._consider(waiting, moment, queues, grants)
             if index >= 0:
                 self._still_free(free, moment.fleet[index], moment.now_s)
         return grants
@@ -205,7 +205,7 @@ class Admission:
         self,
         waiting: Waiting,
         moment: Moment,
-        queues_s: list[float],
+        queues: Queues,
         grants: list[Grant],
     ) -> int:
         """Adds a grant if the ticket can begin on its best node. Else its work is planned there, so
@@ -213,6 +213,7 @@ class Admission:
         none."""
         ask, model, now_s = waiting.ask, waiting.ask.ticket.model, moment.now_s
         hold_s = self._placement.hold_s(len(self._queue))
+        queues_s = queues.of(model)
         index = self._placement.best_price(ask, waiting.prices, moment, queues_s, hold_s)
         if index < 0 or ask.ticket.deadline_s <= now_s:
             return -1
@@ -221,7 +222,7 @@ class Admission:
             index = choice.index
             if index >= 0 and self._placement.can_begin(moment.fleet[index], model, now_s):
                 grants.append(self._grant(ask, choice, moment))
-                queues_s[index] += work_s(choice.chosen)
+                queues.grant(index, choice.chosen, model)
                 return index
         if index >= 0:
             view = moment.fleet[index]
@@ -229,7 +230,7 @@ class Admission:
             if self._placement.has_room(view, model, now_s):
                 ahead_s = waiting.prices[index].work_s
                 self._planned_s[view.node_id] = self._planned_s.get(view.node_id, 0.0) + ahead_s
-                queues_s[index] += ahead_s
+                queues.plan(index, ahead_s)
             self._reorder(waiting)
         return index
 
@@ -273,9 +274,9 @@ class Admission:
             demand=self._placement.demand(ask.pace, terms, ticket.model),
             rows=book.rows.get(ticket.model, 0) + book.others_rows(ticket.model),
             tried=ask.tried,
-            work_s=work_s(terms),
+            work_s=prefill_s(terms),
             charged=(terms.held_positions, len(ticket.chain) if ticket.chain else 0),
-            alone=not book.prefilling,
+            alone=not book.prefilling and not book.loading,
             is_told=ticket.stream or view.kind == KIND_AGENT,
         )
         self._books.open(opened, now_s)

@@ -8,15 +8,11 @@ from typing import NamedTuple
 
 from node.protocol.messages import ModelState, NodeStatus
 from node.protocol.prefix import Chain
-from router.scheduler.breaker import Breaker, BreakerState
+from router.scheduler.breaker import Breaker, Circuit
 from router.scheduler.sessions import Pace
 from router.scheduler.warm import Demand, WarmSessions
 from router.types import Lease, NodeTerms, Ticket
 
-FIRST_BLAME_S = 1.0
-MAX_BLAME_S = 30.0
-"""A node that failed is the last resort for this long, twice as long after each failure in a row;
-without it a node that fails at once would look idle and draw all requests."""
 LINGER_S = 2.0
 """After a request's end its node tells within this time what it has kept of it."""
 OVERDUE_FACTOR, OVERDUE_S = 2.0, 1.0
@@ -41,7 +37,7 @@ class OpenLease:
     tried: frozenset[str] = frozenset()
     """Nodes that failed it before."""
     work_s: float = 0.0
-    """Prefill, and what comes before it."""
+    """Prefill and restore."""
     charged: tuple[int, int] = (0, 0)
     """Positions of its chain that its node will hold once it is prefilled."""
     alone: bool = True
@@ -60,30 +56,6 @@ class OpenLease:
     @property
     def uncached_tokens(self) -> int:
         return self.terms.prompt_tokens - self.terms.cached_tokens
-
-
-@dataclass(slots=True)
-class Blame:
-    """Failures of one model on one node."""
-
-    failures: int = 0
-    """In a row."""
-    until_s: float = 0.0
-    trial: str = ""
-    """The ticket that shows, once that is over, whether it still fails; empty for none."""
-
-    def add(self, now_s: float) -> None:
-        doubled_s = FIRST_BLAME_S * 2.0 ** min(self.failures, 16)
-        self.until_s = now_s + min(MAX_BLAME_S, doubled_s)
-        self.failures += 1
-        self.trial = ""
-
-    def state(self, now_s: float) -> BreakerState:
-        return BreakerState.OPEN if now_s < self.until_s else BreakerState.HALF_OPEN
-
-    def bars(self, now_s: float) -> bool:
-        """Whether requests are better sent elsewhere: it is open, or one tries already."""
-        return now_s < self.until_s or bool(self.trial)
 
 
 class Ready(NamedTuple):
@@ -135,13 +107,15 @@ class NodeBook:
     """What they add to its caches."""
     since_s: float = 0.0
     """When the first of them began."""
+    loading: dict[str, OpenLease] = field(default_factory=dict)
+    """Those whose model is not ready yet: they are in nobody's way but each other's."""
     positions: dict[int, int] = field(default_factory=dict)
     """Hashes that leases bring, each with how many bring it."""
     lingering: deque[tuple[float, OpenLease]] = field(default_factory=deque)
     """Ended leases of which the node may not have told what it kept, and until when."""
     warm: dict[str, WarmSessions] = field(default_factory=dict)
     """By model."""
-    blames: dict[str, Blame] = field(default_factory=dict)
+    circuits: dict[str, Circuit] = field(default_factory=dict)
     """By model."""
     ready: dict[str, Ready] = field(default_factory=dict)
     """By model, of those that are."""
@@ -154,24 +128,45 @@ class NodeBook:
 
     def open(self, opened: OpenLease, now_s: float) -> None:
         ticket_id, model = opened.lease.ticket_id, opened.lease.model
-        blame = self.blames.get(model)
-        if blame is not None and not blame.bars(now_s):
-            blame.trial = ticket_id
+        circuit = self.circuits.get(model)
+        if circuit is not None and not circuit.is_closed and not circuit.bars(now_s):
+            circuit.trial = ticket_id
         self.leases[ticket_id] = opened
         self.rows[model] = own = self.rows.get(model, 0) + 1
         if model in self.others:
             self.others[model].most_own = max(own, self.others[model].most_own)
-        if opened.work_s > 0.0:
-            if not self.prefilling:
-                self.since_s = now_s
-            self.prefilling[ticket_id] = opened
-            self.behind_s += opened.work_s
-            self.coming_tokens += opened.uncached_tokens
+        if opened.terms.load_s > 0.0 or self.loads(model):
+            self.loading[ticket_id] = opened
+        else:
+            self._begin_prefill(opened, now_s)
         for each in _hashes(opened):
             self.positions[each] = self.positions.get(each, 0) + 1
         if opened.ticket.chain is not None:
             self.touch(opened, opened.terms.prompt_tokens, now_s)
         self.version += 1
+
+    def loads(self, model: str) -> list[OpenLease]:
+        """The leases that wait for its load, the one that it began with first."""
+        return [each for each in self.loading.values() if each.lease.model == model]
+
+    def load_until_s(self, model: str) -> float:
+        """When its load and who waits for it are expected to be done; minus infinity for none."""
+        begins_s = (each.lease.granted_s + each.terms.load_s for each in self.loads(model))
+        return next(begins_s, -inf) + sum(each.work_s for each in self.loads(model))
+
+    def _begin_prefill(self, opened: OpenLease, now_s: float) -> None:
+        if opened.work_s > 0.0:
+            if not self.prefilling:
+                self.since_s = now_s
+            self.prefilling[opened.lease.ticket_id] = opened
+            self.behind_s += opened.work_s
+            self.coming_tokens += opened.uncached_tokens
+
+    def circuit(self, model: str) -> Circuit:
+        found = self.circuits.get(model)
+        if found is None:
+            found = self.circuits[model] = Circuit()
+        return found
 
     def touch(self, opened: OpenLease, tokens: int, now_s: float) -> None:
         """The lease's session is served here, and has so many tokens."""
@@ -183,9 +178,9 @@ class NodeBook:
         """`lingers`: its node is likely to keep what it has prefilled of it."""
         opened = self.leases.pop(ticket_id)
         model = opened.lease.model
-        blame = self.blames.get(model)
-        if blame is not None and blame.trial == ticket_id:
-            blame.trial = ""
+        circuit = self.circuits.get(model)
+        if circuit is not None and circuit.trial == ticket_id:
+            circuit.trial = ""
         self.rows[model] -= 1
         if not self.rows[model]:
             del self.rows[model]
@@ -206,6 +201,7 @@ class NodeBook:
                 self.positions.pop(each, None)
 
     def end_prefill(self, ticket_id: str, now_s: float) -> None:
+        self.loading.pop(ticket_id, None)
         opened = self.prefilling.get(ticket_id)
         if opened is None:
             return
@@ -229,8 +225,12 @@ class NodeBook:
             # A clock that jumped would be wrong for the next one's beginning, too.
             self.end_prefill(first.lease.ticket_id, min(now_s, self.since_s + first.work_s))
 
-    def ahead_s(self, now_s: float) -> float:
-        """Prefill work that a new request would wait for, without what `settle` would end."""
+    def ahead_s(self, model: str, now_s: float) -> float:
+        """Work that a new request for the model would wait for, without what `settle` would end:
+        the prefills of those that are loaded, or its own load and who waits for that."""
+        if self.loading and (waiting := self.loads(model)):
+            behind_s = sum(each.work_s for each in waiting)
+            return max(behind_s, self.load_until_s(model) - now_s)
         behind_s, since_s = self.behind_s, self.since_s
         for first in self.prefilling.values():
             spent_s = now_s - since_s
@@ -281,6 +281,9 @@ class NodeBook:
                 if ready is None or ready.generation != model.generation:
                     ready = Ready(model.generation, -inf if is_first else now_s)
                 self.ready[model.name] = ready
+                for opened in self.loads(model.name):
+                    del self.loading[opened.lease.ticket_id]
+                    self._begin_prefill(opened, now_s)
 
     def others_rows(self, model: str) -> int:
         """Rows of others, as far as they are certain."""
@@ -291,12 +294,13 @@ class NodeBook:
         """Another instance of the agent: what the one before was told to do, it does not."""
         self.instance_id = instance_id
         self.prefilling.clear()
+        self.loading.clear()
         self.behind_s = 0.0
         self.coming_tokens = 0
         self.positions.clear()
         self.lingering.clear()
         self.warm.clear()
-        self.blames.clear()
+        self.circuits.clear()
         self.others.clear()
         self.ready.clear()
         self.closed = frozenset()
@@ -335,25 +339,26 @@ class Books:
         book.last_grant = self._grants
         book.open(opened, now_s)
 
-    def blame(self, lease: Lease, now_s: float) -> None:
+    def fail(self, lease: Lease, now_s: float) -> None:
         """Its node failed it."""
         book = self._nodes.get(lease.node_id)
         if book is not None and book.instance_id in ("", lease.instance_id):
-            book.blames.setdefault(lease.model, Blame()).add(now_s)
+            book.circuit(lease.model).fail(lease.granted_s, now_s)
             book.version += 1
 
-    def clear_blame(self, lease: Lease) -> None:
+    def serve(self, lease: Lease, now_s: float) -> None:
         """Its node served it."""
         book = self._nodes.get(lease.node_id)
-        if book is not None and book.blames.pop(lease.model, None) is not None:
-            book.version += 1
+        if book is not None:
+            book.version += book.circuit(lease.model).serve(now_s)
 
     def breakers(self, now_s: float) -> list[Breaker]:
-        """Of all that failed since they were last served; closed are those that are not listed."""
+        """Those that are not closed."""
         return [
-            Breaker(node_id, model, blame.state(now_s), blame.failures, blame.until_s)
+            Breaker(node_id, model, circuit.state(now_s), *circuit.counts(), circuit.until_s)
             for node_id, book in self._nodes.items()
-            for model, blame in book.blames.items()
+            for model, circuit in book.circuits.items()
+            if not circuit.is_closed
         ]
 
     def forget_node(self, node_id: str) -> None:
@@ -365,6 +370,7 @@ class Books:
             kept.prefilling, kept.behind_s = book.prefilling, book.behind_s
             kept.coming_tokens = book.coming_tokens
             kept.since_s, kept.positions = book.since_s, book.positions
+            kept.loading = book.loading
             kept.lingering = book.lingering
 
     def opened(self, lease: Lease) -> OpenLease | None:

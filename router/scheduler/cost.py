@@ -88,9 +88,14 @@ def choose(
     return (good[0], False) if len(good) == 1 else (min(good, key=rank), True)
 
 
-def work_s(terms: NodeTerms) -> float:
+def prefill_s(terms: NodeTerms) -> float:
     """How long the node is kept from other prefills."""
-    return terms.prefill_s + terms.restore_s + terms.load_s
+    return terms.prefill_s + terms.restore_s
+
+
+def work_s(terms: NodeTerms) -> float:
+    """All that is done for a request until its first token."""
+    return prefill_s(terms) + terms.load_s
 
 
 class Pricing:
@@ -209,11 +214,10 @@ class Pricing:
 
     def _displaced_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
         """What the load of a model costs those that have to leave for it, the idlest first."""
-        status = view.status
-        if status is None or model.state is not ModelState.ON_DISK:
+        status, book = view.status, self._books.of(view.node_id)
+        if status is None or model.state is not ModelState.ON_DISK or book.loads(model.name):
             return 0.0
         missing = model.weight_bytes - (status.memory_budget_bytes - status.memory_leased_bytes)
-        book = self._books.of(view.node_id)
         loss_s = 0.0
         # One that is busy leaves, too, as soon as it is not.
         others = [each for each in status.models if each.state in IN_MEMORY and not each.pinned]
@@ -250,17 +254,16 @@ def _queue_s(
     book: NodeBook, model: ModelStatus, rows: int, rates: NodeRates, now_s: float
 ) -> float:
     """Until the prefill ahead is over, and a row is free where all are taken."""
-    ahead_s, most = book.ahead_s(now_s), max(1, model.max_rows)
+    ahead_s, most = book.ahead_s(model.name, now_s), max(1, model.max_rows)
     if rows < most:
         return ahead_s
     return max(ahead_s, (rows - most + 1) * rates.service_s.value / most)
 
 
 def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
-    if model.state is ModelState.READY:
+    # It is part of the work of the lease that the model is loaded for.
+    if model.state is ModelState.READY or book.loads(model.name):
         return 0.0
-    if model.state is ModelState.LOADING and model.name in book.rows:
-        return 0.0  # it is part of the work of the lease that it is loaded for
     told_s = _full_load_s(model, rates)
     if model.state is ModelState.LOADING and model.progress is not None:
         return (1.0 - model.progress) * told_s
@@ -285,10 +288,10 @@ def _hold_s(
 
 
 def _blame_s(book: NodeBook, view: NodeView, model: ModelStatus, now_s: float) -> float:
-    blame = book.blames.get(model.name)
+    circuit = book.circuits.get(model.name)
     is_out = model.state is ModelState.FAILED or model.name in view.wedged
     failed_s = FAILED_LOAD_S if is_out else 0.0
-    return failed_s + (BLAME_WAIT_S if blame is not None and blame.bars(now_s) else 0.0)
+    return failed_s + (BLAME_WAIT_S if circuit is not None and circuit.bars(now_s) else 0.0)
 
 
 def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float) -> float:

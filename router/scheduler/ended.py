@@ -39,9 +39,9 @@ class Ended:
     def on_verdict(self, verdict: Verdict) -> None:
         _, opened = self._unjudged.pop(verdict.lease, (0.0, None))
         if verdict.failed:
-            self._books.blame(verdict.lease, verdict.ended_s)
+            self._books.fail(verdict.lease, verdict.ended_s)
             return
-        self._books.clear_blame(verdict.lease)
+        self._books.serve(verdict.lease, verdict.ended_s)
         if opened is None:
             return
         self._learn_service(opened, verdict.ended_s)
@@ -54,7 +54,7 @@ class Ended:
 
     def on_served(self, opened: OpenLease, now_s: float) -> None:
         """A node that keeps no accounts has served it."""
-        self._books.clear_blame(opened.lease)
+        self._books.serve(opened.lease, now_s)
         self._learn_service(opened, now_s)
         lease, terms = opened.lease, opened.terms
         rates = self._rates.known(lease.node_id, lease.model)

@@ -52,6 +52,37 @@ class Price:
     cached_tokens: int
 
 
+class Queues:
+    """What is ahead of a request on each of the fleet's nodes, what waits here for it too, during
+    one turn."""
+
+    def __init__(self, books: Books, moment: Moment, planned_s: Mapping[str, float]) -> None:
+        self._books = books
+        self._moment = moment
+        self._planned_s = planned_s
+        self._found_s: dict[str, list[float]] = {}
+
+    def of(self, model: str) -> list[float]:
+        found_s = self._found_s.get(model)
+        if found_s is None:
+            found_s = self._found_s[model] = [
+                self._books.of(view.node_id).ahead_s(model, self._moment.now_s)
+                + self._planned_s.get(view.node_id, 0.0)
+                for view in self._moment.fleet
+            ]
+        return found_s
+
+    def grant(self, index: int, terms: NodeTerms, model: str) -> None:
+        """A load is ahead of those only that wait for it."""
+        for name, found_s in self._found_s.items():
+            if name == model or not terms.load_s:
+                found_s[index] += work_s(terms)
+
+    def plan(self, index: int, ahead_s: float) -> None:
+        for found_s in self._found_s.values():
+            found_s[index] += ahead_s
+
+
 class Placement:
     """Compares nodes. Owns nothing but reads everything."""
 
@@ -125,16 +156,12 @@ class Placement:
         """How long prices hold while so many tickets wait."""
         return PRICE_S * max(1.0, waiting / PRICE_TICKETS)
 
-    def prices(self, terms: Sequence[NodeTerms], moment: Moment) -> list[Price]:
+    def prices(self, terms: Sequence[NodeTerms], model: str, moment: Moment) -> list[Price]:
         """Of terms that nothing is planned ahead of."""
-        return list(map(self._price, terms, moment.fleet, repeat(moment.now_s)))
+        return list(map(self._price, terms, repeat(model), moment.fleet, repeat(moment.now_s)))
 
-    def queues_s(self, moment: Moment, planned_s: Mapping[str, float]) -> list[float]:
-        """Prefill ahead of each of the fleet's nodes, what waits here for it too."""
-        return [
-            self._books.of(view.node_id).ahead_s(moment.now_s) + planned_s.get(view.node_id, 0.0)
-            for view in moment.fleet
-        ]
+    def queues(self, moment: Moment, planned_s: Mapping[str, float]) -> Queues:
+        return Queues(self._books, moment, planned_s)
 
     def best_price(
         self,
@@ -166,7 +193,7 @@ class Placement:
         # find a free row as long as they have more to ask.
         if book.rows.get(model, 0) >= max(1, status.max_rows - book.others_rows(model)):
             return False
-        return status.cache is None or book.ahead_s(now_s) <= PIPELINE_S
+        return status.cache is None or book.ahead_s(model, now_s) <= PIPELINE_S
 
     def has_room(self, view: NodeView, model: str, now_s: float) -> bool:
         """Whether no other model that is in its way has to leave the node first."""
@@ -189,9 +216,9 @@ class Placement:
         queues_s: Sequence[float],
         hold_s: float,
     ) -> None:
-        fleet, now_s = moment.fleet, moment.now_s
+        fleet, model, now_s = moment.fleet, ask.ticket.model, moment.now_s
         if len(prices) != len(fleet):
-            prices[:] = self.prices(self._pricing.all_terms(ask, fleet, now_s), moment)
+            prices[:] = self.prices(self._pricing.all_terms(ask, fleet, now_s), model, moment)
             return
         stale = [
             index
@@ -212,15 +239,15 @@ class Placement:
             if at_home in stale:
                 stale.remove(at_home)
                 terms = self._pricing.terms(ask, fleet[at_home], now_s, None)
-                prices[at_home] = self._price(terms, fleet[at_home], now_s)
+                prices[at_home] = self._price(terms, model, fleet[at_home], now_s)
             if at_home >= 0 and prices[at_home].cached_tokens:
                 price, book = prices[at_home], self._books.of(home_id)
-                home = Home(price.cached_tokens, price.base_s + book.ahead_s(now_s))
+                home = Home(price.cached_tokens, price.base_s + book.ahead_s(model, now_s))
         for index in stale:
             terms = self._pricing.terms(ask, fleet[index], now_s, home)
-            prices[index] = self._price(terms, fleet[index], now_s)
+            prices[index] = self._price(terms, model, fleet[index], now_s)
 
-    def _price(self, terms: NodeTerms, view: NodeView, now_s: float) -> Price:
+    def _price(self, terms: NodeTerms, model: str, view: NodeView, now_s: float) -> Price:
         book = self._books.of(view.node_id)
         return Price(
             node_id=view.node_id,
@@ -228,7 +255,7 @@ class Placement:
             version=book.version,
             made_s=now_s,
             excluded=bool(terms.excluded),
-            base_s=terms.total_s - book.ahead_s(now_s),
+            base_s=terms.total_s - book.ahead_s(model, now_s),
             work_s=work_s(terms),
             cached_tokens=terms.cached_tokens,
         )

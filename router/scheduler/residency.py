@@ -73,7 +73,7 @@ def _claim_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
         return Claim((model.name,), leases, -inf)
     if model.state is not ModelState.READY:
         # A load that nobody waits for ends where its room is needed.
-        return Claim((model.name,), max(model.leases, leases), -inf)
+        return Claim((model.name,), max(model.leases, leases), book.load_until_s(model.name))
     ready = book.ready.get(model.name)
     begin_s = ready.since_s if ready is not None else -inf
     return Claim((model.name,), leases, begin_s + status.min_residency_s)

@@ -81,7 +81,7 @@ class Scheduler:
             attempt=lease.attempt - opened.ticket.earlier_attempts,
         )
         if how is not Failure.UNSENT:
-            self._books.blame(lease, moment.now_s)
+            self._books.fail(lease, moment.now_s)
             self._books.forget_session(opened)
             ask = replace(ask, tried=opened.tried | {lease.node_id})
             if ask.attempt >= MAX_ATTEMPTS:
@@ -98,7 +98,7 @@ class Scheduler:
         that the node failed counts against it. Neither: its node's verdict is still to come."""
         opened = self._books.close(lease, moment.now_s, lingers=not failed)
         if failed:
-            self._books.blame(lease, moment.now_s)
+            self._books.fail(lease, moment.now_s)
         elif served:
             self._ended.on_served(opened, moment.now_s)
         else:
@@ -137,8 +137,7 @@ class Scheduler:
         return decision(ticket, choice, moment.now_s, waited_s=0.0)
 
     def breakers(self, now_s: float) -> list[Breaker]:
-        """Of models that have failed on nodes and were not served there since; all others are
-        closed."""
+        """Those that are not closed, by node and model."""
         return self._books.breakers(now_s)
 
     def in_flight(self, node_id: str) -> int:

@@ -156,46 +156,54 @@ class Node:
 
     def _begin(self, now_s: float) -> Iterator[Happening]:
         self._look_s = math.inf
-        if self._prefilling is not None or not self._queue or self.rows >= self.spec.max_rows:
+        self._begin_loads(now_s)
+        if self._prefilling is not None or self.rows >= self.spec.max_rows:
             return
         job = self._next(now_s)
         if job is None:
             return
         self._queue.remove(job)
         reach = self.usable(job.call)
-        job.began_s, job.cached_tokens = now_s, reach.tokens
+        if math.isnan(job.began_s):
+            job.began_s = now_s
+        job.cached_tokens = reach.tokens
         job.prefill_s = self.service_s(job.call, reach)
-        took_s = max(0.0, self.ready_s[job.call.model] - now_s) + job.prefill_s
-        self.busy_s += took_s
-        self._prefilling, self._prefill_ends_s = job, now_s + took_s
+        self.busy_s += job.prefill_s
+        self._prefilling, self._prefill_ends_s = job, now_s + job.prefill_s
         yield Began(job, reach)
 
-    def _next(self, now_s: float) -> Job | None:
-        """The first whose model is resident, or has room. For one that has waited too long the
-        resident models take nothing that came later."""
-        closes_s = math.inf
+    def _begin_loads(self, now_s: float) -> None:
+        """Of the models that are waited for and have room. What is loaded goes on meanwhile."""
+        firsts: dict[str, Job] = {}
         for job in self._queue:
-            if job.call.model in self.ready_s:
-                if job.sent_s <= closes_s:
-                    return self._used(job, now_s)
-            elif self._make_room(job.call.model, now_s):
-                return self._used(job, now_s)
-            elif closes_s == math.inf:
-                closes_s = job.sent_s + self.spec.max_swap_wait_s
-                closes_s = closes_s if closes_s <= now_s else math.inf
-        return None
-
-    def _used(self, job: Job, now_s: float) -> Job:
-        """The job's model is resident, or is loaded now, and the most recently used."""
-        model = job.call.model
-        ready_s = self.ready_s.pop(model, None)
-        if ready_s is None:
-            ready_s = now_s + self.load_s(model)
+            firsts.setdefault(job.call.model, job)
+        for model, job in firsts.items():
+            if model in self.ready_s or not self._make_room(model, now_s):
+                continue
+            took_s = self.load_s(model)
+            job.began_s, self.ready_s[model] = now_s, now_s + took_s
+            self.busy_s += took_s
             self.loads += 1
             if model not in self.models:
                 self.models.append(model)
-        self.ready_s[model] = ready_s
-        return job
+
+    def _next(self, now_s: float) -> Job | None:
+        """The first whose model is loaded. For one that has waited too long for its model to come
+        the others take nothing that came later."""
+        closes_s = math.inf
+        for job in self._queue:
+            ready_s = self.ready_s.get(job.call.model)
+            if ready_s is None:
+                if closes_s == math.inf:
+                    closes_s = job.sent_s + self.spec.max_swap_wait_s
+                    closes_s = closes_s if closes_s <= now_s else math.inf
+            elif ready_s > now_s:
+                self._look_s = min(self._look_s, ready_s)
+            elif job.sent_s <= closes_s or not math.isnan(job.began_s):
+                # The most recently used is the last.
+                self.ready_s[job.call.model] = self.ready_s.pop(job.call.model)
+                return job
+        return None
 
     def _make_room(self, model: str, now_s: float) -> bool:
         """False where the model must wait: models that are used, or wait to be, stay, and those
@@ -203,6 +211,8 @@ class Node:
         if len(self.ready_s) < self.spec.resident_models:
             return True
         busy = {row[2].call.model for row in self._rows}
+        if self._prefilling is not None:
+            busy.add(self._prefilling.call.model)
         busy |= {job.call.model for job in self._queue if not self._is_shut(job, now_s)}
         for each, ready_s in self.ready_s.items():
             may_leave_s = ready_s + self.spec.min_residency_s
@@ -216,7 +226,10 @@ class Node:
         return False
 
     def _is_shut(self, job: Job, now_s: float) -> bool:
-        """Whether it came after one whose model has been waited for too long."""
+        """Whether it came after one whose model has been waited for too long; never the one that
+        its model was loaded for."""
+        if not math.isnan(job.began_s):
+            return False
         overdue_s = (
             each.sent_s + self.spec.max_swap_wait_s
             for each in self._queue

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from node.protocol.messages import PROTOCOL_VERSION
+from tests.fakes import NO_TLS
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -100,12 +101,15 @@ class Agent:
         return {"authorization": f"Bearer {self.token}", "x-fleet-protocol": str(PROTOCOL_VERSION)}
 
     def get(self, path: str) -> Any:
-        answer = httpx.get(self.url + path, headers=self.headers, timeout=10)
+        answer = httpx.get(self.url + path, headers=self.headers, timeout=10, verify=NO_TLS)
         answer.raise_for_status()
         return answer.json()
 
     def put(self, path: str, body: object) -> None:
-        httpx.put(self.url + path, headers=self.headers, json=body, timeout=10).raise_for_status()
+        answer = httpx.put(
+            self.url + path, headers=self.headers, json=body, timeout=10, verify=NO_TLS
+        )
+        answer.raise_for_status()
 
 
 @dataclass(frozen=True)
@@ -143,9 +147,25 @@ def run_cli(module: str, home: Path, *arguments: str) -> subprocess.CompletedPro
     )
 
 
+def admin(front: Router) -> dict[str, str]:
+    """The headers of a request of an admin."""
+    key = (front.running.home / "router" / "admin.key").read_text().strip()
+    return {"authorization": f"Bearer {key}"}
+
+
+def register(front: Router, name: str, each: Agent) -> None:
+    """As `router add-node`, without a process for it."""
+    httpx.post(
+        front.url + "/admin/nodes",
+        headers=admin(front),
+        json={"url": each.url, "name": name, "token": each.token},
+        timeout=START_TIMEOUT_S,
+        verify=NO_TLS,
+    ).raise_for_status()
+
+
 @contextmanager
-def agent(home: Path, script: dict[str, object] | None = None, *extra: str) -> Iterator[Agent]:
-    """A node agent with the scripted engine on an ephemeral port."""
+def agent_process(home: Path, script: dict[str, object] | None, *extra: str) -> Iterator[Running]:
     arguments = ["node.cli", "serve", "--port", "0", *extra]
     if "--engine" not in extra:
         arguments += ["--engine", "scripted"]
@@ -156,31 +176,69 @@ def agent(home: Path, script: dict[str, object] | None = None, *extra: str) -> I
         arguments += ["--script", str(file)]
     running = Running(arguments, home)
     try:
-        url = running.wait_for(r"listening on (http://\S+)").group(1)
-        yield Agent(running, url, (home / "node" / "token").read_text().strip())
+        yield running
     finally:
         running.stop()
+
+
+@contextmanager
+def router_process(home: Path, *extra: str) -> Iterator[Running]:
+    running = Running(["router.cli", "serve", "--port", "0", *extra], home)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def listening(running: Running) -> str:
+    """The URL of one that has just been started."""
+    return running.wait_for(r"listening on (http://\S+)").group(1)
+
+
+def agent_in(running: Running) -> Agent:
+    url = listening(running)
+    return Agent(running, url, (running.home / "node" / "token").read_text().strip())
+
+
+def router_in(running: Running) -> Router:
+    url = listening(running)
+    return Router(running, url, (running.home / "router" / "first.key").read_text().strip())
+
+
+@contextmanager
+def agent(home: Path, script: dict[str, object] | None = None, *extra: str) -> Iterator[Agent]:
+    """A node agent with the scripted engine on an ephemeral port."""
+    with agent_process(home, script, *extra) as running:
+        yield agent_in(running)
 
 
 @contextmanager
 def router(home: Path, *extra: str) -> Iterator[Router]:
     """A router on an ephemeral port, with its first key."""
-    running = Running(["router.cli", "serve", "--port", "0", *extra], home)
-    try:
-        url = running.wait_for(r"listening on (http://\S+)").group(1)
-        yield Router(running, url, (home / "router" / "first.key").read_text().strip())
-    finally:
-        running.stop()
+    with router_process(home, *extra) as running:
+        yield router_in(running)
+
+
+@contextmanager
+def named_fleet(
+    folder: Path, scripts: Mapping[str, dict[str, object]]
+) -> Iterator[tuple[Router, dict[str, Agent]]]:
+    """A router with one scripted agent for each script. They start at the same time."""
+    with router_process(folder / "router") as front_process, ExitStack() as stack:
+        started = {
+            name: stack.enter_context(agent_process(folder / name, script))
+            for name, script in scripts.items()
+        }
+        front = router_in(front_process)
+        agents = {name: agent_in(each) for name, each in started.items()}
+        for name, each in agents.items():
+            register(front, name, each)
+        yield front, agents
 
 
 @contextmanager
 def fleet(tmp_path: Path, *scripts: dict[str, object]) -> Iterator[tuple[Router, list[Agent]]]:
-    """A router with one scripted agent for each script, named node1, node2, …"""
-    with router(tmp_path / "router") as front, ExitStack() as stack:
-        agents = []
-        for number, script in enumerate(scripts, 1):
-            name = f"node{number}"
-            each = stack.enter_context(agent(tmp_path / name, script))
-            agents.append(each)
-            front.must("add-node", each.url, "--name", name, "--token", each.token)
-        yield front, agents
+    """The same; the agents are named node1, node2, …"""
+    named = {f"node{number}": script for number, script in enumerate(scripts, 1)}
+    with named_fleet(tmp_path, named) as (front, agents):
+        yield front, list(agents.values())

@@ -20,6 +20,7 @@ from tests.bench import (
     residency,
     reuse,
     routing,
+    swaps,
 )
 from tests.bench.figures import Figure, show, write
 from tests.bench.machine import Cores, conditions, load_average, share_out_cores
@@ -39,6 +40,7 @@ PARTS = (
     "admin",
     "copy",
     "models",
+    "swap",
 )
 WIDTH = 140
 """Of the table in a file or a pipe."""
@@ -88,6 +90,7 @@ def rows(
         "admin": lambda: admin.measure(tools, cores, quick=quick),
         "copy": lambda: copying.measure(cores, quick=quick),
         "models": lambda: residency.measure(cores, quick=quick),
+        "swap": lambda: swaps.measure(quick=quick),
     }
     return parts[part]()
 

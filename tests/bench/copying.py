@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from node.errors import PullRunning
 from node.protocol.lifecycle import PATH_PULL, PATH_REMOVE, PATH_SHARE, Peer, PullCommand, Share
 from node.protocol.messages import (
     HEADER_PROTOCOL,
@@ -34,6 +35,8 @@ ROUNDS = 3
 BAR = 0.7
 POLL_S = 0.02
 TIMEOUT_S = 300.0
+ENDS_S = 5.0
+"""How long the process of a pull may take to end, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,14 @@ class Node:
             raise BenchFailure(f"{path} was refused: {answer.text}")
         return answer.content
 
+    def remove(self) -> None:
+        """Deletes the model. Its pull may end a moment after the model is there."""
+        body, began_s = msgspec.json.encode({"model": MODEL}), time.perf_counter()
+        while not (answer := self.http.post(PATH_REMOVE, content=body)).is_success:
+            if answer.status_code != PullRunning.status or time.perf_counter() - began_s > ENDS_S:
+                raise BenchFailure(f"{MODEL} cannot be removed: {answer.text}")
+            time.sleep(POLL_S)
+
 
 def measure(cores: Cores, *, quick: bool) -> Iterator[Figure]:
     size_bytes = QUICK_BYTES if quick else WHOLE_BYTES
@@ -73,7 +84,7 @@ def measure(cores: Cores, *, quick: bool) -> Iterator[Figure]:
         for _ in range(1 if quick else ROUNDS):
             plain_s.append(_plain_copy(weights, Path(home) / "plain"))
             copy_s.append(_peer_copy(source, target))
-            target.post(PATH_REMOVE, {"model": MODEL})
+            target.remove()
     speed = size_bytes / 1e6
     yield Figure("plain copy with SHA-256", speed / median(plain_s), "MB/s")
     yield Figure(

@@ -5,7 +5,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.acceptance.processes import Agent, Router, agent, router
+from tests.acceptance.processes import Agent, Router, admin, named_fleet, register
+from tests.fakes import NO_TLS
 from tests.node.serving import RunningAgent
 from tests.router.conftest import RawCaller, RunningRouter
 
+__all__ = ["admin", "register"]
+
 ABORT_S = 0.25
 """Within so long a node hears that its caller has left."""
-WAIT_S = 10.0
+WAIT_S = 30.0
 """Longest wait for anything that must happen."""
 PAUSE_S = 0.01
 """Between two looks at another process."""
@@ -68,11 +71,12 @@ class Fleet:
         each = self.agents[name]
         each.put("/scripted", {})
         url = each.url + "/scripted/records"
-        httpx.delete(url, headers=each.headers, timeout=WAIT_S).raise_for_status()
+        httpx.delete(url, headers=each.headers, timeout=WAIT_S, verify=NO_TLS).raise_for_status()
 
     def metrics(self) -> str:
         """What the router counts."""
-        answer = httpx.get(self.front.url + "/metrics", headers=admin(self.front), timeout=WAIT_S)
+        url = self.front.url + "/metrics"
+        answer = httpx.get(url, headers=admin(self.front), timeout=WAIT_S, verify=NO_TLS)
         answer.raise_for_status()
         return answer.text
 
@@ -138,31 +142,11 @@ def sockets(pid: int) -> int:
     )
 
 
-def admin(front: Router) -> dict[str, str]:
-    """The headers of a request of an admin."""
-    key = (front.running.home / "router" / "admin.key").read_text().strip()
-    return {"authorization": f"Bearer {key}"}
-
-
-def register(front: Router, name: str, each: Agent) -> None:
-    """As `router add-node`, without a process for it."""
-    httpx.post(
-        front.url + "/admin/nodes",
-        headers=admin(front),
-        json={"url": each.url, "name": name, "token": each.token},
-        timeout=WAIT_S,
-    ).raise_for_status()
-
-
 @contextmanager
 def real_fleet(home: Path, **scripts: dict[str, Any]) -> Iterator[Fleet]:
     """A router, and one agent for each script."""
-    with router(home / "router") as front, ExitStack() as stack:
-        agents = {}
-        for name, script in scripts.items():
-            script = {"models": [{"name": name}], **script}
-            agents[name] = stack.enter_context(agent(home / name, script))
-            register(front, name, agents[name])
+    named = {name: {"models": [{"name": name}], **script} for name, script in scripts.items()}
+    with named_fleet(home, named) as (front, agents):
         yield Fleet(front, agents)
 
 

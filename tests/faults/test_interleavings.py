@@ -1,129 +1,305 @@
-"""10,000 random interleavings of requests and unloads: none stops an engine that has a request."""
+"""Any order of requests, callers that leave, unloads, drains, pins, pulls, deaths, restarts and
+words that come late: no model leaves that has a request, none that is pinned, none by a stale word,
+and nothing is left behind. The witness in `played` checks it at each step."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+import contextlib
+import gc
+import logging
+import os
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterator
+from random import Random
+from typing import Any, cast
 
 import pytest
 
-from node.engine.script import Script, ScriptedModel
-from node.errors import ModelBusy
-from node.link import EngineLink
-from node.memory import GIB
-from node.types import EngineStats, Loaded, MemoryLease
-from tests.node.test_supervisor import World, world
+from node import engines as engines_module
+from node.agent.caretaker import UNWATCHED_S, is_over
+from node.errors import NodeError
+from node.protocol.lifecycle import PullCommand
+from node.protocol.messages import ModelState
+from node.types import Pressure
+from router.types import ACTIVE, CORDONED, MAINTENANCE
+from tests.faults.played import (
+    HERE,
+    HOPS,
+    NODE,
+    PULLED,
+    Order,
+    PlayedEngine,
+    PlayedNode,
+)
+from tests.faults.played_router import PlayedRouter
+from tests.router.scheduler.played import SetClock
 
-ROUNDS = 1000
-ROOM_FOR_ONE_BYTES = 2 * GIB
-SCRIPT = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
+INTERLEAVINGS = 1_000_000 if os.environ.get("MLX_FLEET_SOAK") else 10_000
+FIRST = int(os.environ.get("MLX_FLEET_SOAK_FROM") or 0)
+"""A run that was broken off goes on there."""
+SHARD = 1_000
+ROUNDS = 25
+"""Of one node: each is an interleaving of what happens at once."""
+AT_ONCE = 5
+HOLDS_S = (0.0, 0.0, 0.0, 0.1, 3.0, 20.0)
+HANGS_S = 1e6
+LATER_S = (0.0, 0.5, 5.0, 40.0, 100.0)
+SETTLE_S = 20.0
+REST_S = 80.0
+"""After the last interleaving, until all that is idle has gone."""
+CALM_S = 40.0
+"""Longer than a router waits until it tries a load again."""
+ALONE = 3
+PATIENCE = 100
 
 
-class Engines:
-    """In place of engine processes: they take some turns of the loop to start and to stop."""
+class World:
+    """A node, its routers, and all that is asked of them."""
 
-    def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.chance = random.Random(seed)
-        self.held: Counter[EngineLink] = Counter()
-        """Requests that an engine serves."""
-        self.stopped: set[EngineLink] = set()
-        self.faults: list[str] = []
-        engines = self
+    def __init__(self, seed: int, clock: SetClock) -> None:
+        self.chance = Random(seed)
+        self.clock = clock
+        self.node = PlayedNode(self.chance, clock)
+        NODE.set(self.node)
+        self.routers = [PlayedRouter(f"r{number}", self.node) for number in range(1 + seed % 2)]
+        self.tasks: set[asyncio.Task[None]] = set()
 
-        async def start(link: EngineLink, *_: Any) -> Loaded:
-            await engines.pause()
-            link.alive = True
-            return Loaded(weight_bytes=GIB, context_tokens=4096, max_rows=4, vocab_size=9)
+    @property
+    def router(self) -> PlayedRouter:
+        return self.chance.choice(self.routers)
 
-        async def stop(link: EngineLink, grace_s: float) -> int:
-            engines.check(link)
-            engines.stopped.add(link)
-            await engines.pause()
-            engines.check(link)
-            link.alive = False
-            return 0
+    @property
+    def model(self) -> str:
+        return self.chance.choice((*HERE, *HERE, PULLED))
 
-        async def set_lease(link: EngineLink, lease: MemoryLease) -> EngineStats:
-            await engines.pause()
-            return EngineStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, lease=lease)
+    # --- what happens ---
 
-        monkeypatch.setattr(EngineLink, "start", start)
-        monkeypatch.setattr(EngineLink, "stop", stop)
-        monkeypatch.setattr(EngineLink, "set_lease", set_lease)
+    async def request(self) -> None:
+        self.router.send(self.model, self.chance.choice(HOLDS_S))
 
-    def check(self, link: EngineLink) -> None:
-        if self.held[link]:
-            self.faults.append("an engine was stopped that had a request")
+    async def leave(self) -> None:
+        """A request whose caller leaves at any time, perhaps since its engine hangs."""
+        sent = self.router.send(self.model, self.chance.choice((*HOLDS_S, HANGS_S)))
+        await self.node.take((*HOPS, 0.1, 4.0))
+        if sent is not None:
+            sent.cancel()
 
-    async def pause(self) -> None:
-        for _ in range(self.chance.randrange(4)):
-            await asyncio.sleep(0)
+    async def hang(self) -> None:
+        """Until the node sees it."""
+        self.router.send(self.model, HANGS_S)
 
-    async def request(self, it: World, name: str) -> None:
-        await self.pause()
-        with it.supervisor.serving(await it.entry(name)) as lease:
-            handle = await lease.ready()
-            if handle.link in self.stopped:
-                self.faults.append("a request got an engine that was stopped")
-            self.held[handle.link] += 1
+    async def unload(self) -> None:
+        """As an admin orders it."""
+        order = Order(self.model, drains=self.chance.random() < 0.3)
+        with contextlib.suppress(NodeError):
+            await self.node.unload(order)
+
+    async def unload_stale(self) -> None:
+        """A word from before, of any load that there was."""
+        loads = sorted(self.node.witness.generations)[-4:] or [1]
+        order = Order(self.model, self.chance.choice(loads), self.chance.choice((0.0, 5.0)))
+        with contextlib.suppress(NodeError):
+            await self.node.unload(order)
+
+    async def die(self) -> None:
+        if engines := self.node.witness.engines:
+            self.chance.choice(engines).die()
+
+    async def look_after(self) -> None:
+        await self.node.look_after()
+
+    async def watch(self) -> None:
+        """Routers come back, or have all gone."""
+        self.node.is_watched = self.chance.random() < 0.5
+
+    async def want(self) -> None:
+        keep_alive_s = self.chance.choice((None, 0.0, 2.0, 60.0))
+        pinned = self.chance.random() < 0.4
+        self.router.want(self.model, pinned=pinned, keep_alive_s=keep_alive_s)
+
+    async def set_state(self) -> None:
+        self.router.set_state(self.chance.choice((CORDONED, MAINTENANCE, *3 * (ACTIVE,))))
+
+    async def drain(self) -> None:
+        """As `router maintenance --deadline --cut` does."""
+        router = self.router
+        await router.drain(self.chance.choice((0.0, 1.0, 30.0)))
+        await self.node.take((*HOPS, 0.1, 10.0))
+        router.set_state(ACTIVE)
+
+    async def hear(self) -> None:
+        if self.chance.random() < 0.5:
+            self.node.on_change()  # its heartbeat
+        self.router.hear(self.chance.choice((1, 3, 99)))
+
+    async def sweep(self) -> None:
+        await self.router.sweep()
+
+    async def pull(self) -> None:
+        """A model comes, or goes again."""
+        disk = self.node.disk
+        with contextlib.suppress(NodeError):
+            match self.chance.randrange(4):
+                case 0:
+                    await disk.pulls.cancel(PULLED)
+                case 1:
+                    await disk.remove(PULLED)
+                case _:
+                    disk.pulls.begin(PullCommand(PULLED, "org/p"))
+
+    async def press(self) -> None:
+        pressure = self.chance.choice((Pressure.NONE, Pressure.SOFT, Pressure.HARD))
+        self.node.supervisor.set_pressure(pressure)
+        await self.node.take((*HOPS, 0.1, 10.0))
+        self.node.supervisor.set_pressure(Pressure.NONE)
+
+    async def pass_time(self) -> None:
+        await asyncio.sleep(self.chance.choice(LATER_S))
+
+    async def restart(self) -> None:
+        if self.chance.random() < 0.2 and not self.node.is_closing:
+            await self.node.close()
+            await self.node.start()
+            for router in self.routers:
+                router.connect()
+
+    # --- from beginning to end ---
+
+    async def play_round(self) -> None:
+        for happening in self.chance.choices(HAPPENINGS, WEIGHTS, k=AT_ONCE):
+            task = asyncio.create_task(self.begin(happening))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+            task.add_done_callback(self.node.witness.on_end)
+        await self.node.take((2, 4, 8, 8, 1.0, 10.0))
+        self.check()
+
+    async def begin(self, happening: Happening) -> None:
+        await self.node.take(HOPS)
+        await happening(self)
+
+    def check(self) -> None:
+        """Raises what has gone wrong first."""
+        for error in (
+            *self.node.witness.errors,
+            *(fault["exception"] for fault in self.clock.faults),
+        ):
+            raise error
+        self.node.witness.check_swaps()
+
+    async def settle(self) -> None:
+        """All is well again, and time passes."""
+        self.node.failing = 0.0
+        begun_s = calm_s = self.clock.now_s
+        loads = -1
+        for _ in range(PATIENCE):
+            for router in self.routers:
+                router.set_state(ACTIVE)
+                await router.sweep()
+            await self.rest()
+            if not self.is_still() or loads != self.node.witness.seen["load"]:
+                loads, calm_s = self.node.witness.seen["load"], self.clock.now_s
+            if self.clock.now_s > max(begun_s + REST_S, calm_s + CALM_S):
+                break
+        assert self.is_still(), self.tasks
+
+    async def rest(self) -> None:
+        self.node.supervisor.set_pressure(Pressure.NONE)
+        self.node.on_change()
+        for router in self.routers:
+            router.hear()
+        await self.node.look_after()
+        await asyncio.sleep(SETTLE_S)
+        self.check()
+
+    def is_still(self) -> bool:
+        busy = (router.requests or router.lifecycle.busy for router in self.routers)
+        return not self.tasks and not any(busy)
+
+    def check_wishes(self) -> None:
+        """What is pinned is there, if all of it can be, and what is idle has gone."""
+        whole = [each for each in self.node.status().models if each.state is not ModelState.PULLING]
+        pinned = [each for each in whole if self.node.is_pinned(each.name)]
+        assert all(each.pinned for each in pinned)
+        if sum(each.memory_bytes for each in pinned) <= self.node.budget_bytes:
+            assert all(each.state is ModelState.READY for each in pinned), pinned
+        for each in whole:
+            assert each.leases == 0
+            assert each.state not in (ModelState.LOADING, ModelState.DRAINING)
+            if each.state is ModelState.READY and each.idle_s is not None and is_over(each):
+                assert each.keep_alive_s is not None
+                assert each.idle_s - each.keep_alive_s <= 2 * SETTLE_S
+
+    async def leave_alone(self) -> None:
+        """No router is there any more: what is idle goes nevertheless."""
+        self.node.is_watched = False
+        with contextlib.suppress(NodeError):
+            await self.node.request(self.model, 0.0)
+        for _ in range(ALONE):
+            await asyncio.sleep(UNWATCHED_S / 2)
+            await self.node.look_after()
+        self.check()
+        assert not any(is_over(each) for each in self.node.status().models)
+
+
+Happening = Callable[[World], Coroutine[Any, Any, None]]
+EVENTS = (
+    (World.request, 12),
+    (World.leave, 4),
+    (World.hang, 0.5),
+    (World.unload, 2),
+    (World.unload_stale, 2),
+    (World.die, 1),
+    (World.look_after, 2),
+    (World.watch, 1),
+    (World.want, 2),
+    (World.set_state, 1),
+    (World.drain, 0.5),
+    (World.hear, 4),
+    (World.sweep, 2),
+    (World.pull, 2),
+    (World.press, 0.5),
+    (World.pass_time, 1),
+    (World.restart, 0.5),
+)
+HAPPENINGS = [event for event, _ in EVENTS]
+WEIGHTS = [weight for _, weight in EVENTS]
+
+
+async def play(seed: int, clock: SetClock) -> Counter[str]:
+    """What has been seen."""
+    clock.now_s = 0.0
+    world = World(seed, clock)
+    await world.node.start()
+    for _ in range(ROUNDS):
+        await world.play_round()
+    await world.settle()
+    world.check_wishes()
+    await world.leave_alone()
+    await world.node.close()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    return world.node.witness.seen
+
+
+@pytest.fixture
+def played_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(engines_module, "EngineLink", PlayedEngine)
+    logging.disable(logging.ERROR)
+    gc.freeze()  # what is there already is much, and nothing of it is ever garbage
+    yield
+    gc.unfreeze()
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.usefixtures("played_engines")
+@pytest.mark.parametrize("first", range(FIRST, INTERLEAVINGS, SHARD))
+def test_no_engine_is_stopped_while_it_has_a_request(first: int) -> None:
+    seen: Counter[str] = Counter()
+    with asyncio.Runner(loop_factory=SetClock) as runner:
+        for seed in range(first // ROUNDS, (first + SHARD) // ROUNDS):
             try:
-                await self.pause()
-            finally:
-                self.held[handle.link] -= 1
-
-    async def unload(self, it: World, name: str) -> bool:
-        await self.pause()
-        entry = await it.entry(name)
-        try:
-            # Both ways in which a model goes: at once or not at all, or after its last request.
-            await self.chance.choice((it.supervisor.unload, it.supervisor.drain))(entry)
-        except ModelBusy:
-            return False
-        return True
-
-    async def leave(self, it: World, name: str) -> None:
-        """A request whose caller leaves at any time."""
-        task = asyncio.create_task(self.request(it, name))
-        await self.pause()
-        if not task.cancel():
-            await task
-        await asyncio.wait({task})
-
-
-@pytest.mark.parametrize("seed", range(10))
-async def test_no_engine_is_stopped_while_it_has_a_request(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines = Engines(seed, monkeypatch)
-    unloaded = 0
-    async with world(SCRIPT) as it:
-        for _ in range(ROUNDS):
-            names = engines.chance.choices("ab", k=5)
-            first, second, third = (engines.request(it, name) for name in names[:3])
-            *_, told, _ = await asyncio.gather(
-                first, second, third, engines.unload(it, names[3]), engines.leave(it, names[4])
-            )
-            unloaded += bool(told)
-            assert engines.faults == []
-    assert unloaded > ROUNDS // 20
-    assert engines.held.total() == 0
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_no_engine_makes_room_while_it_has_a_request(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engines = Engines(seed, monkeypatch)
-    async with world(
-        SCRIPT, budget_bytes=ROOM_FOR_ONE_BYTES, min_residency_s=0.0, max_swap_wait_s=0.0
-    ) as it:
-        for _ in range(ROUNDS // 2):
-            *names, left = engines.chance.choices("ab", k=5)
-            requests = (engines.request(it, name) for name in names)
-            await asyncio.gather(*requests, engines.leave(it, left))
-            assert engines.faults == []
-            assert len(it.supervisor.engines()) <= 1
-    assert len(engines.stopped) > ROUNDS // 20
-    assert engines.held.total() == 0
+                seen += runner.run(play(seed, cast(SetClock, runner.get_loop())))
+            except Exception as error:
+                raise AssertionError(f"node {seed}") from error
+    assert min(seen[kind] for kind in ("request", "swap", "order", "sweep", "death")) > 0

@@ -1,21 +1,26 @@
-"""Processes that are killed, or stopped, in the middle of a load, an unload, a drain or an answer:
-what is told after that is true within `TRUE_S`, and no process is left."""
+"""Processes that are killed, or stopped, in the middle of a load, an unload, a pull, a drain or an
+answer: what is told after that is true within `TRUE_S`, and no process is left. Routers and agents,
+whose starts take long, are in the middle of all four when they are killed."""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import msgspec
 import psutil
 import pytest
 
-from node.protocol.messages import ModelState
+from node.protocol.lifecycle import PATH_SHARE
+from node.protocol.messages import PATH_STATUS, ModelState, StatusEvent, encode_status
 from router import watcher as watcher_module
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.client import Place as CommandPlace
@@ -23,6 +28,7 @@ from router.commands.drain import asked, drain
 from router.types import ACTIVE, CORDONED
 from tests.acceptance.processes import Agent, Router, agent
 from tests.acceptance.processes import router as router_process
+from tests.fakes import NO_TLS
 from tests.faults.rig import (
     WAIT_S,
     Fleet,
@@ -31,14 +37,34 @@ from tests.faults.rig import (
     register,
     until,
 )
-from tests.router.conftest import AddNode, RunningRouter, node_record
+from tests.node.model_folders import CONFIG, safetensors, share
+from tests.router.conftest import (
+    AddNode,
+    Request,
+    RunningRouter,
+    ScriptedNode,
+    StartNode,
+    answer_bytes,
+    model_status,
+    node_record,
+    node_status,
+    silent,
+)
 from tests.router.test_relay import whole
 
 TRUE_S = 2.0
+FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(range(256)) * 48_000)}
+HELD_BYTES = 500_000
+ALL_AT_ONCE = {
+    "m": ModelState.LOADING,
+    "serving": ModelState.READY,
+    "leaving": ModelState.DRAINING,
+    "org/p": ModelState.PULLING,
+}
 SCRIPT = {
-    "models": [{"name": "m"}],
-    "load_delay_s": 0.4,
-    "unload_delay_s": 0.4,
+    "models": [{"name": name} for name in ("m", "serving", "leaving")],
+    "load_delay_s": 0.6,
+    "unload_delay_s": 0.6,
     "token_interval_s": 0.02,
 }
 
@@ -50,6 +76,11 @@ class Place:
     home: Path
     agent: Agent
     _stack: ExitStack
+
+    @property
+    def weights(self) -> Path:
+        """Of the model that it pulls."""
+        return self.home / "node" / "models" / "org--p" / "model.safetensors"
 
     async def killed(self) -> None:
         """Kills the agent; its engines have to end with it."""
@@ -89,19 +120,23 @@ async def in_state(each: Agent, *wanted: ModelState, wait_s: float = WAIT_S) -> 
     return str(told)
 
 
-def order(each: Agent, path: str) -> asyncio.Task[httpx.Response]:
-    """Tells the agent to load or unload its model."""
+def order(each: Agent, path: str, model: str = "m") -> asyncio.Task[httpx.Response]:
+    """Tells the agent to load or unload a model."""
 
     async def post() -> httpx.Response:
-        async with httpx.AsyncClient(headers=each.headers, timeout=4 * WAIT_S) as client:
-            return await client.post(each.url + path, json={"model": "m"})
+        async with httpx.AsyncClient(
+            headers=each.headers, timeout=4 * WAIT_S, verify=NO_TLS
+        ) as client:
+            return await client.post(each.url + path, json={"model": model})
 
     return asyncio.create_task(post())
 
 
 def answer(each: Agent) -> asyncio.Task[httpx.Response]:
     async def post() -> httpx.Response:
-        async with httpx.AsyncClient(headers=each.headers, timeout=4 * WAIT_S) as client:
+        async with httpx.AsyncClient(
+            headers=each.headers, timeout=4 * WAIT_S, verify=NO_TLS
+        ) as client:
             body = chat("m", max_tokens=3)
             return await client.post(each.url + "/v1/chat/completions", json=body)
 
@@ -137,13 +172,13 @@ async def test_an_engine_killed_while_it_loads_fails_who_waits_and_loads_again(n
     status = node.get("/fleet/status")
     assert status["memory_leased_bytes"] == 0
     if told == ModelState.FAILED:
-        assert status["models"][0]["reason"]
+        assert next(each["reason"] for each in status["models"] if each["name"] == "m")
 
 
-async def loaded(each: Agent) -> None:
+async def loaded(each: Agent, model: str = "m") -> None:
     # A load that has failed is not tried again for a while, unless it is taken back.
-    assert (await order(each, "/fleet/unload")).status_code == 200
-    assert (await order(each, "/fleet/load")).status_code == 200
+    assert (await order(each, "/fleet/unload", model)).status_code == 200
+    assert (await order(each, "/fleet/load", model)).status_code == 200
 
 
 async def test_an_engine_killed_while_it_unloads_is_unloaded(node: Agent) -> None:
@@ -162,7 +197,7 @@ async def test_an_engine_killed_while_it_answers_is_started_by_the_next_request(
     node: Agent,
 ) -> None:
     await loaded(node)
-    async with httpx.AsyncClient(headers=node.headers, timeout=WAIT_S) as client:
+    async with httpx.AsyncClient(headers=node.headers, timeout=WAIT_S, verify=NO_TLS) as client:
         body = chat("m", stream=True, max_tokens=1000)
         url = node.url + "/v1/chat/completions"
         async with client.stream("POST", url, json=body) as response:
@@ -176,27 +211,6 @@ async def test_an_engine_killed_while_it_answers_is_started_by_the_next_request(
 
 
 # --- agents ---
-
-
-@pytest.mark.parametrize(
-    ("path", "state"),
-    [("/fleet/load", ModelState.LOADING), ("/fleet/unload", ModelState.DRAINING)],
-)
-async def test_an_agent_that_is_killed_leaves_no_engine_and_tells_the_truth_when_it_is_back(
-    place: Place, node: Agent, path: str, state: ModelState
-) -> None:
-    await loaded(node)
-    if state is ModelState.LOADING:
-        assert (await order(node, "/fleet/unload")).status_code == 200
-    task = order(node, path)
-    await in_state(node, state)
-    assert engines(node.running.pid)
-    await place.killed()
-    with pytest.raises(httpx.HTTPError):
-        await task
-    place.start_again()
-    assert states(place.agent) == {"m": ModelState.ON_DISK}
-    assert place.agent.get("/fleet/status")["memory_leased_bytes"] == 0
 
 
 @pytest.fixture
@@ -241,26 +255,6 @@ async def test_an_agent_that_is_stopped_is_left_by_its_requests(
     await until(lambda: all(view.reachable for view in router.core.fleet.snapshot))
 
 
-@pytest.mark.usefixtures("quick")
-async def test_an_agent_that_is_killed_while_it_is_cordoned_is_so_when_it_is_back(
-    router: RunningRouter, place: Place, node: Agent
-) -> None:
-    await watch(router, node, "a")
-    streaming = await router.post(chat("m", stream=True, max_tokens=100_000))
-    await streaming.head()
-    assert await streaming.chunk()
-    router.core.fleet.set_state(node_id(node), CORDONED)
-    await place.killed()
-    assert '"code":"node_failed"' in (await streaming.body()).decode()
-    await until(lambda: router.core.dispatcher.open_leases == 0)
-    place.start_again()
-    (view,) = await until(lambda: [v for v in router.core.fleet.snapshot if v.reachable], TRUE_S)
-    assert view.state == CORDONED
-    assert (await answer_of(router))[0] == 503
-    router.core.fleet.set_state(view.node_id, ACTIVE)
-    assert (await answer_of(router))[0] == 200
-
-
 async def answer_of(router: RunningRouter) -> tuple[int, str]:
     """(status, node) of one answer."""
     caller = await router.post(chat("m", max_tokens=2))
@@ -280,6 +274,8 @@ class Front:
     place: Place
     router: Router
     _stack: ExitStack
+    peers: list[str] = field(default_factory=list)
+    """Names of nodes that tests have added."""
 
     @property
     def fleet(self) -> Fleet:
@@ -294,7 +290,8 @@ class Front:
     def row(self) -> dict[str, Any]:
         """The node, as an admin sees it."""
         url = self.router.url + "/admin/nodes"
-        (row,) = httpx.get(url, headers=admin(self.router), timeout=WAIT_S).json()
+        rows = httpx.get(url, headers=admin(self.router), timeout=WAIT_S, verify=NO_TLS).json()
+        (row,) = (row for row in rows if row["name"] == "n")
         assert isinstance(row, dict)
         return row
 
@@ -302,12 +299,20 @@ class Front:
         """As `router uncordon`, without a process for it."""
         url = self.router.url + "/admin/nodes/state"
         order = {"node": "n", "state": ACTIVE}
-        answer = httpx.post(url, headers=admin(self.router), json=order, timeout=WAIT_S)
+        answer = httpx.post(
+            url, headers=admin(self.router), json=order, timeout=WAIT_S, verify=NO_TLS
+        )
         answer.raise_for_status()
 
-    def shown_state(self) -> str:
-        (model,) = self.row()["models"]
-        return str(model["state"])
+    async def order(self, path: str, **fields: str) -> httpx.Response:
+        """What an admin tells the router to do."""
+        async with httpx.AsyncClient(
+            headers=admin(self.router), timeout=4 * WAIT_S, verify=NO_TLS
+        ) as client:
+            return await client.post(f"{self.router.url}/admin/{path}", json=fields)
+
+    def shown(self) -> dict[str, str]:
+        return {model["name"]: model["state"] for model in self.row()["models"]}
 
 
 @pytest.fixture(scope="module")
@@ -319,24 +324,11 @@ def front(place: Place, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fr
         yield Front(home, place, first, stack)
 
 
-async def test_a_router_killed_during_a_load_shows_what_is_true_when_it_is_back(
-    node: Agent, front: Front
-) -> None:
-    assert (await order(node, "/fleet/unload")).status_code == 200
-    await front.fleet.post("m", stream=True, max_tokens=100_000)
-    await in_state(node, ModelState.LOADING)
-    await front.kill_and_start()
-    await until(lambda: front.shown_state() == states(node)["m"], TRUE_S)
-    assert (await front.fleet.answer("m", max_tokens=2))[0] == 200
-    # The work of a caller whose router died is over.
-    await until(lambda: front.fleet.active("n") == 0)
-
-
 @asynccontextmanager
-async def draining(front: Front) -> AsyncIterator[asyncio.Task[None]]:
+async def draining(front: Front, model: str = "m") -> AsyncIterator[asyncio.Task[None]]:
     """What `router drain` does, while a stream goes on, once the node is cordoned."""
-    await loaded(front.place.agent)
-    call = await front.fleet.post("m", stream=True, max_tokens=100_000)
+    await loaded(front.place.agent, model)
+    call = await front.fleet.post(model, stream=True, max_tokens=100_000)
     await call.caller.head()
 
     def command() -> None:
@@ -348,21 +340,137 @@ async def draining(front: Front) -> AsyncIterator[asyncio.Task[None]]:
     yield task
 
 
-async def test_a_router_killed_during_a_drain_keeps_the_node_cordoned(front: Front) -> None:
-    async with draining(front) as command:
-        await front.kill_and_start()
-        with pytest.raises(CommandFailed):
-            await command
-        assert front.row()["state"] == CORDONED
-        assert (await front.fleet.answer("m", max_tokens=2))[0] == 503
-        front.uncordon()
-        assert (await front.fleet.answer("m", max_tokens=2))[0] == 200
-
-
 async def test_an_engine_killed_during_a_drain_ends_it(front: Front) -> None:
     async with draining(front) as command:
         kill(engines(front.place.agent.running.pid))
         await asyncio.wait_for(command, WAIT_S)
         assert front.row()["state"] == CORDONED
+        front.uncordon()
+        assert (await front.fleet.answer("m", max_tokens=2))[0] == 200
+
+
+@dataclass
+class Peer:
+    """A node agent that holds back the end of the weights that another one copies from it."""
+
+    node: ScriptedNode
+    go_on: asyncio.Event
+
+    @classmethod
+    async def start(cls, start_node: StartNode, front: Front) -> Peer:
+        name = f"peer{len(front.peers)}"
+        status = node_status(model_status("org/p", state=ModelState.ON_DISK), node_id=name)
+        peer = cls(await start_node(silent, first_events=(StatusEvent(status),)), asyncio.Event())
+
+        async def script(request: Request) -> None:
+            if request.target == PATH_STATUS:
+                await request.answer(encode_status(status))
+            elif request.target == PATH_SHARE:
+                await request.answer(msgspec.json.encode(share(FILES, "hub:org/p@c0ffee")))
+            else:
+                await peer.give(request)
+
+        peer.node.script = script
+        given = {"url": peer.node.url, "name": name, "token": "secret"}
+        assert (await front.order("nodes", **given)).is_success
+        front.peers.append(name)
+        return peer
+
+    async def give(self, request: Request) -> None:
+        """The rest of a file."""
+        path = parse_qs(urlsplit(request.target).query)["path"][0]
+        data, begin = FILES[path], int((request.header("range") or "bytes=0-")[6:-1])
+        told = {"content_range": f"bytes {begin}-{len(data) - 1}/{len(data)}"}
+        held = min(len(data) - begin, HELD_BYTES)
+        whole = answer_bytes(data[begin:], "206 Partial Content", **told)
+        await request.write(whole[:-held])
+        if path.endswith(".safetensors"):
+            await self.go_on.wait()
+        await request.write(whole[-held:])
+
+    def ranges(self) -> list[str | None]:
+        """What was asked of the weights."""
+        asked = [each for each in self.node.requests if "safetensors" in each.target]
+        return [each.header("range") for each in asked]
+
+
+@dataclass
+class AtOnce:
+    """What goes on at a node: it serves, loads, unloads, pulls and is drained."""
+
+    drain: asyncio.Task[None]
+    orders: list[asyncio.Task[httpx.Response]]
+    """To load and to unload."""
+    peer: Peer
+
+    async def over(self) -> None:
+        """Whoever ordered has heard that it failed."""
+        for task in self.orders:
+            await asyncio.wait({task})
+            assert task.exception() is not None or task.result().is_error
+
+
+@asynccontextmanager
+async def at_once(front: Front, start_node: StartNode) -> AsyncIterator[AtOnce]:
+    node, weights = front.place.agent, front.place.weights
+    await order(node, "/fleet/unload")
+    await loaded(node, "leaving")
+    peer = await Peer.start(start_node, front)
+    begun = await front.order("models/pull", model="org/p", node="n", from_node=front.peers[-1])
+    assert begun.status_code == 202, begun.text
+    await until(lambda: weights.exists() and weights.stat().st_size > 1_000_000)
+    async with draining(front, "serving") as command:
+        orders = [
+            asyncio.create_task(front.order("models/load", model="m", node="n")),
+            asyncio.create_task(front.order("models/unload", model="leaving", node="n")),
+        ]
+        await until(lambda: states(node) == ALL_AT_ONCE)
+        yield AtOnce(command, orders, peer)
+
+
+async def test_a_router_killed_while_a_node_loads_unloads_pulls_and_is_drained_knows_what_is_true(
+    front: Front, start_node: StartNode
+) -> None:
+    node = front.place.agent
+    async with at_once(front, start_node) as works:
+        await front.kill_and_start()
+        await until(lambda: front.shown() == states(node), TRUE_S)
+        assert front.row()["state"] == CORDONED
+        await works.over()
+        with pytest.raises(CommandFailed):
+            await works.drain
+        # The work of a caller whose router died is over; what an admin has ordered goes on.
+        await until(lambda: front.fleet.active("n") == 0)
+        works.peer.go_on.set()
+        still = {"m": "ready", "serving": "ready", "leaving": "on_disk"}
+        await until(lambda: states(node) == front.shown() == still)
+        assert front.place.weights.read_bytes() == FILES["model.safetensors"]
+        assert works.peer.ranges().count("bytes=0-") == 1
+        assert (await front.fleet.answer("m", max_tokens=2))[0] == 503
+        front.uncordon()
+        assert (await front.fleet.answer("m", max_tokens=2))[0] == 200
+    shutil.rmtree(front.place.weights.parent)
+
+
+async def test_an_agent_killed_while_it_loads_unloads_pulls_and_is_drained_tells_what_is_true(
+    front: Front, start_node: StartNode
+) -> None:
+    async with at_once(front, start_node) as works:
+        await front.place.killed()
+        here = front.place.weights.stat().st_size
+        await works.over()
+        await asyncio.wait_for(works.drain, WAIT_S)
+        front.place.start_again()
+        node = front.place.agent
+        at_rest = dict.fromkeys(("m", "serving", "leaving"), "on_disk")
+        assert states(node) == {**at_rest, "org/p": "pulling"}
+        assert node.get("/fleet/status")["memory_leased_bytes"] == 0
+        await until(lambda: front.row()["reachable"] and front.shown() == states(node), TRUE_S)
+        assert front.row()["state"] == CORDONED
+        works.peer.go_on.set()
+        await until(lambda: states(node) == at_rest)
+        assert front.place.weights.read_bytes() == FILES["model.safetensors"]
+        assert works.peer.ranges().count("bytes=0-") == 1
+        assert f"bytes={here}-" in works.peer.ranges()
         front.uncordon()
         assert (await front.fleet.answer("m", max_tokens=2))[0] == 200

@@ -122,6 +122,9 @@ async def test_fault_29_what_is_not_routed_to_is_not_shown_as_healthy(
     assert row["reachable"] is True
     (breaker,) = row["breakers"]
     assert (breaker["model"], breaker["state"]) == ("m", "open")
+    assert breaker["failures"] == breaker["outcomes"] > 0
+    series = b'mlx_fleet_breaker_state{model="m",node="a",state="open"} 1.0'
+    assert series in router.core.metrics.text()
     (model,) = await admin_get(router, "/admin/models")
     (place,) = model["nodes"]
     assert place["failing"] is True

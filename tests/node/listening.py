@@ -19,6 +19,8 @@ from node.protocol.prefixes import unpack_entries, unpack_hashes
 from tests.node.serving import RunningAgent
 
 WAIT_S = 60.0
+PAUSE_S = 0.002
+"""Between two looks; an engine computes meanwhile."""
 PATH = "/v1/chat/completions"
 Conversation = list[dict[str, Any]]
 
@@ -109,7 +111,7 @@ class Listener:
             while digest is not None and (
                 digest._pending or digest.has_changes or len(self.mirror.values) != len(digest)
             ):
-                await asyncio.sleep(0)
+                await asyncio.sleep(PAUSE_S)
 
     async def ask(self, messages: Conversation, salt: str = "") -> tuple[int, int, str]:
         """The tokens that were predicted to be cached, those that were, and the answer."""

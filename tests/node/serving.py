@@ -23,8 +23,9 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.settings import Settings
+from tests.fakes import NO_TLS
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 _E = TypeVar("_E")
 
@@ -68,7 +69,7 @@ class RunningAgent:
         self.port = port
         self.headers = {"authorization": f"Bearer {token}", HEADER_PROTOCOL: str(PROTOCOL_VERSION)}
         self.client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=WAIT_S
+            base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=WAIT_S, verify=NO_TLS
         )
 
     async def chat(self, content: str = "hello", **fields: Any) -> httpx.Response:

@@ -33,6 +33,7 @@ from node.errors import (
 from node.formats import ModelFormats
 from node.hardware import Machine
 from node.memory import GIB, Budget
+from node.protocol.lifecycle import ModelPolicy, Policies
 from node.protocol.messages import (
     HEARTBEAT_S,
     Began,
@@ -46,14 +47,14 @@ from node.protocol.messages import (
     StatusEvent,
 )
 from node.settings import Settings
-from node.slots import EngineKind
+from node.slots import EngineKind, ModelAwaited
 from node.store import ModelEntry
-from node.stream import Batch, ModelAwaited
+from node.stream import Batch
 from node.supervisor import Supervisor
 from node.types import Accepted, Delta, PartKind, Progress
 from tests.node.serving import chat_body
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 STATUS = StatusEvent(NodeStatus(1, "n", "i", "0", "scripted", "chip", 0, 0, ()))
 
 
@@ -393,6 +394,18 @@ async def test_changes_of_residency_are_told_at_once_and_silence_is_short() -> N
         assert seen[-1] is ModelState.ON_DISK
         async with asyncio.timeout(HEARTBEAT_S):
             assert isinstance((await anext(events))[0], StatusEvent)
+
+
+async def test_what_routers_want_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[bool] = []
+
+    def look(supervisor: Supervisor) -> None:
+        pinned.append(supervisor.wishes("scripted").pinned)
+
+    monkeypatch.setattr(Supervisor, "on_wishes", look)
+    async with running() as agent:
+        agent.set_policies(Policies("router", {"scripted": ModelPolicy(pinned=True)}))
+        assert pinned == [True]
 
 
 async def test_an_agent_is_ready_while_it_runs_and_has_a_model() -> None:

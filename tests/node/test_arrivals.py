@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -98,6 +99,27 @@ def test_a_source_that_begins_anew_takes_back_what_it_wrote(tmp_path: Path) -> N
     assert arrive(tmp_path, PlayedSource(anew), WantedFile("a.json", len(DATA), SHA256)) == len(
         DATA
     )
+    assert (tmp_path / "a.json").read_bytes() == DATA
+
+
+def test_a_piece_is_hashed_beside_the_next_one_and_before_its_buffer_is_used_again(
+    tmp_path: Path,
+) -> None:
+    file = WantedFile("a.json", len(DATA), sha256=SHA256)
+    third = len(DATA) // 3
+    pieces = [DATA[:third], DATA[third : 2 * third], DATA[2 * third :]]
+    may_hash = threading.Event()
+    buffers = bytearray(third + 9), bytearray(third + 9)
+    with (tmp_path / "a.json").open("ab+") as out, ThreadPoolExecutor(1) as hasher:
+        hasher.submit(may_hash.wait, 10)
+        arriving = ArrivingFile(file, out, lambda _: None, hasher)
+        for index, piece in enumerate(pieces):
+            buffer = memoryview(buffers[index % 2])[: len(piece)]
+            buffer[:] = piece
+            # The first returns while nothing can be hashed.
+            assert arriving.write(buffer) == len(piece)
+            may_hash.set()
+        assert arriving.is_whole
     assert (tmp_path / "a.json").read_bytes() == DATA
 
 

@@ -1,18 +1,21 @@
 """What a node does by itself, with real engine processes that follow a script."""
 
+import asyncio
 import os
 import signal
 from pathlib import Path
 
 import pytest
 
-from node.agent.caretaker import UNWATCHED_S, Caretaker
+from node.agent.caretaker import LOAD_STALL_S, UNWATCHED_S, Caretaker
 from node.agent.wishes import WishList
 from node.engine.script import Script
-from node.errors import EngineDied
+from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.generate import GenerateRequest
+from node.memory import GIB
 from node.protocol.messages import ModelState
 from node.settings import Settings
+from node.store import ModelEntry
 from tests.node.test_supervisor import World, world
 
 KEEP_ALIVE_S = 100.0
@@ -59,6 +62,20 @@ async def test_a_router_that_watches_unloads_itself_and_is_waited_for_a_minute()
         assert await node.look_after(20.0) is ModelState.ON_DISK
 
 
+async def test_an_idle_model_that_is_removed_meanwhile_ends_no_care(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world() as it:
+        node = Watched(it)
+        await it.touch()
+
+        async def gone(name: str) -> ModelEntry:
+            raise UnknownModel
+
+        monkeypatch.setattr(it.supervisor, "find", gone)
+        assert await node.look_after(2 * KEEP_ALIVE_S) is ModelState.READY
+
+
 async def test_a_model_that_serves_is_not_idle() -> None:
     async with world() as it:
         node = Watched(it)
@@ -89,6 +106,33 @@ async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:
             with pytest.raises(EngineDied):
                 while not row.ended:
                     await row.next()
+
+
+async def test_a_load_that_hangs_is_ended_and_who_waits_is_told() -> None:
+    async with world(Script(load_delay_s=60.0)) as it:
+        node, waiting = Watched(it), asyncio.create_task(it.touch())
+        link = None
+        while link is None or link.pid is None:
+            await asyncio.sleep(0)
+            link = it.supervisor._slot(await it.entry()).link
+        os.kill(link.pid, signal.SIGSTOP)
+        assert await node.look_after(0.0) is ModelState.LOADING
+        assert await node.look_after(LOAD_STALL_S - 10.0) is ModelState.LOADING
+        assert link.alive
+        await node.look_after(20.0)
+        with pytest.raises(LoadFailure):
+            await waiting
+
+
+async def test_why_a_pinned_model_is_not_loaded_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world(budget_bytes=GIB) as it:
+        node = Watched(it, pins=("scripted",))
+        for _ in range(3):
+            await node.caretaker.look()
+            await asyncio.wait(node.caretaker._loading)
+        assert len(caplog.messages) == 1 and "is not loaded" in caplog.messages[0]
 
 
 async def test_an_engine_that_is_stopped_is_killed_too() -> None:

@@ -1,5 +1,6 @@
 """What a router and a person ask of an agent, over a real socket."""
 
+import asyncio
 import threading
 from pathlib import Path
 
@@ -79,6 +80,30 @@ async def test_the_status_names_the_node_and_its_models(tmp_path: Path) -> None:
     assert [(model.name, model.state, model.max_rows) for model in status.models] == [
         ("scripted", ModelState.ON_DISK, 3)
     ]
+
+
+async def test_a_load_that_was_ordered_goes_on_without_its_caller_and_requests_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.turns.ABANDONED_S", 0.0)
+    async with running(tmp_path, Script(load_delay_s=0.2)) as agent, agent.events() as events:
+
+        async def until_in(state: ModelState) -> int:
+            told = await events.next(StatusEvent, lambda each: each.status.models[0].state is state)
+            return told.status.models[0].generation
+
+        async def order_and_leave() -> None:
+            order = asyncio.create_task(agent.client.post(PATH_LOAD, json=LOAD))
+            await until_in(ModelState.LOADING)
+            order.cancel()
+            await asyncio.wait({order})
+
+        await order_and_leave()
+        first = await until_in(ModelState.READY)
+        await agent.client.post(PATH_UNLOAD, json=LOAD)
+        await order_and_leave()
+        assert (await agent.chat(max_tokens=1)).status_code == 200
+        assert await until_in(ModelState.READY) == first + 1
 
 
 async def test_models_are_loaded_and_unloaded_on_command(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from node.faults import MALFORMED_LINE, wrap
 from node.settings import Settings
 
 CHUNKS = [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n"]
-WAIT_S = 10
+WAIT_S = 30
 TOKEN = {"authorization": "Bearer secret"}
 pytestmark = pytest.mark.timeout(30)
 

@@ -16,7 +16,7 @@ from node.protocol.prefixes import Tier
 from node.store import ModelEntry
 from node.types import CacheEvent, CacheEventKind, Loaded
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 POSITIONS = 100
 FILED, SPILLED = CacheEventKind.FILED, CacheEventKind.SPILLED
 

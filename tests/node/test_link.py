@@ -14,6 +14,7 @@ import pytest
 
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
+from node.engine_process import spawn
 from node.errors import EngineDied, EngineSilent, LoadFailure, ShuttingDown
 from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
@@ -31,7 +32,7 @@ from node.types import (
     Progress,
 )
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 def spec(script: Script) -> EngineSpec:
@@ -366,6 +367,24 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
     assert link.pid is not None
     with pytest.raises(ProcessLookupError):
         os.kill(link.pid, 0)
+
+
+async def test_a_start_that_is_cancelled_before_its_process_is_asked_ends_it() -> None:
+    link, waiting = EngineLink(), await spawn("scripted")
+    starting = asyncio.create_task(link.start(spec(Script()), waiting))
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting})
+    assert waiting.process.returncode == -signal.SIGKILL
+
+
+async def test_a_stop_that_is_given_up_does_not_end_the_wait_of_another_one() -> None:
+    async with linked() as link:
+        first = asyncio.create_task(link.stop(0.0))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait({first})
+        assert await link.stop(0.0) == -signal.SIGKILL
 
 
 async def test_a_stop_fails_open_rows_and_is_not_a_death() -> None:

@@ -12,7 +12,7 @@ from node.errors import DoesNotFit, EngineDied, LoadFailure
 from node.memory import GIB, Budget, Leases
 from node.types import EngineStats, MemoryLease
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 def fixed(weight_bytes: int, live_bytes: int = 0) -> MemoryLease:

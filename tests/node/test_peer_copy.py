@@ -95,7 +95,7 @@ def test_every_file_arrives_with_its_hash(tmp_path: Path) -> None:
 
 def test_a_copy_goes_on_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
     with playing(PlayedPeer(cut_at=100_000)) as peer:
-        with pytest.raises(PeerFailed, match="stopped delivering org/tiny.*pull again to go on"):
+        with pytest.raises(PeerFailed, match="stopped delivering org/tiny.*goes on with it"):
             copy(peer, tmp_path)
         here = (tmp_path / "sub/model.safetensors").stat().st_size
         assert 0 < here <= 100_000
@@ -134,7 +134,7 @@ def test_a_file_of_another_length_is_not_taken(tmp_path: Path, data: bytes) -> N
 
 
 def test_a_refused_ticket_says_what_to_do(tmp_path: Path) -> None:
-    told = "takes the ticket for org/tiny no more.*pull again"
+    told = "takes the ticket for org/tiny no more.*goes on with it"
     with playing(PlayedPeer(status=403)) as peer, pytest.raises(PeerFailed, match=told):
         copy(peer, tmp_path)
 

@@ -1,15 +1,20 @@
 """The pulls of one agent: real processes, a source that a test plays."""
 
 import asyncio
+import threading
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import psutil
 import pytest
 
-from node.agent.pulls import Pulls
+from node.agent.pulls import FIRST_RETRY_S, LAST_RETRY_S, Pulls
 from node.errors import BadRequest, ShuttingDown, UnknownModel
 from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from node.store import PARTIAL_MARKER, ModelStore
+from tests.fakes import FakeClock
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
 from tests.node.test_peer_copy import PlayedPeer, playing
 
@@ -23,8 +28,9 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.store = ModelStore(folder)
         self.arrivals = 0
+        self.clock = FakeClock()
         self._changed = asyncio.Event()
-        self.pulls = Pulls(self.store, self._changed.set, self._on_arrived)
+        self.pulls = Pulls(self.store, self._changed.set, self._on_arrived, self.clock)
 
     async def _on_arrived(self) -> None:
         self.arrivals += 1
@@ -65,15 +71,39 @@ async def test_a_pull_that_fails_says_why_and_goes_on_when_asked_again(tmp_path:
         (status,) = await world.until_still()
         assert status.state is ModelState.PULLING
         assert status.reason is not None and "stopped delivering" in status.reason
+        assert status.wants_peer and status.retry_after_s == FIRST_RETRY_S
+        world.clock.advance(FIRST_RETRY_S)
+        assert world.pulls.statuses()[0].retry_after_s == 0.0
         assert world.store.list() == ()
         assert world.pulls.forget("org/other") is False
         peer.cut_at = None
         peer.asked.clear()
-        world.pulls.begin(from_peer(peer))
+        world.pulls.begin(msgspec.structs.replace(from_peer(peer), resumes=True))
         assert world.pulls.statuses()[0].reason is None
+        assert not world.pulls.statuses()[0].wants_peer
         assert await world.until_still() == ()
     (_, path, given) = peer.asked[0]
     assert path == "model.safetensors" and given != "bytes=0-"
+    await world.pulls.close()
+
+
+async def test_a_pull_whose_process_is_killed_goes_on(tmp_path: Path) -> None:
+    world, go_on = World(tmp_path), threading.Event()
+    with playing(PlayedPeer(files=dict(FILES), cut_at=100_000, cut=go_on.wait)) as peer:
+        world.pulls.begin(from_peer(peer))
+        async with asyncio.timeout(WAIT_S):
+            while not any("safetensors" in path for _, path, _ in peer.asked):
+                await asyncio.sleep(0.01)
+        for child in psutil.Process().children():
+            if "node.pull_worker" in child.cmdline():
+                child.kill()
+        (status,) = await world.until_still()
+        assert "ended with code -9" in (status.reason or "") and status.wants_peer
+        go_on.set()
+        peer.cut_at = None
+        world.pulls.begin(msgspec.structs.replace(from_peer(peer), resumes=True))
+        assert await world.until_still() == ()
+    assert world.store.find("org/tiny") is not None
     await world.pulls.close()
 
 
@@ -90,6 +120,52 @@ async def test_a_cancelled_pull_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UnknownModel):
         await world.pulls.cancel("org/tiny")
+
+
+class Stuck(Pulls):
+    """Whose next pulls end at these bytes."""
+
+    ends: list[int]
+
+    async def _pulled(self, pull: Any, command: PullCommand) -> str | None:
+        pull.done_bytes = self.ends.pop(0)
+        return "It fails."
+
+
+async def test_a_pull_that_comes_no_further_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    async def arrived() -> None:
+        raise AssertionError
+
+    pulls = Stuck(ModelStore(tmp_path), lambda: None, arrived, FakeClock())
+    pulls.ends = [7, 7, 7, 8, *[8] * 40]
+    waits_s = []
+    while pulls.ends:
+        pulls.begin(PullCommand("m", peer=Peer("http://127.0.0.1:9", share(FILES))))
+        while pulls.is_running("m"):
+            await asyncio.sleep(0)
+        waits_s.append(pulls.statuses()[0].retry_after_s)
+    assert waits_s[:6] == [5.0, 10.0, 20.0, 5.0, 10.0, 20.0]
+    assert waits_s[-1] == LAST_RETRY_S
+
+
+async def test_a_router_goes_on_with_nothing_that_is_cancelled_or_that_it_need_not_go_on_with(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    resumed = PullCommand("org/tiny", peer=Peer("http://127.0.0.1:9", share(FILES)), resumes=True)
+    with pytest.raises(UnknownModel):
+        world.pulls.begin(resumed)
+    (make_model(tmp_path / "org--tiny") / PARTIAL_MARKER).write_text("peer:hub:org/tiny@c0ffee")
+    (make_model(tmp_path / "org--half") / PARTIAL_MARKER).write_text("")
+    await world.pulls.start()
+    with pytest.raises(UnknownModel):
+        world.pulls.begin(msgspec.structs.replace(resumed, model="org/half"))
+    world.pulls.give_up("org/tiny")
+    assert not any(status.wants_peer for status in world.pulls.statuses())
+    with pytest.raises(UnknownModel):
+        world.pulls.begin(resumed)
+    await world.pulls.cancel("org/tiny")
+    assert not (tmp_path / "org--tiny").exists()
 
 
 async def test_a_start_goes_on_with_the_hubs_pulls_and_waits_with_the_peers(
@@ -111,6 +187,7 @@ async def test_a_start_goes_on_with_the_hubs_pulls_and_waits_with_the_peers(
     for name in ("org/peer", "half-removed"):
         assert "cut short" in (told[name].reason or "")
         assert told[name].disk_bytes > 0
+        assert told[name].wants_peer == (name == "org/peer")
     assert world.pulls.is_running("org/hub") and not world.pulls.is_running("org/peer")
     assert world.pulls.forget("org/peer") is True
     # The agent's end keeps what has come.

@@ -98,7 +98,7 @@ def test_times_have_a_unit_or_are_seconds(text: str, seconds: float) -> None:
     assert given == {"min_residency_s": seconds}
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1s", "1w", "s"])
+@pytest.mark.parametrize("text", ["", "soon", "-1s", "1y", "s"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(StartError, match="a time must be as 30s"):
         read_duration_s(text)

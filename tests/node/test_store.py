@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from node.downloads import unfinished
 from node.errors import BadRequest, StartError, UnknownModel
 from node.store import (
     ModelStore,
@@ -161,6 +162,26 @@ def test_removes_an_unfinished_pull(tmp_path: Path) -> None:
     (make_model(tmp_path / "tiny") / ".partial").touch()
     ModelStore(tmp_path).remove("tiny")
     assert not (tmp_path / "tiny").exists()
+
+
+@pytest.mark.parametrize("marker", [None, "peer:hub:org/tiny@c0ffee", "hub:org/tiny@c0ffee"])
+def test_what_a_removal_leaves_that_is_cut_short_is_no_model_and_no_pull_to_go_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str | None
+) -> None:
+    folder = make_model(tmp_path / "tiny")
+    if marker is not None:
+        (folder / ".partial").write_text(marker)
+
+    def killed(_folder: Path) -> None:
+        raise OSError("cut short")
+
+    monkeypatch.setattr("node.store.shutil.rmtree", killed)
+    store = ModelStore(tmp_path)
+    with pytest.raises(OSError, match="cut short"):
+        store.remove("tiny")
+    assert store.list() == ()
+    (left,) = unfinished(tmp_path)
+    assert (left.name, left.repo_id, left.is_from_peer) == ("tiny", "", False)
 
 
 def test_removes_a_link_and_not_what_it_points_to(tmp_path: Path) -> None:

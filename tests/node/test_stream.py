@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from node.dialects.anthropic import read_messages
 from node.dialects.base import AnswerHead, Writer
 from node.dialects.chat import read_chat
 from node.dialects.responses import read_responses
 from node.errors import EngineDied, EngineFault
 from node.protocol.messages import FinishReason
-from node.stream import Batch, EventStream, ModelAwaited, collect
+from node.slots import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
+from node.stream import Batch, EventStream, collect
 from node.types import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from tests.node.serving import chat_body, data_of
 
@@ -149,14 +151,34 @@ async def test_the_silence_of_a_prefill_says_how_far_it_is() -> None:
 
 async def test_the_silence_of_a_load_says_how_far_it_is_or_what_it_waits_for() -> None:
     ending = delta("a", finish=FinishReason.STOP)
-    steps = (ModelAwaited("org/m", None), ModelAwaited("org/m", 0.424), ModelAwaited("a\nb", 0.0))
+    steps = (
+        ModelAwaited("org/m", 0.0, ANOTHER_IN_USE),
+        ModelAwaited("org/m", 0.0, BEING_UNLOADED),
+        ModelAwaited("org/m", 0.424),
+        ModelAwaited("a\nb", 0.0),
+    )
     wire = await stream(*steps, [ending], silence_s=0.0)
-    assert wire.bodies[:3] == [
+    assert wire.bodies[:4] == [
         b": waiting for org/m, another model is in use\n\n",
+        b": waiting for org/m, it is being unloaded\n\n",
         b": loading org/m 42 %\n\n",
         b": loading 'a\\nb' 0 %\n\n",
     ]
     assert len((await stream(*steps, [ending])).bodies) == 1
+
+
+async def test_a_dialect_whose_silence_is_an_event_has_the_comments_beside_it() -> None:
+    asked = read_messages(json.dumps({**chat_body(stream=True), "max_tokens": 9}).encode())
+    wire, ping = Wire(), b'event: ping\ndata: {"type":"ping"}\n\n'
+    steps: tuple[Batch, ...] = (
+        [],
+        ModelAwaited("m", 0.5),
+        Progress("u", 1, 2),
+        [delta(finish=FinishReason.STOP)],
+    )
+    writer = EventStream(asked.writer(AnswerHead("id", "m", 0)), wire.send, [])
+    await writer.run(batches(*steps), 0.0)
+    assert wire.bodies[:3] == [ping, b": loading m 50 %\n\n" + ping, b": prefill 50 %\n\n" + ping]
 
 
 async def test_tokens_without_text_are_silence() -> None:

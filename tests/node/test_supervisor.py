@@ -29,7 +29,7 @@ from node.store import ModelEntry
 from node.supervisor import Supervisor
 from node.types import Pressure
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 
 
 class World:
@@ -111,6 +111,23 @@ async def test_a_load_that_nobody_waits_for_any_more_is_cancelled(
         only.cancel()
         await it.until(ModelState.ON_DISK)
         assert it.supervisor.budget.leased_bytes == 0
+
+
+async def test_a_model_whose_folder_is_another_one_now_keeps_its_engine_until_it_leaves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = (ModelEntry("a", tmp_path / name, GIB, 100, 0) for name in ("old", "new"))
+    monkeypatch.setattr(ScriptedStore, "list", lambda store: (old,))
+    async with world(Script(models=(ScriptedModel("a"),))) as it:
+        first = await it.touch("a")
+        monkeypatch.setattr(ScriptedStore, "list", lambda store: (new,))
+        await it.supervisor.refresh()
+        assert await it.touch("a") is first
+        await it.supervisor.unload(await it.entry("a"))
+        assert it.supervisor.status()[0].state is ModelState.ON_DISK
+        await it.supervisor.refresh()
+        assert (await it.touch("a")).entry.folder == new.folder
+        assert not first.link.alive
 
 
 async def test_a_load_goes_on_for_a_client_that_tries_again() -> None:
@@ -236,65 +253,6 @@ async def test_what_does_not_fit_beside_what_is_pinned_is_refused_and_changes_no
         await it.touch("b")
 
 
-TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
-ROOM_FOR_ONE = 2 * GIB
-
-
-async def test_an_idle_model_leaves_for_another_one_and_is_not_missed_by_the_budget() -> None:
-    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
-        first = await it.touch("a")
-        second = await it.touch("b")
-        assert not first.link.alive and second.link.alive
-        assert it.supervisor.budget.leased_bytes == 1.75 * GIB
-        assert [model.state for model in it.supervisor.status()] == [
-            ModelState.ON_DISK,
-            ModelState.READY,
-        ]
-
-
-async def test_a_busy_model_serves_new_requests_while_another_one_is_waited_for() -> None:
-    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
-        with it.supervisor.serving(await it.entry("a")) as lease:
-            handle = await lease.ready()
-            late = asyncio.create_task(it.touch("b"))
-            for _ in range(3):
-                assert await it.touch("a") is handle
-            assert not late.done()
-        assert (await late).link.alive
-        assert not handle.link.alive
-
-
-async def test_after_the_longest_wait_a_busy_model_takes_nothing_new() -> None:
-    async with world(
-        TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
-    ) as it:
-        order = []
-
-        async def ask(name: str) -> None:
-            with it.supervisor.serving(await it.entry(name)) as lease:
-                await lease.ready()
-                order.append(name)
-
-        with it.supervisor.serving(await it.entry("a")) as lease:
-            await lease.ready()
-            waiting = [asyncio.create_task(ask("b"))]
-            while not it.supervisor._residency.is_closed("a"):
-                await asyncio.sleep(0)
-            waiting.append(asyncio.create_task(ask("a")))
-            await asyncio.wait(waiting, timeout=0.05)
-            assert order == []
-        await asyncio.gather(*waiting)
-        assert order == ["b", "a"]
-
-
-async def test_a_model_stays_for_its_minimum_residency() -> None:
-    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.3) as it:
-        await it.touch("a")
-        ready_s = it.supervisor.now_s()
-        await it.touch("b")
-        assert it.supervisor.now_s() - ready_s >= 0.3
-
-
 async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
     async with world() as it:
         await it.touch()
@@ -305,18 +263,22 @@ async def test_an_unload_on_a_condition_that_does_not_hold_is_refused() -> None:
             await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
         now_s = it.supervisor.now_s()
         it.supervisor.now_s = lambda: now_s + 60.0
+        it.supervisor.wishes = lambda name: Wishes(pinned=True)
+        with pytest.raises(ModelBusy, match="pinned"):
+            await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
+        it.supervisor.wishes = lambda name: Wishes()
         await it.supervisor.unload(entry, generation=status.generation, min_idle_s=60.0)
         assert it.supervisor.status()[0].state is ModelState.ON_DISK
 
 
 async def test_the_status_tells_what_a_model_takes_and_how_it_is_used() -> None:
-    async with world(Script(load_delay_s=0.05), budget_bytes=ROOM_FOR_ONE) as it:
+    async with world(Script(load_delay_s=0.05), budget_bytes=2 * GIB) as it:
         (before,) = it.supervisor.status()
         assert (before.memory_bytes, before.generation, before.idle_s) == (1.75 * GIB, 0, None)
         with it.supervisor.serving(await it.entry()) as lease:
             await lease.ready()
             (held,) = it.supervisor.status()
-            assert (held.leases, held.idle_s, held.generation) == (1, None, 1)
+            assert (held.leases, held.idle_s, held.generation > 0) == (1, None, True)
             assert held.load_s is not None and held.load_s >= 0.05
         now_s = it.supervisor.now_s()
         it.supervisor.now_s = lambda: now_s + 5.0

@@ -15,6 +15,7 @@ from node.turns import (
     next_step,
 )
 
+B = frozenset({"b"})
 RULES = Rules(min_residency_s=30.0, max_swap_wait_s=120.0)
 
 
@@ -41,41 +42,52 @@ def step(
 
 
 def test_what_fits_is_loaded_and_nobody_leaves() -> None:
-    assert step(50, [resident("a")], [Wanted("b", 4, 50.0)]) == Step(load=("b",))
+    assert step(50, [resident("a")], [Wanted("b", 4, 50.0)]) == Step(load="b")
 
 
 def test_an_idle_model_leaves_for_another_one_once_its_residency_is_over() -> None:
     wanted = [Wanted("b", 6, 10.0)]
-    assert step(10, [resident("a")], wanted) == Step(look_s=30.0)
+    assert step(10, [resident("a")], wanted) == Step(held=B, look_s=30.0)
     assert step(30, [resident("a")], wanted) == Step(unload=("a",))
 
 
 def test_a_busy_model_serves_on_until_the_oldest_waiter_has_waited_too_long() -> None:
     busy, wanted = [resident("a", leases=1)], [Wanted("b", 6, 40.0)]
-    assert step(40, busy, wanted) == Step(look_s=160.0)
-    assert step(159, busy, wanted) == Step(look_s=160.0)
-    assert step(160, busy, wanted) == Step(closed=frozenset({"a"}))
+    assert step(40, busy, wanted) == Step(held=B, look_s=160.0)
+    assert step(159, busy, wanted) == Step(held=B, look_s=160.0)
+    assert step(160, busy, wanted) == Step(closed=frozenset({"a"}), held=B)
     assert step(161, [resident("a")], wanted) == Step(unload=("a",))
 
 
 def test_even_who_waits_long_lets_a_model_have_its_minimum_residency() -> None:
     busy = [resident("a", leases=1, ready_s=200.0)]
-    assert step(210, busy, [Wanted("b", 6, 0.0)]) == Step(look_s=230.0)
+    assert step(210, busy, [Wanted("b", 6, 0.0)]) == Step(held=B, look_s=230.0)
     assert step(230, busy, [Wanted("b", 6, 0.0)]).closed == {"a"}
 
 
 def test_the_model_of_the_oldest_waiter_is_next() -> None:
     wanted = [Wanted("b", 6, 30.0), Wanted("c", 6, 20.0)]
-    assert step(40, [], wanted).load == ("c",)
+    assert step(40, [], wanted).load == "c"
 
 
 def test_who_comes_later_is_loaded_only_where_it_takes_nothing_from_who_waits() -> None:
     wanted = [Wanted("b", 6, 30.0), Wanted("c", 3, 31.0)]
-    assert step(40, [resident("a", leases=1)], wanted).load == ()
+    found = step(40, [resident("a", leases=1)], wanted)
+    assert found.load is None and found.held == {"b", "c"}
 
 
-def test_two_that_fit_are_loaded_together() -> None:
-    assert step(0, [], [Wanted("b", 6, 0.0), Wanted("c", 4, 1.0)]).load == ("b", "c")
+def test_two_that_fit_are_loaded_one_after_the_other_and_do_not_wait_for_each_other() -> None:
+    second = Wanted("c", 4, 1.0)
+    assert step(0, [], [Wanted("b", 6, 0.0), second]) == Step(load="b")
+    assert step(0, [], [second], [Coming("b", 6, None)]) == Step(load="c")
+
+
+def test_what_has_room_as_soon_as_engines_have_ended_is_held_by_nobody() -> None:
+    wanted = [Wanted("b", 6, 30.0), Wanted("c", 4, 31.0), Wanted("d", 1, 32.0)]
+    assert step(40, [resident("a")], wanted).held == {"d"}
+    assert step(40, [], wanted, leaving_bytes=5).held == {"d"}
+    assert step(40, [], wanted, [Coming("a", 6, 39.0)]).held == {"d"}
+    assert step(40, [resident("a", leases=1)], wanted, leaving_bytes=4).held == {"b", "c", "d"}
 
 
 def test_pinned_models_and_those_that_come_never_leave() -> None:
@@ -87,12 +99,14 @@ def test_pinned_models_and_those_that_come_never_leave() -> None:
 
 def test_a_model_larger_than_the_limit_is_hopeless_and_holds_up_nobody() -> None:
     found = step(99, [], [Wanted("b", 11, 0.0), Wanted("c", 6, 1.0)])
-    assert (found.hopeless, found.load) == (("b",), ("c",))
+    assert (found.hopeless, found.load) == ((), "c")
+    found = step(99, [], [Wanted("b", 11, 0.0)], [Coming("c", 6, None)])
+    assert (found.hopeless, found.load) == (("b",), None)
 
 
 def test_what_is_on_its_way_out_is_waited_for_and_nothing_more_leaves() -> None:
     found = step(99, [resident("a", memory=4)], [Wanted("b", 6, 0.0)], leaving_bytes=6)
-    assert (found.load, found.unload) == ((), ())
+    assert (found.load, found.unload) == (None, ())
 
 
 def test_a_load_that_nobody_waits_for_goes_on_for_a_while_unless_its_room_is_needed() -> None:
@@ -100,6 +114,12 @@ def test_a_load_that_nobody_waits_for_goes_on_for_a_while_unless_its_room_is_nee
     assert step(10, coming=coming) == Step(look_s=10.0 + ABANDONED_S)
     assert step(10.0 + ABANDONED_S, coming=coming) == Step(cancel=("a",))
     assert step(10, [], [Wanted("b", 6, 10.0)], coming).cancel == ("a",)
+    assert step(10, [], [Wanted("b", 6, 10.0)], coming, leaving_bytes=2).cancel == ("a",)
+
+
+def test_a_load_that_nobody_waits_for_goes_on_where_engines_that_end_leave_enough_room() -> None:
+    found = step(10, [], [Wanted("b", 6, 10.0)], [Coming("a", 4, 10.0)], leaving_bytes=6)
+    assert found == Step(look_s=10.0 + ABANDONED_S)
 
 
 def test_those_of_least_value_for_their_bytes_leave_and_no_more_than_needed() -> None:

@@ -41,7 +41,7 @@ from router.patience import USUAL, Patience
 from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
 
-WAIT_S = 5.0
+WAIT_S = 20.0
 """Longest wait for anything that must happen."""
 CHAT = "/v1/chat/completions"
 

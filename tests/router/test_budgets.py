@@ -62,10 +62,43 @@ def test_a_request_is_taken_to_cost_its_prompt_and_its_longest_answer() -> None:
     expected = pytest.approx((prompt * 2 + 100 * 10) / 1e6, rel=1e-3)
     assert budgets.most_cost(CLOUD, fields, chain) == expected
     three = fields | read_fields(b'{"n":3}')
-    assert budgets.most_cost(CLOUD, three, None) == 300 * 10 / 1e6
+    assert budgets.most_cost(CLOUD, three, chain) == pytest.approx(
+        (prompt * 2 + 300 * 10) / 1e6, rel=1e-3
+    )
     without = {name: value for name, value in fields.items() if name != "max_tokens"}
-    assert budgets.most_cost(CLOUD, without, None) == ANSWER_TOKENS * 10 / 1e6
+    assert budgets.most_cost(CLOUD, without, chain) == pytest.approx(
+        (prompt * 2 + ANSWER_TOKENS * 10) / 1e6, rel=1e-3
+    )
     assert budgets.most_cost(Target("m"), fields, chain) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("body", "answers"),
+    [
+        (b'{"prompt":"x","max_tokens":100}', 1),
+        (b'{"prompt":[1,2,3],"max_tokens":1e2}', 1),
+        (b'{"prompt":["x","y"],"max_tokens":100,"n":3}', 6),
+        (b'{"prompt":[[1],[2]],"max_tokens":100,"n":1,"best_of":5}', 10),
+    ],
+)
+def test_each_answer_to_each_prompt_costs(body: bytes, answers: int) -> None:
+    fields = read_fields(body)
+    chain = Chainer().chain(fields, "/v1/completions", "m")
+    cost = World().budgets.most_cost(CLOUD, fields, chain)
+    assert cost == pytest.approx(answers * 100 * 10 / 1e6, rel=0.1)
+
+
+@pytest.mark.parametrize("value", [b"0", b"-5", b"null", b'"9"', b"[]", b"1e999", b"true"])
+def test_a_limit_that_is_none_is_as_if_it_were_not_there(value: bytes) -> None:
+    fields = read_fields(b'{"max_tokens":%b,"max_output_tokens":7}' % value)
+    cost = World().budgets.most_cost(CLOUD, fields, None)
+    assert cost < 100 * 10 / 1e6
+
+
+def test_what_the_router_cannot_read_counts_by_its_length() -> None:
+    fields = read_fields(b'{"prompt":["%b",[1]],"max_tokens":1}' % (b"x" * 100_000))
+    cost = World().budgets.most_cost(CLOUD, fields, None)
+    assert cost == pytest.approx(100_000 * TOKENS_PER_BYTE * 2 / 1e6, rel=0.01)
 
 
 def test_cached_tokens_have_their_own_price_where_there_is_one() -> None:
@@ -84,12 +117,18 @@ def test_nothing_is_let_in_that_might_cost_more_than_is_left() -> None:
 
 def test_what_requests_in_flight_may_cost_is_held() -> None:
     world = World()
-    with world.budgets.holding(paid(0.5, "1")), world.budgets.holding(paid(0.4, "2")):
-        world.budgets.check(caller(), 0.1)
-        with pytest.raises(PaidBudgetUsed):
-            world.budgets.check(caller(), 0.2)
-        other = msgspec.structs.replace(caller(), key_id="key-2")
-        world.budgets.check(other, 1.0)
+    held = (paid(0.5, "1"), paid(0.4, "2"))
+    for each in held:
+        world.budgets.hold(each)
+    world.budgets.check(caller(), 0.1)
+    with pytest.raises(PaidBudgetUsed):
+        world.budgets.check(caller(), 0.2)
+    other = msgspec.structs.replace(caller(), key_id="key-2")
+    world.budgets.check(other, 1.0)
+    # The first one goes on to a model that is free.
+    world.budgets.hold(msgspec.structs.replace(held[0], may_cost=None))
+    world.budgets.check(caller(), 0.6)
+    world.budgets.release(held[1])
     world.budgets.check(caller(), 1.0)
 
 

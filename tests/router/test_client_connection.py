@@ -17,7 +17,7 @@ from router.patience import USUAL, Patience
 
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 GET = b"GET /x HTTP/1.1\r\nhost: here\r\n\r\n"
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 @dataclass

@@ -51,6 +51,13 @@ def test_waits_are_histograms() -> None:
     assert found['mlx_fleet_queue_wait_seconds_sum{class="batch",model="m"}'] == 3
 
 
+def test_what_paid_servers_cost_is_summed() -> None:
+    metrics = made()
+    for cost in (0.5, 0.0, 0.25):
+        metrics.charged(LEASE, cost)
+    assert figures(metrics)['mlx_fleet_paid_cost_total{model="m",node="studio"}'] == 0.75
+
+
 def test_gauges_are_read_when_they_are_asked_for() -> None:
     metrics, queued = made(), {"a": 1}
     metrics.add_node_gauge("open_leases", "Requests on a node.", lambda: queued)

@@ -109,6 +109,31 @@ async def test_other_refusals_are_passed_on(router: RunningRouter, start_node: S
     assert await ask(router, "auto") == (400, OTHER, "a")
 
 
+GONE = {
+    "agent": b'{"error":{"message":"No model \'a\' here.","type":"invalid_request_error",'
+    b'"param":"model","code":"model_not_found"}}',
+    "ollama": b'{"error":{"message":"model \\"a\\" not found, try pulling it first",'
+    b'"type":"api_error","param":null,"code":null}}',
+    "vllm": b'{"object":"error","message":"The model `a` does not exist.","code":404}',
+}
+
+
+@pytest.mark.parametrize("server", GONE)
+async def test_a_model_that_has_just_gone_from_its_server_is_asked_for_elsewhere(
+    router: RunningRouter, start_node: StartNode, server: str
+) -> None:
+    await add(router, start_node, only_b(GONE[server], "404 Not Found"))
+    assert await ask(router, "auto") == (200, OK, "b")
+    assert await ask(router, "a") == (404, GONE[server], "a")
+
+
+async def test_what_else_is_not_found_is_passed_on(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await add(router, start_node, only_b(OTHER, "404 Not Found"))
+    assert await ask(router, "auto") == (404, OTHER, "a")
+
+
 @pytest.mark.parametrize("status", ["500 Oops", "503 Service Unavailable"])
 @pytest.mark.parametrize("headers", [{}, {"x_should_retry": "false"}])
 async def test_a_model_that_fails_is_followed_by_the_next(

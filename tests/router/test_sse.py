@@ -22,6 +22,7 @@ PING_EVENT = b'event: ping\ndata: {"type": "ping"}\n\n'
         (Queued("r", 3, 12.4), b": waiting, position 3, about 12 s\n\n"),
         (Loading("org/m", 0.424), b": loading org/m 42 %\n\n"),
         (Loading("org/m", None), b": loading org/m\n\n"),
+        (Loading("a\n\ndata: b", 0.0), b": loading 'a\\n\\ndata: b' 0 %\n\n"),
     ],
 )
 def test_silence_says_what_is_waited_for(waits_for: Queued | Loading, comment: bytes) -> None:

@@ -111,11 +111,15 @@ class World:
 
     async def leave(self) -> str:
         """A request on the node; why it was left."""
-        with self.stalls.watching(lease(), lambda: False) as each:
-            self.clock.advance(1.0)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(WAIT_S), asyncio.timeout(None) as each.limit:
+        each = self.stalls.watch(lease(), lambda: False)
+        self.clock.advance(1.0)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                with pytest.raises(asyncio.CancelledError):
                     await asyncio.get_running_loop().create_future()
+            assert self.stalls.is_left(each)
+        finally:
+            self.stalls.unwatch(each)
         return each.reason
 
 
@@ -139,8 +143,7 @@ async def test_a_load_that_stalls_is_no_wedge() -> None:
 
 async def test_nothing_is_looked_at_where_nothing_runs() -> None:
     world = World()
-    with world.stalls.watching(lease(), lambda: False):
-        pass
+    world.stalls.unwatch(world.stalls.watch(lease(), lambda: False))
     world.clock.advance(10.0)
     world.stalls._look()
     assert world.wedged == frozenset()

@@ -119,6 +119,67 @@ def test_spillover_takes_the_first_with_room(in_flight: tuple[int, ...], models:
     assert chosen(spill, Asked(10, in_flight=in_flight), everything()) == models
 
 
+def test_a_session_stays_with_the_target_that_answered_it_last() -> None:
+    ready = view("n", *(model_status(name) for name in "abc"))
+    with_b = Asked(10, last=B.key, in_flight=(0, 9, 0))
+    for selector in ("warm", "spillover"):
+        choice = order(road(selector=selector, spill_at=2), with_b, Moment(NOW_S, (ready,)))
+        assert [target.model for target in choice.targets] == ["b", "a", "c"]
+        assert "b is the one that its session is with" in choice.why
+    assert chosen(road(), with_b, ready) == ["a", "b", "c"]
+    assert chosen(road(A, C, selector="warm"), with_b, ready) == ["a", "c"]
+    assert (
+        chosen(road(Target("b", "n"), C, selector="warm"), Asked(10, last=C.key), ready)[0] == "c"
+    )
+
+
+def test_a_session_leaves_a_target_that_cannot_take_it() -> None:
+    warm, with_b = road(A, B, selector="warm"), Asked(10, last=B.key)
+    ready = view("n", model_status("a"), model_status("b"))
+    away = msgspec.structs.replace(ready, reachable=False)
+    assert chosen(warm, with_b, away, view("m", model_status("a"))) == ["a"]
+    failing = msgspec.structs.replace(with_b, failing=frozenset({("n", "b")}))
+    assert chosen(warm, failing, ready) == ["a", "b"]
+    wedged = msgspec.structs.replace(ready, wedged=frozenset({"b"}))
+    assert chosen(warm, with_b, wedged) == ["a", "b"]
+    assert chosen(warm, failing, ready, view("m", model_status("b"))) == ["b", "a"]
+
+
+def test_a_session_waits_for_no_load_where_the_alias_is_for_what_is_loaded() -> None:
+    with_b = Asked(10, last=B.key, in_flight=(0, 0))
+    unloaded = view("n", model_status("a"), on_disk("b"))
+    assert chosen(road(A, B, selector="warm"), with_b, unloaded) == ["a", "b"]
+    assert chosen(road(A, B, selector="spillover"), with_b, unloaded) == ["b", "a"]
+    loading = view("n", model_status("a"), model_status("b", state=ModelState.LOADING))
+    assert chosen(road(A, B, selector="warm"), with_b, loading) == ["b", "a"]
+
+
+def test_a_session_stays_at_no_paid_server_once_another_target_has_room() -> None:
+    paid = Target("cloud", is_paid=True)
+    fleet = (
+        view("n", model_status("a")),
+        view("p", model_status("cloud"), prices=Prices(3.0, 15.0)),
+    )
+    spill = road(A, paid, selector="spillover", spill_at=2)
+    asked = Asked(10, may_pay=True, last=paid.key, in_flight=(1, 0))
+    assert chosen(spill, asked, *fleet) == ["a", "cloud"]
+    full = msgspec.structs.replace(asked, in_flight=(2, 0))
+    assert chosen(spill, full, *fleet) == ["cloud", "a"]
+    with_a = msgspec.structs.replace(full, last=A.key)
+    assert chosen(spill, with_a, *fleet) == ["a", "cloud"]
+
+
+@pytest.mark.parametrize("selector", ["first", "warm", "spillover"])
+def test_a_target_whose_nodes_all_fail_now_is_the_last_resort(selector: str) -> None:
+    failing = Asked(10, in_flight=(0, 9, 9), failing=frozenset({("n", "a")}))
+    choice = order(road(selector=selector), failing, Moment(NOW_S, (everything(),)))
+    assert [target.model for target in choice.targets] == ["b", "c", "a"]
+    assert choice.why.endswith("(passed over: a: requests fail on its nodes).")
+    assert chosen(road(selector=selector), failing, everything(), view("m", on_disk("a")))[0] == "a"
+    all_fail = Asked(10, in_flight=(0, 0, 0), failing=frozenset(("n", name) for name in "abc"))
+    assert chosen(road(selector=selector), all_fail, everything()) == ["a", "b", "c"]
+
+
 def test_a_paid_target_is_for_keys_with_a_budget() -> None:
     paid = Target("cloud", is_paid=True)
     server = view("p", model_status("cloud"), prices=Prices(3.0, 15.0))

@@ -26,6 +26,7 @@ from router.credentials import NodeCredential
 from router.dispatcher import Dispatcher
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeToken
 from router.fleet import Fleet
+from router.last_targets import LastTargets
 from router.ledger import Ledger
 from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.metrics import Metrics
@@ -161,6 +162,7 @@ class World:
             keys=self.ring,
             fleet=self.fleet,
             names=self.names,
+            last_targets=LastTargets(),
             budgets=self.budgets,
             prefixes=PrefixIndex(),
             ledger=Ledger("r"),

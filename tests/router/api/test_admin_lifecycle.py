@@ -15,6 +15,7 @@ from tests.router.conftest import (
     Request,
     RunningRouter,
     StartNode,
+    alias,
     model_status,
     node_status,
     silent,
@@ -75,6 +76,27 @@ async def test_a_change_leaves_what_it_does_not_name(
     _, row = await ask(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": None})
     assert (await ask(router, "GET", "/policies"))[1] == []
     assert (await ask(router, "PATCH", "/policies", {"model": "m0"}))[0] == 400
+
+
+async def test_a_model_of_servers_of_others_is_not_for_the_fleet_to_keep(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    async def ollama(request: Request) -> None:
+        await request.answer(b'{"data":[{"id":"llama"}]}')
+
+    node = await start_node(ollama)
+    await router.add(node, "mini", kind="openai")
+    router.core.names.put(alias("fast", "llama"))
+    schedule = {"load": "0 8 * * *", "timezone": "UTC"}
+    for name in ("llama", "fast"):
+        for method, path, body in (
+            ("PATCH", "/policies", {"model": name, "pinned": True}),
+            ("POST", "/schedules", {"model": name, **schedule}),
+        ):
+            status, param, said = await refusal(router, method, path, body)
+            assert (status, param) == (400, "model")
+            assert said.startswith("No node agent has the model 'llama'")
+    assert (await ask(router, "GET", "/policies"))[1] == []
 
 
 async def test_orders_that_would_be_undone_at_once_are_refused(

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
-from node.protocol.messages import StatusEvent
+from node.protocol.ids import client_id
+from node.protocol.messages import ModelState, StatusEvent
 from registry.records import AliasTarget
+from router.api.tickets import Tickets
+from router.hints import MAX_ID_CHARS
 from tests.router.api.test_responses import response_id
 from tests.router.api.test_v1 import inferences, refused
 from tests.router.conftest import (
+    CHAT,
     AddNode,
     RawCaller,
     Request,
@@ -36,7 +40,15 @@ async def dying(request: Request) -> None:
     """A node that dies of `a`, and answers for all else."""
     if model_of(request) == "a":
         request.drop()
-    elif json.loads(request.body).get("stream"):
+    else:
+        await answering(request)
+
+
+async def answering(request: Request) -> None:
+    body = json.loads(request.body)
+    if body.get("fails"):
+        await request.answer(b"{}", "400 Bad Request")
+    elif body.get("stream"):
         await request.begin_stream()
         await request.chunk(EVENT)
         await request.end_stream()
@@ -53,6 +65,12 @@ async def a_fleet(
     await router.add(node, "n", node_id=agent_id("n"))
     router.core.names.put(alias("auto", "a", "b"))
     return node
+
+
+def load_all(router: RunningRouter, node: ScriptedNode) -> None:
+    status = node_status(model_status("a"), model_status("b"), node_id=agent_id("n"))
+    node.first_events = (StatusEvent(status),)
+    router.core.fleet.heard(agent_id("n"), status)
 
 
 async def explained(router: RunningRouter, caller: RawCaller) -> dict[str, Any]:
@@ -181,6 +199,74 @@ async def test_spillover_goes_to_the_next_while_the_first_is_busy(
     held.set()
     for caller in callers:
         assert await caller.head() == 200
+
+
+async def test_a_session_is_answered_by_one_model_whatever_becomes_ready(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    node = await a_fleet(router, start_node, answering, state=ModelState.ON_DISK)
+    router.core.names.put(alias("auto", "a", "b", selector="warm"))
+
+    async def model_for(stream: bool, *said: str, **headers: str) -> str:
+        roles = ("user", "assistant")
+        messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate(said)]
+        body = {"model": "auto", "stream": stream, "messages": messages}
+        caller = await router.post(body, **headers)
+        await caller.body()
+        return caller.headers["x-fleet-model"]
+
+    assert await model_for(True, "hello") == "b"
+    assert await model_for(False, "other", x_session_id="s") == "b"
+    load_all(router, node)
+    assert await model_for(False, "hallo") == "a"
+    assert await model_for(False, "hello", "hi", "more") == "b"
+    assert await model_for(True, "else", x_session_id="s") == "b"
+    assert await model_for(False, "else", x_session_id="t") == "a"
+
+
+async def test_an_error_is_no_answer_that_a_session_goes_on_from(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await a_fleet(router, start_node, answering, state=ModelState.ON_DISK)
+    router.core.names.put(alias("auto", "a", "b", selector="warm"))
+    for fails, known in ((True, 0), (False, 1)):
+        caller = await router.post({"model": "auto", "fails": fails}, x_session_id="s")
+        assert await caller.head() == (400 if fails else 200)
+        await router.idle()
+        assert len(router.core.last_targets) == known
+
+
+async def test_what_is_kept_of_a_session_is_short_and_nothing_where_there_is_no_choice(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await a_fleet(router, start_node)
+    tickets, headers = Tickets(router.core), [(b"x-session-id", b"s" * 9999)]
+    for selector, targets, kept in (
+        ("warm", ("a", "b"), True),
+        ("warm", ("a",), False),
+        ("first", ("a", "b"), False),
+    ):
+        router.core.names.put(alias("auto", *targets, selector=selector))
+        call = await tickets.call(router.caller(), CHAT, headers, b'{"model":"auto"}', 0.0)
+        assert (call.turn is not None) is kept
+        assert call.turn is None or len(call.turn.session) <= MAX_ID_CHARS
+
+
+async def test_what_goes_on_from_a_response_goes_to_the_model_that_made_it(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    node = await a_fleet(router, start_node, state=ModelState.ON_DISK)
+    router.core.names.put(alias("auto", "a", "b", selector="warm"))
+    first = await router.post({"model": "auto", "input": "hello"}, "/v1/responses")
+    assert await first.head() == 200 and first.headers["x-fleet-model"] == "b"
+    (asked,) = inferences(node)
+    request_id = asked.header("x-request-id")
+    assert request_id is not None
+    previous = client_id("resp_", agent_id("n"), request_id)
+    load_all(router, node)
+    body = {"model": "auto", "input": "more", "previous_response_id": previous}
+    caller = await router.post(body, "/v1/responses")
+    assert await caller.head() == 200 and caller.headers["x-fleet-model"] == "b"
 
 
 async def test_a_pattern_serves_names_that_nobody_has_set_up(

@@ -16,6 +16,7 @@ from tests.router.conftest import (
     AddNode,
     Request,
     RunningRouter,
+    Script,
     ScriptedNode,
     StartNode,
     alias,
@@ -38,8 +39,10 @@ async def cloud(request: Request) -> None:
         await request.answer(USED if request.body.find(b'"told"') > 0 else b'{"cloud":true}')
 
 
-async def a_cloud(router: RunningRouter, start_node: StartNode) -> ScriptedNode:
-    node = await start_node(cloud)
+async def a_cloud(
+    router: RunningRouter, start_node: StartNode, script: Script = cloud
+) -> ScriptedNode:
+    node = await start_node(script)
     record = replace(node_record(node.url, "cloud", "openai"), prices=PRICES)
     await router.core.registry.write(lambda session: nodes.add(session, record))
     await asyncio.wait_for(router.core.watcher.watch(record), WAIT_S)
@@ -75,6 +78,9 @@ async def test_no_plain_name_leads_to_a_paid_server(
     assert asked(node) == [] and len(inferences(own)) == 3
     models = await router.send("GET", "/v1/models", x_api_key=router.key)
     assert b"large" not in await models.body()
+    _, rows = await ask(router, "GET", "/models")
+    places = {(row["name"], place["node"]): place["paid"] for row in rows for place in row["nodes"]}
+    assert places == {("large", "cloud"): True, ("m", "cloud"): True, ("m", "a"): False}
 
 
 async def test_a_key_without_a_budget_does_not_get_there(
@@ -122,6 +128,32 @@ async def test_a_budget_that_is_used_up_ends_it_for_this_month(
     assert await (await router.post(body)).head() == 200
 
 
+async def test_requests_at_once_share_what_is_left_of_a_budget(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(request: Request) -> None:
+        if request.target == CHAT:
+            await go_on.wait()
+        await cloud(request)
+
+    node = await a_cloud(router, start_node, slow)
+    router.core.names.put(alias("big", "large"))
+    await set_budget(router, 0.25)
+    body = {"model": "big", "max_tokens": 100}
+    callers = await asyncio.gather(*(router.post(body) for _ in range(6)))
+    async with asyncio.timeout(WAIT_S):
+        while len(asked(node)) < 2:
+            await asyncio.sleep(0.005)
+    go_on.set()
+    statuses = sorted([await caller.head() for caller in callers])
+    assert statuses == [200, 200, 429, 429, 429, 429]
+    assert asked(node) == ["large"] * 2
+    await router.idle()
+    assert 0.2 <= router.core.budgets.spent(router.caller().key_id) <= 0.25
+
+
 async def test_what_was_spent_is_known_after_a_restart_and_shown(
     tmp_path: Path, start_node: StartNode
 ) -> None:
@@ -157,3 +189,6 @@ async def test_an_answer_costs_what_its_server_says_and_gives_the_rest_back(
     spent = 3 * (1000 * 10 + 20 * 1000) / 1e6
     assert abs(router.core.budgets.spent(router.caller().key_id) - spent) < 1e-9
     assert [row.cost for row in router.core.ledger.take_rows()] == [spent / 3] * 3
+    series = 'mlx_fleet_paid_cost_total{model="large",node="cloud"} '
+    (line,) = (each for each in router.core.metrics.text().decode().splitlines() if series in each)
+    assert abs(float(line.removeprefix(series)) - spent) < 1e-9

@@ -84,6 +84,20 @@ def test_a_refused_key_says_where_it_came_from(tmp_path: Path) -> None:
     assert "MLX_FLEET_KEY" in failure(Place(key="x"), refusing(401, "Wrong."))
 
 
+def test_a_key_that_a_starting_router_has_just_written_is_found(tmp_path: Path) -> None:
+    place = Place(home=tmp_path)
+    place.admin_key_file.parent.mkdir(parents=True, exist_ok=True)
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        if request.headers.get("authorization") == "Bearer late":
+            return httpx.Response(200, json=[])
+        place.admin_key_file.write_text("late\n")
+        return httpx.Response(401, json={"error": {"message": "No."}})
+
+    with AdminClient(place, httpx.MockTransport(serve)) as client:
+        assert client.get("/nodes") == []
+
+
 def test_other_refusals_are_the_routers_own_sentence() -> None:
     assert failure(Place(key="k"), refusing(404, "There is no node.")) == "There is no node."
 

@@ -10,7 +10,7 @@ import pytest
 
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.drain import Drain, asked, drain, maintain
-from router.commands.lifecycle import read_keep_alive, read_time
+from router.commands.lifecycle import pin, read_keep_alive
 from tests.fakes import FakeClock
 from tests.router.commands.running import running_router
 from tests.router.test_cli import Cli
@@ -24,21 +24,9 @@ def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
         yield Cli(place)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("1d", 86400.0)]
-)
-def test_a_length_of_time_is_read(text: str, seconds: float) -> None:
-    assert read_time(text) == read_keep_alive(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "10", "m", "0s", "-1m", "nans", "infd", "1w"])
-def test_what_is_no_length_of_time_is_refused(text: str) -> None:
-    with pytest.raises(CommandFailed, match="no length of time"):
-        read_time(text)
-
-
 def test_for_ever_and_the_default_have_words() -> None:
     assert (read_keep_alive("forever"), read_keep_alive("default")) == (0.0, None)
+    assert read_keep_alive("2h") == 7200.0
 
 
 def test_empty_listings_say_what_that_means(cli: Cli) -> None:
@@ -69,12 +57,37 @@ def test_what_cannot_be_is_one_sentence(
     assert said in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        ([], "m is pinned no more: it leaves when it is idle."),
+        (["mini"], "m is still pinned on mini: `router unpin m --node mini`."),
+        ([None], "m is still pinned on every node that has it: `router unpin m`."),
+    ],
+)
+def test_who_takes_back_a_pin_is_told_of_those_that_are_left(
+    left: list[str | None], said: str, played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def policy(node: str | None, pinned: bool, model: str = "m") -> dict[str, object]:
+        return {"model": model, "node": node, "pinned": pinned, "keep_alive_s": 9.0}
+
+    def router(request: httpx.Request) -> httpx.Response:
+        if request.method == "PATCH":
+            return httpx.Response(200, json=policy("studio", False))
+        kept = [policy(None, True, "other"), policy("studio", False)]
+        return httpx.Response(200, json=[*kept, *(policy(node, True) for node in left)])
+
+    pin(played(router), "m", "studio", pinned=False)
+    assert capsys.readouterr().out.replace("\n", " ").strip() == said
+
+
 class PlayedNode:
     """A router whose one node has a number of requests in flight at each look."""
 
     def __init__(self, *in_flight: int, models: int = 0) -> None:
         self.left = list(in_flight)
         self.models = models
+        self.reachable = True
         self.orders: list[tuple[str, object]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -93,7 +106,8 @@ class PlayedNode:
         row |= dict.fromkeys(["memory_budget_bytes", "memory_leased_bytes"])
         models = [{"name": "m", "state": "ready"}] * self.models
         row |= {"id": "n", "name": "mini", "url": "http://n", "kind": "agent", "models": models}
-        return row | {"created_at_s": 1.0, "reachable": True, "in_flight": 0, "leases": count}
+        row |= {"created_at_s": 1.0, "reachable": self.reachable}
+        return row | {"in_flight": 0, "leases": count}
 
 
 def leave(client: AdminClient, deadline_s: float | None, *, cut: bool = False) -> None:
@@ -115,6 +129,12 @@ def test_a_drain_waits_and_tells_the_count_as_it_falls(
 def test_a_drain_that_is_not_done_at_its_deadline_says_how_many_are_left(played: Played) -> None:
     with pytest.raises(CommandFailed, match="still has 3 requests in flight; `--cut` ends them"):
         leave(played(PlayedNode(3)), 600.0)
+
+
+def test_a_drain_does_not_wait_for_what_a_node_that_is_gone_told_last(played: Played) -> None:
+    node = PlayedNode(3)
+    node.reachable = False
+    leave(played(node), None)
 
 
 def test_what_is_left_at_the_deadline_is_cut_where_that_is_asked_for(played: Played) -> None:

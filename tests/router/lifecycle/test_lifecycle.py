@@ -15,10 +15,11 @@ from typing import Any
 import apscheduler.executors.base
 import apscheduler.schedulers.base
 import apscheduler.triggers.interval
+import msgspec
 import pytest
 
-from node.protocol.lifecycle import PATH_UNLOAD
-from node.protocol.messages import PATH_LOAD, ModelState, StatusEvent
+from node.protocol.lifecycle import PATH_PULL, PATH_SHARE, PATH_UNLOAD, Share
+from node.protocol.messages import PATH_LOAD, ModelState, StatusEvent, encode_status
 from registry import audit, nodes, policies, schedules
 from registry.records import PolicyRecord, ScheduleRecord
 from router.app import open_core
@@ -247,3 +248,60 @@ async def test_the_timers_themselves_fire_a_schedule_and_an_idle_unload(
         core.lifecycle.look_at_timers()
         await until(lambda: len(playing.orders) == 2)
         assert playing.orders[1] == (PATH_UNLOAD, "m")
+
+
+@dataclass
+class Giving:
+    """A node agent that has the model, and gives tickets for it or does not."""
+
+    name: str
+    gives: bool = True
+    asked: int = 0
+
+    @property
+    def status(self) -> StatusEvent:
+        whole = model_status("m", state=ModelState.ON_DISK)
+        return StatusEvent(node_status(whole, node_id=f"id-{self.name}"))
+
+    async def script(self, request: Request) -> None:
+        assert request.target == PATH_SHARE
+        self.asked += 1
+        if self.gives:
+            share = Share(f"ticket-{self.name}", 900.0, "hub:org/m@c", ())
+            await request.answer(msgspec.json.encode(share))
+        else:
+            await request.answer(b'{"message": "Its files cannot be read."}', "500 Broken")
+
+
+async def test_a_copy_that_was_cut_short_goes_on_with_a_new_ticket_from_another_node(
+    tmp_path: Path, playing: Playing, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.lifecycle.lifecycle.RETRY_S", 0.0)
+    tickets: list[str] = []
+
+    async def pulling(request: Request) -> None:
+        assert request.target == PATH_PULL
+        order = json.loads(request.body)
+        assert (order["model"], order["resumes"]) == ("m", True)
+        tickets.append(order["peer"]["share"]["ticket"])
+        begun = node_status(model_status("m", state=ModelState.PULLING), node_id="id-a")
+        await request.answer(encode_status(begun), "202 Accepted")
+        await playing.show(wants_peer=False)
+
+    playing.node.script = pulling
+    givers = [Giving("b", gives=False), Giving("c"), Giving("d")]
+    async with running(tmp_path, playing, FakeClock(at("2026-11-27T07:00"))) as core:
+        for each in givers:
+            node = await start_node(each.script, first_events=(each.status,))
+            record = node_record(node.url, each.name)
+            await asyncio.wait_for(core.watcher.watch(record), WAIT_S)
+
+        async def again(count: int) -> None:
+            await playing.show(state=ModelState.PULLING, wants_peer=True)
+            await until(lambda: len(tickets) == count and not core.lifecycle.busy)
+
+        await again(1)
+        await again(2)
+        assert ("resume", "model.pull") in await audited(core)
+    assert sorted(tickets) == ["ticket-c", "ticket-d"]
+    assert givers[0].asked

@@ -11,6 +11,7 @@ from node.protocol.lifecycle import ModelPolicy
 from node.protocol.messages import ModelState, ModelStatus
 from router.lifecycle.reconcile import (
     Load,
+    Pull,
     Push,
     Unload,
     Wish,
@@ -145,3 +146,36 @@ def test_a_model_for_any_node_stays_where_it_is_else_goes_where_memory_is_free()
     assert best_place([full, empty], "m", "b") == "b"
     assert best_place([full, view(model_status("m"), node_id="c")], "m") == "c"
     assert best_place([view(on_disk(), state="cordoned")], "m") == ""
+
+
+def stuck(**fields: Any) -> ModelStatus:
+    return model_status("m", state=ModelState.PULLING, **{"wants_peer": True, **fields})
+
+
+def pulls(*fleet: NodeView) -> list[Pull]:
+    return [action for action in plan(fleet, [], {}) if isinstance(action, Pull)]
+
+
+def test_a_copy_that_was_cut_short_goes_on_once_somebody_has_the_model() -> None:
+    to, source = view(stuck()), view(on_disk(), node_id="source")
+    assert pulls(to) == []
+    assert pulls(to, source) == [Pull("n", "m", ("source",))]
+    busy = view(model_status("m", leases=3), node_id="busy")
+    assert pulls(busy, to, source) == [Pull("n", "m", ("source", "busy"))]
+    cordoned = msgspec.structs.replace(to, state="cordoned")
+    assert pulls(cordoned, source) == [Pull("n", "m", ("source",))]
+
+
+def test_a_copy_does_not_go_on_where_it_cannot_or_should_not() -> None:
+    source = view(on_disk(), node_id="source")
+    for model in (stuck(retry_after_s=1.0), stuck(wants_peer=False)):
+        assert pulls(view(model), source) == []
+    assert pulls(view(stuck(), state="maintenance"), source) == []
+    for no_source in (
+        view(stuck(), node_id="source"),
+        view(model_status("other"), node_id="source"),
+        view(on_disk(), node_id="source", reachable=False),
+        view(on_disk(), node_id="source", kind="openai"),
+        view(on_disk(), node_id="source", url="http://127.0.0.1:8801"),
+    ):
+        assert pulls(view(stuck()), no_source) == []

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState, ModelStatus
+from router.scheduler.cost import TIE_S
 from router.scheduler.residency import NO_ROOM
-from router.scheduler.scheduler import Scheduler
 from router.simulator.fleet import NodeSpec, spread
 from router.simulator.node import Node
 from router.simulator.ours import Ours
@@ -99,6 +99,24 @@ def test_a_busy_model_is_not_evicted_and_goes_on_while_another_one_is_waited_for
     assert grants(fleet.done(lease)) == []
 
 
+def test_what_is_loaded_goes_on_while_another_model_is_loaded_beside_it() -> None:
+    on_disk = cached_model("x", state=ModelState.ON_DISK, load_s=30.0)
+    fleet = Fleet(node("a", cached_model(), on_disk, budget=1 << 40))
+    prefill_s = fleet.term(asking("1", 1000, model="x"), "a", "prefill_s")
+    assert fleet.lease(asking("1", 1000, model="x")).node_id == "a"
+    fleet.now_s = 1.0
+    assert fleet.term(asking("2", 1000), "a", "queue_s") == 0.0
+    assert begun(fleet, "2", "m").granted_s == 1.0
+    queue_s = fleet.term(asking("3", 1000, model="x"), "a", "queue_s")
+    assert queue_s == pytest.approx(29.0 + prefill_s)
+    # Once it is there, its prefill is ahead of all.
+    fleet.now_s = 20.0
+    fleet.views = (node("a", cached_model(), cached_model("x", generation=1), budget=1 << 40),)
+    for model in ("m", "x"):
+        queue_s = fleet.term(asking("4", 1000, model=model), "a", "queue_s")
+        assert queue_s == pytest.approx(prefill_s)
+
+
 def test_a_model_stays_for_its_minimum_residency_and_the_queue_wakes_at_its_end() -> None:
     fleet = Fleet(node("a", away("m"), away("x")))
     fleet.scheduler.on_fleet(fleet.moment)
@@ -139,6 +157,40 @@ def test_a_node_is_open_again_once_the_one_who_waited_has_left() -> None:
     assert on_time(fleet, MAX_SWAP_WAIT_S) == []
     fleet.scheduler.on_left("2", fleet.moment)
     assert granted(fleet.ask(asking("3", model="m"))).node_id == "a"
+
+
+def elsewhere(load_s: float) -> Fleet:
+    """The model is warm on `a` and on the disk of `b`."""
+    warm, cold = cached_model(), cached_model(state=ModelState.ON_DISK, load_s=load_s)
+    return Fleet(*(node(name, each, budget=1 << 40) for name, each in (("a", warm), ("b", cold))))
+
+
+@pytest.mark.parametrize("load_s", [4.0, 7.0, 13.0, 20.0])
+def test_a_second_node_loads_a_model_only_where_the_cost_says_so(load_s: float) -> None:
+    fleet = elsewhere(load_s)
+    assert fleet.lease(asking("0", 1000)).node_id == "a"
+    prefill_s = fleet.term(asking("1", 1000), "a", "prefill_s")
+    there_s, elsewhere_s = (fleet.term(asking("1", 1000), each, "total_s") for each in "ab")
+    waiting = 0
+    while not (taken := grants(fleet.ask(asking(str(waiting + 1), 1000)))):
+        waiting += 1
+    assert taken == [str(waiting + 1)]
+    # Where the costs are equal, within a tie, it is the node that has nothing to do.
+    assert there_s + waiting * prefill_s >= elsewhere_s - TIE_S
+    assert there_s + (waiting - 1) * prefill_s < elsewhere_s - TIE_S
+
+
+def test_a_burst_that_the_warm_node_serves_before_a_load_would_end_loads_nothing() -> None:
+    fleet = elsewhere(7.0)
+    lease = fleet.lease(asking("0", 1000))
+    for number in (1, 2):
+        queued(fleet.ask(asking(str(number), 1000)))
+    for number in (1, 2):
+        fleet.now_s += 2.6
+        (action,) = fleet.first(lease)
+        assert isinstance(action, Grant)
+        lease = action.lease
+        assert (lease.ticket_id, lease.node_id) == (str(number), "a")
 
 
 def test_a_cordoned_node_makes_no_room() -> None:
@@ -188,26 +240,3 @@ def test_models_that_do_not_fit_together_are_served_collated(
     assert max(loads) <= end_s / spec.min_residency_s
     assert max(waits_s) <= spec.max_swap_wait_s + spec.min_residency_s + 2 * spec.load_s
     assert inf not in waits_s
-
-
-def test_a_breaker_opens_lets_one_trial_through_and_closes_when_that_is_served() -> None:
-    fleet = Fleet(node("a", there("m")), node("b", there("m")))
-
-    def states() -> list[tuple[str, str, int]]:
-        rows = fleet.scheduler.breakers(fleet.now_s)
-        return [(each.node_id, each.state, each.failures) for each in rows]
-
-    failed = fleet.lease(asking("1", pinned_node_id="a", model="m"))
-    assert states() == []
-    fleet.done(failed, failed=True)
-    assert states() == [("a", "open", 1)]
-    (row,) = fleet.scheduler.breakers(fleet.now_s)
-    fleet.now_s = row.until_s
-    assert states() == [("a", "half_open", 1)]
-    trial = fleet.lease(asking("2", pinned_node_id="a", model="m"))
-    assert fleet.term(asking("3", model="m"), "a", "blame_s") > 0.0
-    fleet.first(trial)
-    fleet.done(trial, served=True)
-    assert states() == []
-    assert fleet.term(asking("3", model="m"), "a", "blame_s") == 0.0
-    assert isinstance(fleet.scheduler, Scheduler)

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
-from router.scheduler.book import FIRST_BLAME_S, MAX_BLAME_S
+from router.scheduler.breaker import FIRST_OPEN_S
 from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S, TIE_S, TIE_TOKENS
 from router.scheduler.rates import LOAD_BYTES_PER_S, LOAD_FIXED_S
 from router.scheduler.rejects import RETRY_AFTER_S
@@ -346,26 +346,8 @@ def test_a_node_that_fails_at_once_does_not_draw_all_requests() -> None:
     fleet.lease(asking("2", 5_000, pinned_node_id="b"))
     fleet.now_s = 0.1
     assert fleet.lease(ticket("3")).node_id == "b"
-    fleet.now_s = FIRST_BLAME_S
+    fleet.now_s = FIRST_OPEN_S
     assert fleet.lease(ticket("4")).node_id == "a"
-
-
-def test_blame_doubles_to_a_limit_and_ends_with_a_served_request() -> None:
-    fleet = Fleet(node_view("a"))
-
-    def blamed_s(now_s: float) -> float:
-        fleet.now_s = now_s
-        found = fleet.term(ticket("x"), "a", "blame_s")
-        fleet.now_s = 0.0
-        return found
-
-    for failures in range(1, 40):
-        fleet.done(fleet.lease(ticket()), failed=True)
-        until_s = min(MAX_BLAME_S, FIRST_BLAME_S * 2.0 ** (failures - 1))
-        assert blamed_s(until_s - 0.01) == BLAME_WAIT_S
-        assert blamed_s(until_s) == 0.0
-    fleet.done(fleet.lease(ticket()), served=True)
-    assert blamed_s(0.0) == 0.0
 
 
 def test_a_verdict_blames_or_clears_as_the_end_itself_does() -> None:

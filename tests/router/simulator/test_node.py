@@ -134,6 +134,17 @@ def test_several_models_stay_resident_where_they_fit() -> None:
     assert [each.first_s for each in jobs] == pytest.approx([1.0, 2.0])
 
 
+def test_a_node_goes_on_with_what_is_loaded_while_it_loads_another_model() -> None:
+    first = job(1, (1,), model="a")
+    load = job(2, (2,), 0.5, model="c")
+    others = [job(number, (number,), float(number), model="a") for number in (3, 4)]
+    only = node(("a", "b", "c"), resident_models=2, load_s=5.0, min_residency_s=0.0)
+    run(only, [first, load, *others])
+    assert [each.first_s for each in others] == pytest.approx([4.0, 5.0])
+    assert (load.began_s, load.first_s) == pytest.approx((0.5, 0.5 + 5.0 + 1.0))
+    assert only.busy_s == pytest.approx(5.0 + 4.0)
+
+
 def test_a_node_says_what_happened_and_counts_what_is_in_flight() -> None:
     one, only = job(1, (1,), output=10), node()
     only.submit(one, 0.0)

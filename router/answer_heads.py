@@ -1,0 +1,56 @@
+"""The headers of answers: what of a node's head its caller sees, and what the router adds."""
+
+from node.protocol.ids import client_id
+from router.dialects import Dialect, id_headers
+from router.types import Lease, Ticket
+
+HEADER_CACHED = b"x-fleet-cached-tokens"
+HEADER_RETRY_AFTER = b"retry-after"
+HEADER_SHOULD_RETRY = b"x-should-retry"
+"""`false`: whoever could try again by the status alone is told not to."""
+PASSED_HEADERS = (b"content-type", b"cache-control", HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY)
+"""No length: an in-band error may make a stream longer than its node has promised."""
+JSON_HEADERS = {b"content-type": b"application/json"}
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+]
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def of_silence(ticket: Ticket, dialect: Dialect) -> Headers:
+    """Of a stream that the router begins before a node does."""
+    return _STREAM_HEADERS + _of_fleet(ticket, ticket.request_id, dialect)
+
+
+def of_node(
+    ticket: Ticket, lease: Lease, node_name: str, upstream: dict[bytes, bytes], dialect: Dialect
+) -> Headers:
+    """Of an answer that a node has begun, with those of the node's own that are passed on."""
+    headers = [(name, upstream[name]) for name in PASSED_HEADERS if name in upstream]
+    headers += _of_fleet(ticket, id_on_node(lease), dialect)
+    headers.append((b"x-fleet-node", node_name.encode()))
+    queue_ms = max(0.0, lease.granted_s - ticket.arrived_s) * 1e3
+    headers.append((b"x-fleet-queue-ms", b"%.1f" % queue_ms))
+    if told := cached(lease, upstream):
+        headers.append((HEADER_CACHED, told))
+    return headers
+
+
+def id_on_node(lease: Lease) -> str:
+    """The request's id as its caller sees it: it names the node."""
+    return client_id("req_", lease.node_id, lease.node_request_id)
+
+
+def cached(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
+    """Cached tokens as predicted here and as its node told; empty where that tells nothing."""
+    told = upstream.get(HEADER_CACHED, b"")
+    return b"%d/%b" % (lease.predicted_tokens, told) if told.isdigit() else b""
+
+
+def _of_fleet(ticket: Ticket, request_id: str, dialect: Dialect) -> Headers:
+    return [
+        *id_headers(request_id, dialect),
+        (b"x-fleet-model", ticket.model.encode("utf-8", "replace")),
+    ]

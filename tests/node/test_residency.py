@@ -1,0 +1,161 @@
+"""Whose turn it is in memory, with real engine processes that follow a script."""
+
+import asyncio
+import logging
+
+import pytest
+
+from node import turns
+from node.engine.script import Script, ScriptedModel
+from node.errors import MemoryShort
+from node.memory import GIB
+from node.protocol.messages import ModelState
+from node.slots import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes
+from node.types import Pressure
+from tests.node.test_supervisor import world
+
+TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
+ROOM_FOR_ONE = 2 * GIB
+
+
+async def test_who_waits_gets_the_room_of_a_model_that_is_pinned_no_more() -> None:
+    script = Script(models=(ScriptedModel("a"), ScriptedModel("b"), ScriptedModel("c")))
+    async with world(script, budget_bytes=5 * GIB, min_residency_s=0.0) as it:
+        it.supervisor.wishes = lambda name: Wishes(pinned=name == "a")
+        first = await it.touch("a")
+        with it.supervisor.serving(await it.entry("b")) as busy:
+            await busy.ready()
+            late = asyncio.create_task(it.touch("c"))
+            await asyncio.wait({late}, timeout=0.05)
+            assert first.link.alive and not late.done()
+            it.supervisor.wishes = lambda name: Wishes()
+            it.supervisor.on_wishes()
+            await it.until(ModelState.DRAINING)
+            late.cancel()
+
+
+async def test_an_idle_model_leaves_for_another_one_and_is_not_missed_by_the_budget() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
+        first = await it.touch("a")
+        second = await it.touch("b")
+        assert not first.link.alive and second.link.alive
+        assert it.supervisor.budget.leased_bytes == 1.75 * GIB
+        assert [model.state for model in it.supervisor.status()] == [
+            ModelState.ON_DISK,
+            ModelState.READY,
+        ]
+
+
+async def test_a_busy_model_serves_new_requests_while_another_one_is_waited_for() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
+        with it.supervisor.serving(await it.entry("a")) as lease:
+            handle = await lease.ready()
+            late = asyncio.create_task(it.touch("b"))
+            for _ in range(3):
+                assert await it.touch("a") is handle
+            assert not late.done()
+        assert (await late).link.alive
+        assert not handle.link.alive
+
+
+async def test_after_the_longest_wait_a_busy_model_takes_nothing_new() -> None:
+    async with world(
+        TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
+    ) as it:
+        order = []
+
+        async def ask(name: str) -> None:
+            with it.supervisor.serving(await it.entry(name)) as lease:
+                await lease.ready()
+                order.append(name)
+
+        with it.supervisor.serving(await it.entry("a")) as lease:
+            await lease.ready()
+            waiting = [asyncio.create_task(ask("b"))]
+            while not it.supervisor._residency.is_closed("a"):
+                await asyncio.sleep(0)
+            waiting.append(asyncio.create_task(ask("a")))
+            await asyncio.wait(waiting, timeout=0.05)
+            assert order == []
+        await asyncio.gather(*waiting)
+        assert order == ["b", "a"]
+
+
+async def test_who_waits_is_told_what_for() -> None:
+    slow = Script(load_delay_s=0.1, models=TWO.models)
+    async with world(
+        slow, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0, max_swap_wait_s=0.05
+    ) as it:
+        a, b = await it.entry("a"), await it.entry("b")
+        with it.supervisor.serving(a) as held, it.supervisor.serving(b) as other:
+            loading = asyncio.create_task(held.ready())
+            while (seen := held.awaited()) is None or not seen.progress:
+                await asyncio.sleep(0)
+            assert (seen.name, seen.held_by) == ("a", None)
+            await loading
+            with it.supervisor.serving(a) as third:
+                assert held.awaited() is None and third.awaited() is None
+                late = asyncio.create_task(other.ready())
+                await asyncio.sleep(0)
+                assert other.awaited() == ModelAwaited("b", 0.0, ANOTHER_IN_USE)
+                while third.awaited() is None:
+                    await asyncio.sleep(0)
+                assert third.awaited() == ModelAwaited("a", 0.0, ANOTHER_IN_USE)
+                assert held.awaited() is None
+                drain = asyncio.create_task(it.supervisor.drain(a))
+                await asyncio.sleep(0)
+                assert third.awaited() == ModelAwaited("a", 0.0, BEING_UNLOADED)
+            held.close()
+            await drain
+            await late
+            assert other.awaited() is None
+
+
+async def test_a_model_stays_for_its_minimum_residency() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.3) as it:
+        await it.touch("a")
+        ready_s = it.supervisor.now_s()
+        await it.touch("b")
+        assert it.supervisor.now_s() - ready_s >= 0.3
+
+
+async def test_under_hard_pressure_no_load_begins_and_who_waits_for_one_is_told() -> None:
+    async with world(TWO, budget_bytes=ROOM_FOR_ONE, min_residency_s=0.0) as it:
+        with it.supervisor.serving(await it.entry("a")) as running:
+            await running.ready()
+            late = asyncio.create_task(it.touch("b"))
+            await asyncio.sleep(0)
+            it.supervisor.set_pressure(Pressure.HARD)
+            with pytest.raises(MemoryShort):
+                await late
+        assert it.supervisor.status()[0].state is ModelState.READY
+
+
+async def test_the_load_of_a_pinned_model_goes_on_though_nobody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "ABANDONED_S", 0.0)
+    async with world(Script(load_delay_s=0.1)) as it:
+        it.supervisor.wishes = lambda name: Wishes(pinned=True)
+        only = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        only.cancel()
+        await it.until(ModelState.READY)
+
+
+async def test_a_load_is_cancelled_once_however_often_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(turns, "ABANDONED_S", 0.0)
+    async with world(Script(load_delay_s=60.0)) as it:
+        only = asyncio.create_task(it.touch())
+        await it.until(ModelState.LOADING)
+        only.cancel()
+        await asyncio.wait({only})
+        while it.supervisor.status()[0].state is ModelState.LOADING:
+            it.supervisor._residency.look()
+            await asyncio.sleep(0)
+        assert [text for text in caplog.messages if "cancelled" in text] == [
+            "Nobody waits for scripted any more: its load is cancelled."
+        ]

@@ -1,0 +1,41 @@
+"""Which headers an answer has."""
+
+from msgspec.structs import replace
+
+from router import answer_heads
+from router.dialects import Dialect
+from tests.router.conftest import lease, ticket
+
+UPSTREAM = {
+    b"content-type": b"text/event-stream",
+    b"content-length": b"7",
+    b"server": b"x",
+    b"x-fleet-cached-tokens": b"30",
+}
+
+
+def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> None:
+    asked = ticket()
+    granted = replace(lease(), predicted_tokens=20, granted_s=asked.arrived_s + 0.25)
+    headers = dict(answer_heads.of_node(asked, granted, "studio", UPSTREAM, Dialect.OPENAI))
+    request_id = headers.pop(b"x-request-id")
+    assert request_id == answer_heads.id_on_node(granted).encode()
+    assert headers == {
+        b"content-type": b"text/event-stream",
+        b"x-fleet-model": asked.model.encode(),
+        b"x-fleet-node": b"studio",
+        b"x-fleet-queue-ms": b"250.0",
+        b"x-fleet-cached-tokens": b"20/30",
+    }
+
+
+def test_a_node_that_tells_no_cached_tokens_gets_no_header_of_them() -> None:
+    for told in ({}, {b"x-fleet-cached-tokens": b"many"}):
+        assert answer_heads.cached(lease(), told) == b""
+
+
+def test_a_head_that_the_router_sends_first_names_no_node() -> None:
+    headers = dict(answer_heads.of_silence(ticket(), Dialect.ANTHROPIC))
+    assert headers[b"content-type"].startswith(b"text/event-stream")
+    assert headers[b"request-id"] == headers[b"x-request-id"] == ticket().request_id.encode()
+    assert b"x-fleet-node" not in headers
