@@ -22,6 +22,8 @@ from node.slots import EngineHandle, EngineKind, Slot
 from node.types import WITHOUT_MLX, CacheEvent, EngineStats, Marked, Pressure
 
 LOAD_COOL_DOWN_S = 5.0
+LAST_COOL_DOWN_S = 300.0
+"""After a load that has failed; it doubles at each in a row."""
 STOP_GRACE_S = 5.0
 PROGRESS_STEPS = 20
 """Of a load, told to routers."""
@@ -172,8 +174,10 @@ class Engines:
         now_s = self.now_s()
         if state is ModelState.FAILED:
             slot.failures += 1
-            slot.retry_at_s = now_s + LOAD_COOL_DOWN_S
+            slot.cool_down_s = min(max(LOAD_COOL_DOWN_S, 2 * slot.cool_down_s), LAST_COOL_DOWN_S)
+            slot.retry_at_s = now_s + slot.cool_down_s
         if state is ModelState.READY:
+            slot.cool_down_s = 0.0
             slot.ready_s = slot.used_s = now_s
             logger.info("Loaded %s in %.1f s.", slot.entry.name, slot.load_s)
         self.set(slot, state, reason)

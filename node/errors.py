@@ -181,6 +181,12 @@ class DownloadError(NodeError):
     code = "download_failed"
 
 
+class PullRefused(DownloadError):
+    """The model cannot be pulled, however often that is tried."""
+
+    is_final = True
+
+
 class PullRunning(NodeError):
     """The model is being pulled."""
 

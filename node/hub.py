@@ -18,10 +18,13 @@ from huggingface_hub.utils.tqdm import disable_progress_bars
 
 from node.arrivals import ArrivingFile, Source, WantedFile
 from node.downloads import HubPlan
-from node.errors import DownloadError, NodeError
+from node.errors import DownloadError, NodeError, PullRefused
 from node.protocol.lifecycle import PullCommand
 
 T = TypeVar("T")
+
+_REFUSALS = (400, 401, 403, 404, 410)
+"""Statuses that do not pass by themselves."""
 
 
 class Hub:
@@ -92,11 +95,25 @@ def _ask(call: Callable[[], T], command: PullCommand) -> T:
         raise
     except OSError as error:
         if isinstance(error, HfHubHTTPError):
-            raise DownloadError(_sentence(error, command)) from error
+            raise _failure(error, command) from error
         raise DownloadError(f"{command.repo_id} cannot be pulled: {error}.") from error
     # The hub's library lets the errors of its HTTP library through, whichever that is.
     except Exception as error:
-        raise DownloadError(_sentence(error, command)) from error
+        raise _failure(error, command) from error
+
+
+def _failure(error: Exception, command: PullCommand) -> DownloadError:
+    kind = PullRefused if _is_final(error) else DownloadError
+    return kind(_sentence(error, command))
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether the hub has said no, and would say so again."""
+    match error:
+        case HfHubHTTPError(response=response):
+            return response.status_code in _REFUSALS
+        case _:
+            return isinstance(error, HFValidationError)
 
 
 def _sentence(error: Exception, command: PullCommand) -> str:

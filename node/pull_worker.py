@@ -39,6 +39,8 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     total_bytes: int = 0
     failure: str = ""
     """Why it ends without the model, as a sentence."""
+    is_final: bool = False
+    """Another try would fail in the same way."""
 
 
 def main() -> None:
@@ -53,7 +55,7 @@ def main() -> None:
     try:
         pull(order.command, ModelStore(Path(order.store_folder)), _teller(lines.write))
     except NodeError as error:
-        _tell(lines.write, Told(failure=error.message))
+        _tell(lines.write, Told(failure=error.message, is_final=error.is_final))
     except OSError as error:
         _tell(lines.write, Told(failure=f"The pull cannot go on: {error}."))
 

@@ -58,6 +58,8 @@ class Slot:
     since_unix_s: float = field(default_factory=time.time)
     reason: str | None = None
     retry_at_s: float = 0.0
+    cool_down_s: float = 0.0
+    """After its last load; 0 where that has not failed."""
     failures: int = 0
     """Of its loads."""
     link: EngineLink | None = None

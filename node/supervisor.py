@@ -175,6 +175,10 @@ class Supervisor:
                 await self._residency.news()
             return handle
 
+    def retry_now(self, entry: ModelEntry) -> None:
+        """Its load may be tried at once, though it has just failed."""
+        self._slot(entry).retry_at_s = 0.0
+
     def _check_wait(self, slot: Slot, failures: int) -> None:
         """Raises why nobody is to wait for it any more; `failures` of its loads were known."""
         if self._closing:
@@ -235,7 +239,7 @@ class Supervisor:
         """Gives the engine no more requests, and stops it when it has finished its last one."""
         slot = self._slot(entry)
         if slot.state is ModelState.FAILED:
-            slot.retry_at_s = 0.0
+            slot.retry_at_s = slot.cool_down_s = 0.0
             self._engines.set(slot, ModelState.ON_DISK)
         self._engines.stop_soon(slot)
         if slot.work is not None:

@@ -75,7 +75,7 @@ class ScheduleRecord:
     """When a model is loaded and unloaded, on a node or on the best one (empty node_id).
 
     Cron lines of five fields in `timezone`. `load_fired_s` and `unload_fired_s` are the due times
-    that were acted upon last.
+    that passed last; `pending` is what of them, "load" or "unload", is not done yet.
     """
 
     id: str
@@ -87,6 +87,7 @@ class ScheduleRecord:
     created_at_s: float
     load_fired_s: float | None = None
     unload_fired_s: float | None = None
+    pending: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,8 @@ class KeyRecord:
 
 class UsageRecord(msgspec.Struct, frozen=True):
     """One finished request as its node told it; (node_id, request_id) is unique, and a request's
-    later attempts are `ID.2` and so on.
+    later attempts are `ID.2` and so on. Without a node (empty node_id) where its caller left before
+    it had one.
 
     `instance_id` and `seq` name the event; None where the node could not tell.
     """

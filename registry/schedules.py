@@ -32,14 +32,24 @@ async def remove(session: WriteSession, schedule_id: str) -> ScheduleRecord:
     return _record(row)
 
 
-async def fire(session: WriteSession, schedule_id: str, what: str, due_s: float) -> bool:
-    """Notes that the due time of "load" or "unload" is acted upon; False where it, or a later one,
-    was already, and where there is no such schedule."""
+async def fire(
+    session: WriteSession, schedule_id: str, what: str, due_s: float, *, acts: bool
+) -> bool:
+    """Notes that the due time of "load" or "unload" has passed, which is pending from then on if
+    it `acts`, in place of what was; False where it, or a later one, was noted already, and where
+    there is no such schedule."""
     fired = FIRED[what]
     fresh = or_(fired.is_(None), fired < due_s)
     noted = update(schedules).where(schedules.c.id == schedule_id, fresh)
-    row = await session.fetch_one(noted.values({fired: due_s}).returning(schedules.c.id))
+    values = {fired: due_s, schedules.c.pending: what if acts else None}
+    row = await session.fetch_one(noted.values(values).returning(schedules.c.id))
     return row is not None
+
+
+async def settle(session: WriteSession, schedule_id: str) -> None:
+    """Notes that nothing of the schedule is pending."""
+    settled = update(schedules).where(schedules.c.id == schedule_id)
+    await session.execute(settled.values(pending=None))
 
 
 async def list_all(session: ReadSession) -> list[ScheduleRecord]:

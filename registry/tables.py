@@ -93,6 +93,7 @@ schedules = Table(
     Column("created_at_s", Double, nullable=False),
     Column("load_fired_s", Double),
     Column("unload_fired_s", Double),
+    Column("pending", Text),
 )
 
 residency = Table(

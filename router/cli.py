@@ -98,6 +98,8 @@ def up(
     from router.commands.serve import read_settings
     from router.settings import default_home
 
+    if model is not None and once is None:
+        raise typer.BadParameter("--model is that of --once; without it, each request names one")
     settings = read_settings({"home": home, "port": port})
     plan = Plan(
         home=settings.home,

@@ -64,6 +64,8 @@ def maintenance(
     from router.commands import drain as command
     from router.commands import nodes
 
+    if off and (cut or deadline is not None):
+        raise typer.BadParameter("--off ends it at once: leave --deadline and --cut out")
     with admin(router) as client:
         if off:
             nodes.uncordon(client, name, as_json=as_json)

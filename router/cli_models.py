@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from router.cli_verbs import admin, group
+from router.cli_verbs import admin, group, is_given
 from router.commands.options import AsJson, Node, Router
 
 models_app = group("Models, and the disks that they are on.", no_args_is_help=False)
@@ -13,7 +13,9 @@ models_app = group("Models, and the disks that they are on.", no_args_is_help=Fa
 @models_app.callback(invoke_without_command=True)
 def models(context: typer.Context, router: Router = None, as_json: AsJson = False) -> None:
     """List the models and where they are; verbs below it bring and delete them."""
-    if context.invoked_subcommand is not None:
+    if (verb := context.invoked_subcommand) is not None:
+        if as_json or is_given(context, "router"):
+            raise typer.BadParameter(f"options go behind the verb: router models {verb} …")
         return
     from router.commands import models as command
 
@@ -51,6 +53,8 @@ def pull(
     """Bring a model to a node's disk: from another node, else from the hub."""
     from router.commands import disk, nodes
 
+    if hub_token and from_node and not repo:
+        raise typer.BadParameter("a copy --from a node needs no --hub-token")
     asked = {
         "model": model,
         "node": node,

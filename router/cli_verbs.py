@@ -36,6 +36,12 @@ def group(text: str, *, no_args_is_help: bool = True, **options: Any) -> typer.T
     )
 
 
+def is_given(context: typer.Context, name: str) -> bool:
+    """Whether that option is on the command line, not in the environment alone."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def admin(url: str | None) -> "AdminClient":
     from router.commands.client import AdminClient, find_place
 

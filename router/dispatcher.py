@@ -103,22 +103,32 @@ class Dispatcher:
         """As `Placing.place`."""
         try:
             return await self._placing.place(ticket)
-        except (RouterError, asyncio.CancelledError) as end:
-            outcome = end.code if isinstance(end, RouterError) else OUTCOME_CANCELLED
-            self._known.metrics.request_ended(ticket.model, "", outcome)
+        except RouterError as error:
+            self._known.metrics.request_ended(ticket.model, "", error.code)
+            raise
+        except asyncio.CancelledError:
+            self._known.metrics.request_ended(ticket.model, "", OUTCOME_CANCELLED)
+            self._ledger.left(ticket)
             raise
 
-    async def place_again(self, ticket: Ticket, lease: Lease, how: Failure) -> Lease | None:
-        """A lease in place of one whose node failed before content; None if no node takes it.
+    async def place_again(
+        self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
+    ) -> Lease | None:
+        """A lease in place of one whose node failed before content, as `Placing.place_again`; None
+        if no node takes it.
 
         Raises `DeadlineExceeded`.
         """
-        outcome = OUTCOME_REFUSED if how is Failure.ANSWERED else OUTCOME_NODE_FAILED
+        was_told = how in (Failure.ANSWERED, Failure.TURNED_AWAY)
+        outcome = OUTCOME_REFUSED if was_told else OUTCOME_NODE_FAILED
         self._ledger.ended(lease, time.monotonic(), outcome)
         self._ended(lease, outcome)
         try:
-            return await self._placing.place_again(ticket, lease, how)
+            return await self._placing.place_again(ticket, lease, how, retry_after_s)
         except DeadlineExceeded:
+            raise
+        except asyncio.CancelledError:
+            self._ledger.left(ticket)
             raise
         except RouterError:
             return None
@@ -254,7 +264,7 @@ class Dispatcher:
         self._placing.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
         tokens = answer.tokens if answer else None
         if served and ticket.chain is not None:
-            prompt_tokens = tokens.prompt if tokens else lease.prompt_tokens
+            prompt_tokens = (tokens.prompt if tokens else 0) or lease.prompt_tokens
             self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
         if answer is not None and tokens is not None:
             self._known.metrics.foreign_tokens(lease, tokens)

@@ -10,6 +10,8 @@ from router.types import NOT_COVERED, Coverage
 
 MAX_TOKENS = 200_000
 """Of one server. A guess: about what an inference server keeps beside a model that fits its Mac."""
+MAX_POSITIONS = 20_000
+"""Of one server. Prompts have fewer, unless what the server says of their tokens is too little."""
 
 _NOTHING = (0, 0)
 
@@ -38,8 +40,8 @@ class _Prompts:
             tokens += own - before
         self.tokens = tokens
 
-    def shrink(self, max_tokens: int) -> None:
-        while self.tokens > max_tokens:
+    def shrink(self, max_tokens: int, max_positions: int) -> None:
+        while self.tokens > max_tokens or len(self.positions) > max_positions:
             _, (_, own) = self.positions.popitem(last=False)
             self.tokens -= own
 
@@ -47,8 +49,9 @@ class _Prompts:
 class EstimatedPrefixes:
     """Owner of the guesses, by node."""
 
-    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, max_tokens: int = MAX_TOKENS, max_positions: int = MAX_POSITIONS) -> None:
         self._max_tokens = max_tokens
+        self._max_positions = max_positions
         self._nodes: dict[str, _Prompts] = {}
 
     def on_served(self, node_id: str, chain: Chain, prompt_tokens: int) -> None:
@@ -58,7 +61,7 @@ class EstimatedPrefixes:
         prompts = self._nodes.setdefault(node_id, _Prompts())
         whole_bytes = chain.sizes[-1] or 1
         prompts.touch(chain.hashes, [prompt_tokens * size // whole_bytes for size in chain.sizes])
-        prompts.shrink(self._max_tokens)
+        prompts.shrink(self._max_tokens, self._max_positions)
 
     def coverage(self, node_id: str, chain: Chain) -> Coverage:
         prompts = self._nodes.get(node_id)

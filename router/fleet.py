@@ -76,14 +76,26 @@ class Fleet:
         if view is None:
             return
         self._nodes[node_id] = replace(
-            view, status=status, reachable=True, error=None, heard_s=self._clock()
+            view,
+            status=status,
+            reachable=True,
+            error=None,
+            heard_s=self._clock(),
+            silent_since_s=None,
         )
         self._changed(models=view.status is None or view.status.models != status.models)
 
-    def lost(self, node_id: str, reason: str) -> None:
+    def lost(self, node_id: str, reason: str, *, silent: bool = False) -> None:
+        """Why the node cannot be used; `silent`: it said nothing at all."""
         view = self._nodes.get(node_id)
-        if view is not None and (view.reachable or view.error != reason):
-            self._nodes[node_id] = replace(view, reachable=False, error=reason)
+        if view is None:
+            return
+        since_s = view.silent_since_s
+        if silent != (since_s is not None):
+            since_s = self._clock() if silent else None
+        now = replace(view, reachable=False, error=reason, silent_since_s=since_s)
+        if now != view:
+            self._nodes[node_id] = now
             self._changed()
 
     def node(self, node_id: str) -> NodeView | None:

@@ -1,5 +1,6 @@
-"""What servers of others say of the tokens that a request took: they keep no accounts for us, so
-they are asked within the request, and what the caller did not ask for is taken out again."""
+"""Answers of servers of others. They keep no accounts for us, so they are asked within the request
+for the tokens that it took, and what the caller did not ask for is taken out again. They begin a
+stream before there is content, and may not end it after its last event."""
 
 import re
 from typing import Annotated, Any
@@ -8,6 +9,8 @@ import msgspec
 
 from node.protocol.messages import Finished, FinishReason
 from node.protocol.prefix import read_fields
+from router import foreign_events, sse
+from router.foreign_events import Ending
 from router.types import Lease, Tokens
 
 ASKED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
@@ -17,8 +20,6 @@ MAX_TOKENS = 1_000_000_000
 """A server that says more than that is not believed."""
 _FIELD = "stream_options"
 _ASK = msgspec.Raw(b'{"include_usage":true}')
-_ENDS = (b"\n\n", b"\n\r\n")
-"""Of an event."""
 _COUNT = re.compile(rb'"usage"\s*:\s*\{')
 """Many servers have a `usage` of null in each event before the one that counts."""
 _DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
@@ -81,6 +82,10 @@ class ForeignAnswer:
         """When a stream began, as its relay has seen it."""
         self.asks = False
         """Whether the body asks for what its caller did not."""
+        self.ending: Ending | None = None
+        """Of a stream whose last event has come."""
+        self._opening = b""
+        """Of a stream, what came before any content."""
         if ask and stream and path in ASKED_PATHS:
             self._ask()
 
@@ -107,12 +112,29 @@ class ForeignAnswer:
         """Whether the server does not take what was added."""
         return self.asks and status in REFUSAL_STATUSES and _FIELD.encode() in answer
 
+    def begin(self, events: bytes) -> tuple[bytes, bytes]:
+        """The whole events that may be passed on once there is content, and those from the content
+        on. Until then they are kept, unless they grow too many."""
+        content_at = foreign_events.content_at(events)
+        opening, self._opening = self._opening + events, b""
+        if content_at is not None:
+            return opening, events[content_at:]
+        if len(opening) > sse.MAX_HELD_BYTES:
+            return opening, b""
+        self._opening = opening
+        return b"", b""
+
+    def end(self) -> bytes:
+        """What was kept of a stream that has ended without content, unless it says nothing."""
+        return self._opening if sse.has_event(self._opening) else b""
+
     def pass_on(self, events: bytes) -> bytes:
         """Whole events, without the one that the caller did not ask for."""
+        self.ending = self.ending or foreign_events.ending(events)
         at = 0
         # A burst may bring all events at once: only those are looked at that count.
         while (found := _COUNT.search(events, at)) is not None:
-            begin, end = _bounds(events, found.start())
+            begin, end = foreign_events.bounds(events, found.start())
             if self._takes(events[begin:end]):
                 events, at = events[:begin] + events[end:], begin
             else:
@@ -166,13 +188,6 @@ class ForeignAnswer:
         if usage is not None:
             self.tokens = _tokens(usage, part.timings, self.tokens)
         return part
-
-
-def _bounds(events: bytes, at: int) -> tuple[int, int]:
-    """Where the event begins and ends that has something there."""
-    begins = [found + len(end) for end in _ENDS if (found := events.rfind(end, 0, at)) >= 0]
-    ends = [found + len(end) for end in _ENDS if (found := events.find(end, at)) >= 0]
-    return max(begins, default=0), min(ends, default=len(events))
 
 
 def _tokens(usage: _Usage, timings: _Timings | None, before: Tokens | None) -> Tokens:

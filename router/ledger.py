@@ -1,13 +1,16 @@
 """Accounts of the requests that this router dispatched, until the registry has them.
 
 A node reports every request that ended, aborted ones too, and the router believes it. A request
-whose node died, or that a foreign server served, is written without token counts.
+whose node died, or that a foreign server served, is written without token counts; one whose caller
+left before it had a node, without the node too.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
 from registry.records import UsageRecord
@@ -185,35 +188,58 @@ class Ledger:
         self._open.clear()
         self._ended.clear()
 
+    def left(self, ticket: Ticket) -> None:
+        """The request's caller has left while no node had it: a row that names none."""
+        self._rows.append(
+            unreported_row(ticket, ticket.request_id, OUTCOME_CANCELLED, self._wall_clock())
+        )
+        self._log(ticket, "no node", OUTCOME_CANCELLED)
+
     def _close_unreported(self, key: tuple[str, str], entry: _Entry) -> None:
         del self._open[key]
-        reason = entry.outcome or REASON_UNREPORTED
+        lease, reason = entry.lease, entry.outcome or REASON_UNREPORTED
         prompt, cached, completion = entry.tokens or (None, None, None)
+        row = unreported_row(entry.ticket, lease.node_request_id, reason, self._wall_clock())
         ended = Ended(reason, entry.began, entry.tokens)
         self._rows.append(
-            UsageRecord(
-                request_id=entry.lease.node_request_id,
-                node_id=entry.lease.node_id,
+            replace(
+                row,
+                node_id=lease.node_id,
                 instance_id=entry.instance_id,
-                seq=0,
-                key_id=entry.ticket.caller.key_id,
-                model=entry.ticket.model,
-                reason=reason,
                 prompt_tokens=prompt,
                 cached_tokens=cached,
                 completion_tokens=completion,
-                reasoning_tokens=None,
-                queue_s=None,
-                ttft_s=None,
-                prefill_s=None,
-                decode_s=None,
-                finished_at_s=self._wall_clock(),
-                cost=self.charge(entry.ticket, entry.lease, ended),
+                cost=self.charge(entry.ticket, lease, ended),
             )
         )
+        self._log(entry.ticket, entry.node_name, reason)
+
+    def _log(self, ticket: Ticket, node_name: str, reason: str) -> None:
         if self._log_requests:
-            kind = entry.ticket.path.removeprefix("/v1/")
-            log.info("%s %s on %s: %s", kind, entry.ticket.asked_model, entry.node_name, reason)
+            kind = ticket.path.removeprefix("/v1/")
+            log.info("%s %s on %s: %s", kind, ticket.asked_model, node_name, reason)
+
+
+def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -> UsageRecord:
+    """Of a request that no node has told of: without a node and without counts."""
+    return UsageRecord(
+        request_id=request_id,
+        node_id="",
+        instance_id="",
+        seq=0,
+        key_id=ticket.caller.key_id,
+        model=ticket.model,
+        reason=reason,
+        prompt_tokens=None,
+        cached_tokens=None,
+        completion_tokens=None,
+        reasoning_tokens=None,
+        queue_s=None,
+        ttft_s=None,
+        prefill_s=None,
+        decode_s=None,
+        finished_at_s=now_s,
+    )
 
 
 def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished) -> UsageRecord:

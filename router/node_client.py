@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -55,8 +54,13 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole; a stored response holds its input, too."""
 _LIST_BYTES = 4 * 1024 * 1024
 """Of a list of models, and of a refusal."""
+_LIST_COMMAS = 100_000
+"""Of a list of models. The loop is held while one is decoded, and it is the number of values that
+makes that long."""
 MAX_FOREIGN_MODELS = 1000
 _NAME_CHARS = 256
+_NAME_BYTES = 2 + 12 * _NAME_CHARS
+"""Of its JSON, each character as two escapes."""
 _EVENT_BYTES = 512 * 1024
 """A longer line of an event stream is no event."""
 
@@ -74,7 +78,11 @@ class WholeAnswer:
 class ForeignModels(msgspec.Struct):
     """What a server of others lists; null is what Ollama says that has none."""
 
-    data: list[Any] | None
+    data: list[msgspec.Raw] | None
+
+
+class _ForeignModel(msgspec.Struct):
+    id: msgspec.Raw
 
 
 class NodeClient:
@@ -230,15 +238,17 @@ class NodeClient:
             raise NodeRefused(f"{self.url} does not answer like a node agent.") from error
 
     async def foreign_models(self) -> list[str]:
-        """Model ids of an OpenAI-compatible server; what is no name is passed over. Raises what
-        `status` raises."""
+        """Model ids of an OpenAI-compatible server, of its first `MAX_FOREIGN_MODELS` entries; what
+        is no name is passed over. Raises what `status` raises."""
         body = await self._control("GET", "/v1/models", max_bytes=_LIST_BYTES)
+        if body.count(b",") > _LIST_COMMAS:
+            raise NodeRefused(f"{self.url}/v1/models lists more than {_LIST_COMMAS:,} values.")
         try:
             listed = msgspec.json.decode(body, type=ForeignModels).data or []
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NodeRefused(f"{self.url}/v1/models does not list models.") from error
-        names = (each.get("id") for each in listed if isinstance(each, dict))
-        return list(dict.fromkeys(name for name in names if _is_name(name)))[:MAX_FOREIGN_MODELS]
+        names = [_name(entry) for entry in listed[:MAX_FOREIGN_MODELS]]
+        return list(dict.fromkeys(name for name in names if name is not None))
 
     async def events(self, instance_id: str, after: int) -> AsyncGenerator[Event, None]:
         """The agent's event stream from `after` on; ends when the connection does.
@@ -331,11 +341,21 @@ class NodeClient:
         )
 
 
-def _is_name(name: object) -> TypeGuard[str]:
+def _name(entry: msgspec.Raw) -> str | None:
+    """The name in an entry of a list of models, if it has one."""
+    try:
+        written = msgspec.json.decode(entry, type=_ForeignModel).id
+        if len(memoryview(written)) > _NAME_BYTES:
+            return None
+        name = msgspec.json.decode(written, type=str)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return name if _is_name(name) else None
+
+
+def _is_name(name: str) -> bool:
     """Whether a model can be called so: it goes into headers, logs and lines of a terminal."""
-    if not isinstance(name, str) or not 0 < len(name) <= _NAME_CHARS:
-        return False
-    return name.isprintable() and name == name.strip()
+    return 0 < len(name) <= _NAME_CHARS and name.isprintable() and name == name.strip()
 
 
 def _sentence(body: bytes) -> str | None:

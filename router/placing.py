@@ -87,9 +87,12 @@ class Placing:
         actions = self._scheduler.on_request(ticket, self._moment())
         return await self._outcome(ticket, actions)
 
-    async def place_again(self, ticket: Ticket, lease: Lease, how: Failure) -> Lease:
-        """A lease in place of one whose node failed before content. Raises what `place` raises."""
-        actions = self._scheduler.on_failed(lease, self._moment(), how)
+    async def place_again(
+        self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
+    ) -> Lease:
+        """A lease in place of one whose node failed before content, as `Scheduler.on_failed`.
+        Raises what `place` raises."""
+        actions = self._scheduler.on_failed(lease, self._moment(), how, retry_after_s)
         return await self._outcome(ticket, actions)
 
     def standing(self, ticket_id: str) -> Queued | None:

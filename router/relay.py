@@ -6,59 +6,45 @@ stream itself and fills it with comments.
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Awaitable
 
 from router import answer_heads, sse
 from router.answer_heads import HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY, JSON_HEADERS
+from router.answered import Answered, enveloped, how, outcome_of
 from router.dialects import dialect_of
-from router.dispatcher import REFUSAL_STATUSES, Dispatcher, NotSent
+from router.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.errors import (
     ContextTooLong,
     DeadlineExceeded,
     NodeFailed,
-    NodeRefused,
     QueueFull,
     RouterError,
-    WrongNodeToken,
 )
 from router.exchange import Exchange
 from router.foreign import ForeignAnswer
+from router.foreign_events import Ending
 from router.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_LATE,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
-    OUTCOME_SERVED,
 )
 from router.node_client import MAX_ANSWER_BYTES
 from router.silence import Silence
 from router.stalls import Attempt
-from router.types import Failure, Lease, Ticket
+from router.types import Lease, Ticket
 from router.upstream_response import Response
 
 RETRY_STATUSES = frozenset((409, 429, 503))
 TOO_LONG_STATUSES = frozenset((400, 413))
 """With which servers say that a prompt is longer than a context."""
+LINGER_S = 0.25
+"""How long a stream may go on after its last event."""
 NO_MODEL_STATUS = 404
 """With which they say that they do not have the model any more, among others."""
-
-
-class _Answered(RouterError):
-    """The node answered with an error that another node may not have."""
-
-    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        super().__init__()
-        self.status = status
-        self.headers = headers
-        self.answer = body
-        value = headers.get(HEADER_RETRY_AFTER, b"")
-        self.retry_after_s = int(value) if value.isdigit() and len(value) < 9 else None
-
-
-_WORDS = (_Answered, NodeRefused, WrongNodeToken)
-"""Failures that a node told; it would tell them again."""
 
 
 class Relay:
@@ -137,8 +123,10 @@ class Relay:
                     if self.content_sent:
                         raise
                     held = None  # given back, whatever comes of the wait for another one
-                    held = await self._dispatcher.place_again(self.ticket, lease, _how(failure))
-                    if isinstance(failure, _Answered):
+                    held = await self._dispatcher.place_again(
+                        self.ticket, lease, how(failure), failure.retry_after_s
+                    )
+                    if isinstance(failure, Answered):
                         self._turned_away(lease, failure, is_last=held is None)
                     elif held is None:
                         raise
@@ -147,7 +135,7 @@ class Relay:
             if held is not None:
                 self._dispatcher.done(self.ticket, held, outcome, self._foreign)
 
-    def _turned_away(self, lease: Lease, failure: _Answered, *, is_last: bool) -> None:
+    def _turned_away(self, lease: Lease, failure: Answered, *, is_last: bool) -> None:
         """A node has said that it does not serve the request. The last one's word is passed on with
         the shortest wait of all; where another model is left to try, it is raised."""
         if failure.retry_after_s is not None:
@@ -162,7 +150,7 @@ class Relay:
             headers = {**headers, HEADER_RETRY_AFTER: b"%d" % wait_s}
         self._pass_whole(lease, failure.status, headers, failure.answer)
 
-    def _told(self, lease: Lease, failure: _Answered, wait_s: int | None) -> RouterError:
+    def _told(self, lease: Lease, failure: Answered, wait_s: int | None) -> RouterError:
         name = self._dispatcher.node_name(lease)
         kind = QueueFull if failure.status == 429 else NodeFailed
         told = sse.error_message(failure.answer)
@@ -220,7 +208,9 @@ class Relay:
                     self._foreign.read(body)
                 self._pass_whole(lease, response.status, response.headers, body)
             finished = True
-            return _outcome_of(response.status)
+            if self._foreign is not None and self._foreign.ending is Ending.FAILED:
+                return OUTCOME_NODE_FAILED
+            return outcome_of(response.status)
         except OSError as error:
             raise self._dispatcher.node_failed(lease, error) from error
         finally:
@@ -228,7 +218,7 @@ class Relay:
                 response.close()
 
     async def _check(self, lease: Lease, response: Response) -> None:
-        """Raises `_Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
+        """Raises `Answered`, `NodeRefused` or `WrongNodeToken` for an answer that another node may
         not give; where another model may be tried, `ContextTooLong` too."""
         if self._attempted is not None:
             self._attempted.is_headed = True
@@ -236,14 +226,14 @@ class Relay:
         final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
         if (status in RETRY_STATUSES and not final) or (may_fall_back and status >= 500):
             body = await response.read_all(MAX_ANSWER_BYTES)
-            raise _Answered(status, response.headers, body)
+            raise Answered(status, response.headers, body)
         if status in REFUSAL_STATUSES:
             await response.read_all(MAX_ANSWER_BYTES)
             raise self._dispatcher.refused(lease, status)
         if status == NO_MODEL_STATUS or (may_fall_back and status in TOO_LONG_STATUSES):
             body = await response.read_all(MAX_ANSWER_BYTES)
             if status == NO_MODEL_STATUS and sse.is_without_model(body):
-                raise _Answered(status, response.headers, body)
+                raise Answered(status, response.headers, body)
             if may_fall_back and sse.is_too_long(body):
                 raise ContextTooLong(sse.error_message(body))
             response.give_back(body)
@@ -254,14 +244,30 @@ class Relay:
             events, self._held = sse.split(self._held + chunk)
             if events:
                 self._pass_first(lease, response, events)
-        while self.content_sent and not await response.pump(self._pass_on):
+        while self.content_sent and not (self._is_over() or await response.pump(self._pass_on)):
             await self._exchange.drain()
+        if self._is_over():
+            await self._pass_rest(response)
         if self._held:
             self._pass_first(lease, response, self._held)
+        if not self.content_sent and self._foreign is not None and (kept := self._foreign.end()):
+            self._pass_begun(lease, response, kept)
         if not self.content_sent:
             name = self._dispatcher.node_name(lease)
             raise NodeFailed(f"The node {name} ended the stream before it began.")
         self._exchange.end()
+
+    def _is_over(self) -> bool:
+        return self._foreign is not None and self._foreign.ending is not None
+
+    async def _pass_rest(self, response: Response) -> None:
+        """Ends an answer whose last event has come, though its server may leave it open."""
+        # How the connection ends matters no more; what is late of it is a TimeoutError, an OSError.
+        with contextlib.suppress(OSError):
+            async with asyncio.timeout(LINGER_S):
+                while not await response.pump(self._pass_on):
+                    await self._exchange.drain()
+        response.close()
 
     def _pass_on(self, chunk: bytes) -> bool:
         """Passes on the whole events; False where the caller shall take them before more come."""
@@ -272,12 +278,20 @@ class Relay:
                 events = self._foreign.pass_on(events)
             self._last_events = events or self._last_events
             self._exchange.write(events)
-        return not self._exchange.paused
+        return not (self._exchange.paused or self._is_over())
 
     def _pass_first(self, lease: Lease, response: Response, events: bytes) -> None:
         """Passes events on while no content is known to have been sent."""
+        content = events
+        if not self.content_sent and self._foreign is not None:
+            events, content = self._foreign.begin(events)
         if not self.content_sent:
-            self._raise_leading(events)
+            self._raise_leading(content)
+        if events:
+            self._pass_begun(lease, response, events)
+
+    def _pass_begun(self, lease: Lease, response: Response, events: bytes) -> None:
+        if not self.content_sent:
             self._silence.end()
             if not self._head_sent:
                 self._send_head(lease, response.status, response.headers)
@@ -301,7 +315,7 @@ class Relay:
         """An error that comes first is no answer yet."""
         error = sse.leading_error(events)
         if error is not None:
-            raise _Answered(NodeFailed.status, JSON_HEADERS, error)
+            raise Answered(NodeFailed.status, JSON_HEADERS, error)
         if self.ticket.may_fall_back and (error := sse.leading_too_long(events)):
             raise ContextTooLong(sse.error_message(error))
 
@@ -316,8 +330,10 @@ class Relay:
         self._silence.end()
         self._lift_deadline()
         self.content_sent = True
+        name = self._dispatcher.node_name(lease)
+        if self._foreign is not None and (told := enveloped(name, status, body, self._dialect)):
+            headers, body = {**headers, **JSON_HEADERS}, told
         if self._head_sent:
-            name = self._dispatcher.node_name(lease)
             otherwise = NodeFailed(f"The node {name} answered with status {status}.")
             self._exchange.end(sse.late_error(body, otherwise, self._dialect))
             return
@@ -359,15 +375,3 @@ class Relay:
     def _fill_later(self) -> None:
         if self.ticket.stream:
             self._silence.lasts()
-
-
-def _how(failure: RouterError) -> Failure:
-    if isinstance(failure, NotSent):
-        return Failure.UNSENT
-    return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
-
-
-def _outcome_of(status: int) -> str:
-    if status == 200:
-        return OUTCOME_SERVED
-    return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED

@@ -21,21 +21,27 @@ _SILENCE = re.compile(rb"(?::[^\n]*\n|event:[ ]?ping\r?\ndata:[^\n]*\n|\r?\n)*(?
 """Comments and pings, the last comment perhaps cut off."""
 _ERROR = re.compile(
     rb"(?:(?::[^\n]*|event:[^\n]*|\r?)\n)*data:[ ]?"
-    rb"(\{\s*\"(?:error\"|type\"\s*:\s*\"error\")[^\r\n]*)"
+    rb"(\{\s*\"(?:error\"|type\"\s*:\s*\"(?:error|response\.failed)\")[^\r\n]*)"
 )
 _NUMBER = re.compile(rb'(?<!\\)"sequence_number"\s*:\s*(\d+)')
 
+_ERROR_TYPES = ("error", "response.failed")
+"""Of events of response streams."""
 _TOO_LONG_TYPE = "exceed_context_size_error"
 """Of llama.cpp."""
 _TOO_LONG = re.compile(
-    r"prompt has \d+ tokens; the .*context"  # node agents, to Anthropic's clients
+    r"(?i)prompt has \d+ tokens; the .*context"  # node agents, to Anthropic's clients
     r"|maximum context length"  # OpenAI, vLLM
     r"|exceeds? the (available context size|context length)"  # llama.cpp; Ollama
     r"|context the overflows|loaded with context length of only"  # LM Studio
-    r"|prompt is too long"  # Anthropic
+    r"|prompt (is )?too long"  # Anthropic; oMLX
+    r"|longer than the model's context length"  # SGLang
+    r"|maximum prompt length is"  # xAI
 )
 _NO_MODEL = re.compile(r"(?i)\bmodel\b.{0,300}\b(not found|not exist)", re.DOTALL)
 """Of Ollama, vLLM and OpenAI."""
+MAX_SEARCHED_CHARS = 2000
+"""Of a message, which may be as long as an answer."""
 
 _CALLERS_TYPES = frozenset(("invalid_request_error", "not_found_error", "request_too_large"))
 _CALLERS_CODES = frozenset(
@@ -59,11 +65,17 @@ class _ErrorFields(msgspec.Struct):
     code: Any = None
 
 
+class _Failed(msgspec.Struct):
+    error: _ErrorFields | None = None
+
+
 class _Spoken(msgspec.Struct):
     """An error in any dialect, within a stream or as a whole answer."""
 
     type: str | None = None
     error: _ErrorFields | str | None = None
+    response: _Failed | str | None = None
+    """That has failed."""
     message: str | None = None
     param: Any = None
     code: Any = None
@@ -132,9 +144,7 @@ def is_too_long(answer: bytes) -> bool:
     if error is None:
         return False
     return (
-        error.code == ContextTooLong.code
-        or error.type == _TOO_LONG_TYPE
-        or _TOO_LONG.search(error.message or "") is not None
+        error.code == ContextTooLong.code or error.type == _TOO_LONG_TYPE or _says(_TOO_LONG, error)
     )
 
 
@@ -149,7 +159,11 @@ def is_without_model(answer: bytes) -> bool:
     error = _error_of(answer)
     if error is None:
         return False
-    return error.code == UnknownModel.code or _NO_MODEL.search(error.message or "") is not None
+    return error.code == UnknownModel.code or _says(_NO_MODEL, error)
+
+
+def _says(words: re.Pattern[str], error: _ErrorFields) -> bool:
+    return words.search((error.message or "")[:MAX_SEARCHED_CHARS]) is not None
 
 
 def _error_of(answer: bytes) -> _ErrorFields | None:
@@ -159,33 +173,43 @@ def _error_of(answer: bytes) -> _ErrorFields | None:
         return None
     if isinstance(spoken.error, _ErrorFields):
         return spoken.error
+    if (failed := _failed_in(spoken)) is not None:
+        return failed
     message = spoken.error or spoken.message
     return _ErrorFields(message, None, spoken.param, spoken.code) if message else None
 
 
 def leading_error(events: bytes) -> bytes | None:
-    """The error that comes before any content, as the JSON of a whole answer, unless the request
-    itself is at fault."""
+    """As `node_error`, of an event that comes before any content."""
     found = _ERROR.match(events, _end_of_silence(events))
-    if found is None:
-        return None
+    return None if found is None else node_error(found[1])
+
+
+def node_error(told: bytes) -> bytes | None:
+    """The error that an event tells, as the JSON of a whole answer, unless the request itself is at
+    fault."""
     try:
-        spoken = _decode_spoken(found[1])
+        spoken = _decode_spoken(told)
     except _BROKEN:
         return None
     if isinstance(spoken.error, _ErrorFields):
-        return None if spoken.error.type in _CALLERS_TYPES else found[1]
+        return None if spoken.error.type in _CALLERS_TYPES else told
     if spoken.error is not None:
-        return found[1]
-    if spoken.type != "error" or str(spoken.code) in _CALLERS_CODES:
+        return told
+    source = _failed_in(spoken) or spoken
+    if spoken.type not in _ERROR_TYPES or str(source.code) in _CALLERS_CODES:
         return None
     error = {
-        "message": spoken.message,
+        "message": source.message,
         "type": RouterError.kind,
-        "param": spoken.param,
-        "code": spoken.code,
+        "param": source.param,
+        "code": source.code,
     }
     return msgspec.json.encode({"error": error})
+
+
+def _failed_in(spoken: _Spoken) -> _ErrorFields | None:
+    return spoken.response.error if isinstance(spoken.response, _Failed) else None
 
 
 def error_event(error: RouterError, dialect: Dialect, after: bytes = b"") -> bytes:

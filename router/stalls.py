@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from node.protocol.messages import ModelState
 from router.fleet import Fleet
-from router.types import KIND_AGENT, Lease, NodeView
+from router.types import ACTIVE, KIND_AGENT, Lease, NodeView
 
 LOOKS = 20
 """Within the shortest limit."""
@@ -30,7 +30,8 @@ class Limits:
     load_s: float = 900.0
     """Without progress of a model that is not loaded yet."""
     first_token_s: float = 900.0
-    """Until an answer begins, of a server that tells nothing of itself."""
+    """Until an answer begins, of a server that tells nothing of itself; `stall_s` where it has not
+    answered anything for as long, and another node has the model."""
 
 
 class Sign(NamedTuple):
@@ -59,6 +60,8 @@ class Attempt:
     """Whether the head of the answer has come."""
     began: bool = False
     """Whether something of the answer has come."""
+    is_deaf: bool = False
+    """What `is_deaf` said at the last look."""
     reason: str = ""
     """Why it was left, as the end of a sentence that begins with the node; empty while it was
     not."""
@@ -80,10 +83,34 @@ def sign_of(view: NodeView | None, model: str) -> Sign | None:
     return None
 
 
+def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Limits) -> bool:
+    """Whether the lease's node has not answered anything for `stall_s`, and another has the model.
+
+    A server that does one thing at a time looks just so in a long prefill: whoever has been sent on
+    once, or can go nowhere else, waits for it.
+    """
+    before_s = now_s - limits.stall_s
+    if lease.attempt > 1 or not any(
+        view.node_id == lease.node_id
+        and view.silent_since_s is not None
+        and view.silent_since_s <= before_s
+        for view in views
+    ):
+        return False
+    return any(
+        view.reachable
+        and view.state == ACTIVE
+        and not view.is_paid
+        and lease.model in view.model_names()
+        for view in views
+    )
+
+
 def limit_s(attempt: Attempt, limits: Limits) -> float:
     """How long the request may be without progress."""
     if attempt.sign is None:
-        return limits.stall_s if attempt.began else limits.first_token_s
+        is_short = attempt.began or attempt.is_deaf
+        return limits.stall_s if is_short else limits.first_token_s
     return limits.stall_s if attempt.sign.state in _AT_WORK else limits.load_s
 
 
@@ -104,6 +131,8 @@ def _reason(attempt: Attempt, limits: Limits) -> str:
         return f"has fallen silent in its answer, {seconds}"
     if attempt.sign is not None:
         return f"is there and has made no token {seconds}"
+    if attempt.is_deaf:
+        return f"has not answered anything {seconds}"
     if attempt.is_headed:
         return f"has sent no content {seconds}"
     return f"has not begun to answer {seconds}"
@@ -157,6 +186,7 @@ class Stalls:
         now_s = self._clock()
         for attempt in self._attempts:
             sign = sign_of(self._fleet.node(attempt.lease.node_id), attempt.lease.model)
+            attempt.is_deaf = is_deaf(attempt.lease, self._fleet.snapshot, now_s, self._limits)
             if not attempt.reason and stalled(attempt, sign, now_s, self._limits):
                 self._leave(attempt)
         if self._attempts:

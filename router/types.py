@@ -126,6 +126,8 @@ class Failure(StrEnum):
     """The connection broke."""
     ANSWERED = "answered"
     """It said so; it would say so again."""
+    TURNED_AWAY = "turned_away"
+    """It has not failed, but cannot take the request now."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -322,6 +324,9 @@ class NodeView(msgspec.Struct, frozen=True):
     """Why it is not reachable, as a sentence."""
     heard_s: float
     """Monotonic time of its last word; 0 before the first."""
+    silent_since_s: float | None = None
+    """Monotonic time since which it takes no connection or answers nothing; what says something
+    that nobody can use is not silent."""
     remembered: frozenset[str] = frozenset()
     """Models that it had before the router's start; they count until its first word."""
     state: str = "active"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from node.protocol.messages import (
     PROTOCOL_VERSION,
@@ -24,7 +25,7 @@ from node.protocol.messages import (
     Stored,
 )
 from registry.records import NodeRecord
-from router.errors import NodeRefused, RouterError, WrongNodeProtocol
+from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeProtocol
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.node_client import NodeClient
@@ -45,6 +46,14 @@ of servers that batch. Those above it wait in the router, those below it perhaps
 
 class _PrefixGap(Exception):
     """A node's word on its prefixes did not arrive whole: a new stream begins with all of it."""
+
+
+class _Loss(NamedTuple):
+    """Why a node is lost."""
+
+    reason: str
+    silent: bool = False
+    """As `Fleet.lost`."""
 
 
 @dataclass(slots=True)
@@ -154,31 +163,31 @@ class Watcher:
 
     async def _end_of(
         self, watched: _Watched, loop: Callable[[_Watched], Awaitable[None]]
-    ) -> str | None:
+    ) -> _Loss | None:
         """Follows the node until that ends; why it is lost, None where it is not."""
         try:
             await loop(watched)
         except RouterError as error:
-            return error.message
+            return _Loss(error.message, isinstance(error, NodeUnreachable))
         except _PrefixGap:
             log.info("node %s: a change of its prefixes is missing", watched.record.name)
             return None
         except Exception:
             log.exception("a fault of the router, at a word of node %s", watched.record.name)
-            return "The router failed at what the node told; the router's log says how."
-        return "The node closed its event stream."
+            return _Loss("The router failed at what the node told; the router's log says how.")
+        return _Loss("The node closed its event stream.")
 
-    def _over(self, watched: _Watched, reason: str | None) -> None:
+    def _over(self, watched: _Watched, loss: _Loss | None) -> None:
         self._prefixes.forget_node(watched.record.id)
-        if reason is not None:
-            self._lost(watched, reason)
+        if loss is not None:
+            self._lost(watched, loss)
 
-    def _lost(self, watched: _Watched, reason: str) -> None:
+    def _lost(self, watched: _Watched, loss: _Loss) -> None:
         if self._reachable(watched):
-            log.warning("node %s is lost: %s", watched.record.name, reason)
+            log.warning("node %s is lost: %s", watched.record.name, loss.reason)
             if watched.record.kind != KIND_OPENAI:
                 watched.break_later()
-        self._fleet.lost(watched.record.id, reason)
+        self._fleet.lost(watched.record.id, loss.reason, silent=loss.silent)
 
     async def _follow(self, watched: _Watched) -> None:
         stream = watched.client.events(watched.instance_id, watched.last_seq)

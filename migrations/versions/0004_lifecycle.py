@@ -37,6 +37,7 @@ def upgrade() -> None:
         sa.Column("created_at_s", sa.Double(), nullable=False),
         sa.Column("load_fired_s", sa.Double(), nullable=True),
         sa.Column("unload_fired_s", sa.Double(), nullable=True),
+        sa.Column("pending", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_schedules"),
     )
 

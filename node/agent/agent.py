@@ -168,6 +168,7 @@ class Agent:
         told = ""
         while True:
             await asyncio.sleep(REFRESH_S)
+            self.disk.pulls.go_on()
             try:
                 await self._supervisor.refresh()
                 await self.disk.refresh()
@@ -232,9 +233,10 @@ class Agent:
         return self._hub.subscribe(StatusEvent(self.status()), known, self._prefixes.pieces)
 
     async def load(self, name: str) -> None:
-        """Loads the model, prefills its warm prompts, and waits. Raises `UnknownModel`,
-        `DoesNotFit` or `LoadFailure`."""
+        """Loads the model, though its last load may just have failed, prefills its warm prompts,
+        and waits. Raises `UnknownModel`, `DoesNotFit` or `LoadFailure`."""
         entry = await self._supervisor.find(name)
+        self._supervisor.retry_now(entry)
         self._renderers.begin(entry.folder, entry.formats)
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready(ahead=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from node.agent.wishes import WishList
 from node.errors import ModelBusy, NodeError, StartError, UnknownModel
+from node.protocol.lifecycle import POLICIES_LAPSE_S
 from node.protocol.messages import ModelState, ModelStatus
 from node.supervisor import Supervisor
 
@@ -65,6 +66,7 @@ class Caretaker:
     async def look(self) -> None:
         """One round."""
         now_s = self._supervisor.now_s()
+        self._forget_routers(now_s)
         statuses = self._supervisor.status()
         self._load_pinned(statuses)
         for name, limit_s in self._stalled(statuses, now_s):
@@ -75,7 +77,19 @@ class Caretaker:
             for status in filter(is_over, statuses):
                 await self._unload(status)
 
+    def _forget_routers(self, now_s: float) -> None:
+        for router_id in self._wishes.lapse(now_s):
+            logger.warning(
+                "Router %s has been silent for %.0f s: its pins and keep-alives count no more.",
+                router_id,
+                POLICIES_LAPSE_S,
+            )
+            self._supervisor.on_wishes()
+
     def _load_pinned(self, statuses: tuple[ModelStatus, ...]) -> None:
+        if self._wishes.rests:
+            for task in self._loading:
+                task.cancel()
         # What a router has pinned, it has loaded.
         for status in statuses:
             is_due = status.state in _AT_REST and not status.leases and not status.retry_after_s

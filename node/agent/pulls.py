@@ -1,4 +1,5 @@
-"""The pulls of one node: one process each, told of in the status until the model is there."""
+"""The pulls of one node: one process each, told of in the status until the model is there. What the
+hub has not delivered is tried again by the agent, what a peer has not, by a router."""
 
 import asyncio
 import logging
@@ -26,6 +27,7 @@ CUT_SHORT = (
     "It is not complete: its pull or its removal was cut short. `router models pull` goes on with "
     "it, `router models rm` deletes what is there."
 )
+GOES_ON = "It is tried again by itself; `router models cancel-pull` ends it."
 FIRST_RETRY_S = 5.0
 LAST_RETRY_S = 300.0
 """Between two tries of a pull that comes no further; it doubles at each."""
@@ -45,6 +47,8 @@ class _Pull:
     since_unix_s: float = field(default_factory=time.time)
     task: asyncio.Task[None] | None = None
     is_from_peer: bool = False
+    command: PullCommand | None = None
+    """By which the agent itself tries again; None where a router has to, or nobody."""
     failures: int = 0
     """In a row, that have not brought it further."""
     furthest_bytes: int = 0
@@ -55,8 +59,16 @@ class _Pull:
     def wants_peer(self) -> bool:
         return self.is_from_peer and self.reason is not None
 
-    def fail(self, reason: str, now_s: float) -> None:
-        self.reason = reason
+    @property
+    def goes_on(self) -> bool:
+        """Whether it stands still, and is tried again by whomever."""
+        return self.wants_peer or (self.command is not None and self.task is None)
+
+    def fail(self, failure: Told, command: PullCommand, now_s: float) -> None:
+        self.reason = failure.failure
+        if not self.is_from_peer and not failure.is_final:
+            self.command = command
+            self.reason = f"{self.reason} {GOES_ON}"
         self.failures = 1 if self.done_bytes > self.furthest_bytes else self.failures + 1
         self.furthest_bytes = max(self.furthest_bytes, self.done_bytes)
         # 2.0 to a large power is no float.
@@ -111,6 +123,14 @@ class Pulls:
         pull.task = asyncio.create_task(self._run(pull, command))
         self._on_change()
 
+    def go_on(self) -> None:
+        """Tries again what the hub has not delivered, where it is time to."""
+        now_s = self._clock()
+        due = [each for each in self._pulls.values() if each.goes_on and each.retry_at_s <= now_s]
+        for command in [each.command for each in due if each.command is not None]:
+            if not self._closing:
+                self.begin(command)
+
     async def cancel(self, name: str) -> None:
         """Ends the pull and deletes what has come of it. Raises `UnknownModel` where there is
         none."""
@@ -131,9 +151,10 @@ class Pulls:
         return pull is not None and pull.task is not None
 
     def give_up(self, name: str) -> None:
-        """No router is to go on with the pull, since what has come of it is deleted."""
+        """Nobody is to go on with the pull, since what has come of it is deleted."""
         if (pull := self._pulls.get(name)) is not None:
             pull.is_from_peer = False
+            pull.command = None
 
     def forget(self, name: str) -> bool:
         """Tells no more of a pull that does not run; whether there was one."""
@@ -161,24 +182,24 @@ class Pulls:
 
     async def _run(self, pull: _Pull, command: PullCommand) -> None:
         try:
-            reason = await self._pulled(pull, command)
+            failure = await self._pulled(pull, command)
         except OSError as error:
-            reason = f"The process that pulls cannot be started: {error}."
+            failure = Told(failure=f"The process that pulls cannot be started: {error}.")
         finally:
             pull.task = None
         pull.since_unix_s = time.time()
-        if reason is None:
+        if failure is None:
             logger.info("Pulled %s.", pull.name)
             # First, so that the model is at no time told of as neither here nor coming.
             await self._on_arrived()
             if self._pulls.get(pull.name) is pull:
                 del self._pulls[pull.name]
         else:
-            pull.fail(reason, self._clock())
-            logger.error("Cannot pull %s: %s", pull.name, reason)
+            pull.fail(failure, command, self._clock())
+            logger.error("Cannot pull %s: %s", pull.name, pull.reason)
         self._on_change()
 
-    async def _pulled(self, pull: _Pull, command: PullCommand) -> str | None:
+    async def _pulled(self, pull: _Pull, command: PullCommand) -> Told | None:
         """Runs the process to its end; why it failed, None where it did not."""
         process = await asyncio.create_subprocess_exec(
             *python_command(), "-m", "node.pull_worker", stdin=PIPE, stdout=PIPE
@@ -187,17 +208,18 @@ class Pulls:
             assert process.stdin is not None and process.stdout is not None
             order = PullOrder(str(self._store.folder), command)
             process.stdin.write(msgspec.json.encode(order) + b"\n")
-            failure = ""
+            told = Told()
             async for line in process.stdout:
                 told = msgspec.json.decode(line, type=Told)
-                failure = told.failure
-                if not failure:
+                if not told.failure:
                     pull.done_bytes, pull.total_bytes = told.done_bytes, told.total_bytes
                     self._on_change()
             code = await process.wait()
         finally:
             await _kill(process)
-        return failure or (ENDED_AT_ONCE.format(code) if code else None)
+        if told.failure:
+            return told
+        return Told(failure=ENDED_AT_ONCE.format(code)) if code else None
 
 
 async def _end(pull: _Pull) -> None:
@@ -222,7 +244,7 @@ def _status(pull: _Pull, now_s: float) -> ModelStatus:
         weight_bytes=pull.total_bytes,
         since_unix_s=pull.since_unix_s,
         reason=pull.reason,
-        retry_after_s=max(0.0, pull.retry_at_s - now_s) if pull.wants_peer else 0.0,
+        retry_after_s=max(0.0, pull.retry_at_s - now_s) if pull.goes_on else 0.0,
         wants_peer=pull.wants_peer,
         progress=min(max(progress, 0.0), 1.0),
         disk_bytes=pull.done_bytes,

@@ -1,10 +1,20 @@
-"""What is wanted of each model's residency: by the settings, and by the routers that watch."""
+"""What is wanted of each model's residency: by the settings, and by the routers."""
 
+from dataclasses import dataclass
 from math import inf
 
-from node.protocol.lifecycle import ModelPolicy, Policies
+from node.protocol.lifecycle import POLICIES_LAPSE_S, Policies
 from node.settings import KEEP_ALIVE_S, Settings
 from node.slots import Wishes
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What one router asks, and since when it has not said so again."""
+
+    policies: Policies
+    since_s: float | None = None
+    """None until time is told."""
 
 
 class WishList:
@@ -13,22 +23,46 @@ class WishList:
     def __init__(self, settings: Settings) -> None:
         self._pins = frozenset(settings.pins)
         self._keep_alives_s = {"": KEEP_ALIVE_S, **dict(settings.keep_alives)}
-        self._policies: dict[str, dict[str, ModelPolicy]] = {}
+        self._asked: dict[str, _Asked] = {}
         """By router."""
 
     @property
+    def rests(self) -> bool:
+        """Whether a router has the node under maintenance."""
+        return any(each.policies.rests for each in self._asked.values())
+
+    @property
     def pins(self) -> frozenset[str]:
-        """Models that are pinned by the settings."""
-        return self._pins
+        """Models that are to be loaded since the settings pin them."""
+        return frozenset() if self.rests else self._pins
 
     def set(self, policies: Policies) -> None:
         """All that a router asks, in place of what it asked before."""
-        self._policies[policies.router_id] = policies.models
+        self._asked.pop(policies.router_id, None)
+        if policies.models or policies.rests:
+            self._asked[policies.router_id] = _Asked(policies)
+
+    def lapse(self, now_s: float) -> tuple[str, ...]:
+        """Forgets what routers ask that have not said so again for too long; their ids."""
+        for each in self._asked.values():
+            if each.since_s is None:
+                each.since_s = now_s
+        gone = tuple(
+            router_id
+            for router_id, each in self._asked.items()
+            if each.since_s is not None and now_s - each.since_s >= POLICIES_LAPSE_S
+        )
+        for router_id in gone:
+            del self._asked[router_id]
+        return gone
 
     def of(self, name: str) -> Wishes:
-        """Of several routers the one that keeps the model longer has its way."""
-        asked = [models[name] for models in self._policies.values() if name in models]
-        pinned = name in self._pins or any(each.pinned for each in asked)
+        """Of several routers the one that keeps the model longer has its way; while the node rests
+        no pin holds."""
+        models = (each.policies.models for each in self._asked.values())
+        asked = [each[name] for each in models if name in each]
+        is_pinned = name in self._pins or any(each.pinned for each in asked)
+        pinned = is_pinned and not self.rests
         told_s = [each.keep_alive_s for each in asked if each.keep_alive_s is not None]
         if told_s:
             longest_s = max(inf if each == 0.0 else each for each in told_s)

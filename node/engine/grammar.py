@@ -1,13 +1,14 @@
 """Grammars that hold an output, compiled and followed token by token, by llguidance.
 
 A compiler belongs to a model. Its thread first prepares the vocabulary, which takes up to a second
-and is begun at the load, and then compiles one grammar after another; most take a few
-milliseconds, in which other threads go on.
+and is begun soon after the load, or for the first grammar, and then compiles one grammar after
+another; most take a few milliseconds, in which other threads go on.
 """
 
 import json
 import re
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,6 +38,8 @@ CLIENT_START = f"@{_CLIENTS}"
 _NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
 """Texts of added tokens, where a grammar has them as text, would else be forced as these tokens,
 which are no text. Last, since the last of such lines counts."""
+_QUIET_S = 5.0
+"""After a load, for the request that waits for it: it would share the interpreter."""
 _SWITCH_S = 0.001
 _TOO_MUCH = re.compile(r"panic: |too big")
 """What the library says of grammars that are too large for its tables."""
@@ -120,6 +123,8 @@ class Compiler:
         self._vocab_size = vocab_size
         self._end_tokens = sorted(end_tokens)
         self._known: OrderedDict[str, Grammar] = OrderedDict()
+        self._wanted = threading.Event()
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._tokenizer = self._thread.submit(self._prepare, vocabulary)
         self.tokens_beyond = lru_cache(maxsize=16)(self._tokens_beyond)
@@ -127,6 +132,7 @@ class Compiler:
 
     def submit(self, job: Callable[[], T]) -> "Future[T]":
         """Runs the job in the thread."""
+        self._wanted.set()
         return self._thread.submit(job)
 
     def compile(self, grammar: str, param: str, client: str | None = None) -> Grammar:
@@ -165,9 +171,14 @@ class Compiler:
 
     def close(self) -> None:
         """Begins nothing more; what the thread is at goes on, for no one."""
+        self._closed = True
+        self._wanted.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, vocabulary: Vocabulary) -> LLTokenizer:
+        self._wanted.wait(_QUIET_S)
+        if self._closed:
+            raise RuntimeError("The compiler has been closed.")
         return LLTokenizer(
             vocabulary.tokenizer_json(),
             n_vocab=max(self._vocab_size, vocabulary.size),

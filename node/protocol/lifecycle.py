@@ -17,6 +17,9 @@ PATH_FILES = "/fleet/files"
 
 HEADER_TICKET = "x-fleet-ticket"
 
+POLICIES_LAPSE_S = 600.0
+"""So long after a router's last push the agent forgets what it asked."""
+
 
 class UnloadCommand(msgspec.Struct, frozen=True):
     """Body of `PATH_UNLOAD`: 409 where the model serves requests, and where a condition does not
@@ -38,13 +41,16 @@ class ModelPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """0: for ever; None: as the node's own settings say."""
 
 
-class Policies(msgspec.Struct, frozen=True):
+class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
     """Body of `PATH_POLICIES`: all that one router asks, in place of what it asked before. The
-    agent keeps them until it ends or the router sends others; of several routers the one that keeps
-    a model longer has its way."""
+    agent keeps them until it ends, the router sends others, or has sent none for
+    `POLICIES_LAPSE_S`; of several routers the one that keeps a model longer has its way."""
 
     router_id: str
     models: dict[str, ModelPolicy]
+    rests: bool = False
+    """The node is under maintenance: nothing is loaded for a pin, and no pin holds, those of the
+    node's own settings neither."""
 
 
 class ManifestFile(msgspec.Struct, frozen=True):
@@ -76,9 +82,9 @@ class Peer(msgspec.Struct, frozen=True):
 
 class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     """Body of `PATH_PULL`. Answered with 202 as soon as the pull has begun, or goes on; the status
-    tells how far it is. A pull that its agent's end has cut short goes on by itself at the next
-    start, but for one from a peer, whose ticket has expired: that `wants_peer`, and goes on with
-    the next order of a router."""
+    tells how far it is. A pull that is cut short goes on by itself, after its agent's end at the
+    next start, but for one from a peer, whose ticket has expired: that `wants_peer`, and goes on
+    with the next order of a router."""
 
     model: str
     """The name that it gets on the node."""

@@ -78,8 +78,8 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     """A sentence, where the state is `failed`, or where a pull is interrupted."""
     retry_after_s: float = 0.0
-    """Where the state is `failed`, until a load may be tried again; where it `wants_peer`, a
-    pull."""
+    """Where the state is `failed`, until a load may be tried again; where a pull is interrupted,
+    until it is tried again, if it is."""
     wants_peer: bool = False
     """Where a pull is interrupted: it came from a peer, and goes on once a router names one."""
     progress: float | None = None

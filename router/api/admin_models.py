@@ -185,11 +185,26 @@ def _place(
         reason=model.reason,
         progress=model.progress,
         pinned=model.pinned,
+        keep_alive_s=_keep_alive_s(view, model),
+        idle_s=_idle_s(view, model),
         paid=view.is_paid,
         failing=failing or model.name in view.wedged,
         disk_bytes=model.disk_bytes,
         node_free_bytes=node_free_bytes,
     )
+
+
+def _keep_alive_s(view: NodeView, model: ModelStatus) -> float | None:
+    if view.kind != KIND_AGENT or model.state is not ModelState.READY:
+        return None
+    return model.keep_alive_s or 0.0
+
+
+def _idle_s(view: NodeView, model: ModelStatus) -> float | None:
+    """Until now, where the node is still heard."""
+    if model.idle_s is None or not view.reachable:
+        return None
+    return model.idle_s + max(0.0, time.monotonic() - view.heard_s)
 
 
 def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:

@@ -77,6 +77,7 @@ async def remove_node(admin: AdminGiven, name: str) -> NodeRow:
         "node.remove", name, "", lambda session: nodes.remove(session, name)
     )
     row = node_row(admin.core, record)
+    await admin.core.lifecycle.leave_node(record.id)
     await admin.core.watcher.unwatch(record.id)
     admin.core.dispatcher.forget(record.id)
     admin.core.lifecycle.forget_node(record.id)

@@ -189,6 +189,10 @@ class ModelPlace(Shown):
     """Share of a pull or a load that is done."""
     pinned: bool = False
     """Whether it stays in memory there."""
+    keep_alive_s: float | None = None
+    """How long it may be idle there; 0: for ever; None: nobody can tell, or it is not in memory."""
+    idle_s: float | None = None
+    """Since the end of its last request; None while it is in use or not in memory."""
     paid: bool = False
     """Whether its requests cost money there."""
     failing: bool = False

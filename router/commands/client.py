@@ -26,6 +26,10 @@ class CommandFailed(RouterError):
     """The command failed."""
 
 
+class Unreachable(CommandFailed):
+    """The router does not answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the router is, and the keys that this machine holds for it."""
@@ -164,17 +168,17 @@ def open_http(
     )
 
 
-def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:
+def unreachable(place: Place, error: httpx.HTTPError) -> Unreachable:
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         how = (
             "start it with `router serve`"
             if place.is_local
             else "check that it runs there and that the port is right"
         )
-        return CommandFailed(f"No router answers at {place.url}; {how}.")
+        return Unreachable(f"No router answers at {place.url}; {how}.")
     if isinstance(error, httpx.TimeoutException):
-        return CommandFailed(f"The router at {place.url} does not answer in time.")
-    return CommandFailed(f"The connection to the router at {place.url} broke ({error}).")
+        return Unreachable(f"The router at {place.url} does not answer in time.")
+    return Unreachable(f"The connection to the router at {place.url} broke ({error}).")
 
 
 def refused(place: Place, response: httpx.Response, key_file: Path) -> CommandFailed:

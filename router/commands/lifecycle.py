@@ -67,7 +67,7 @@ def _kept(row: PolicyRow, before: str = "") -> str:
     """For how long; `before` stands before a length of time."""
     if row.keep_alive_s is None:
         return "as the node says"
-    return before + wording.span(row.keep_alive_s) if row.keep_alive_s else "for ever"
+    return wording.kept(row.keep_alive_s, before)
 
 
 # --- schedules ---

@@ -75,6 +75,10 @@ def _place_text(place: ModelPlace) -> Text:
         words += f" {place.progress:.0%}"
     if place.pinned:
         words += " and pinned"
+    elif place.keep_alive_s is not None:
+        words += f", kept {wording.kept(place.keep_alive_s)}"
+    if place.idle_s is not None:
+        words += f", idle {wording.span(place.idle_s)}"
     if place.paid:
         words += ", paid"
     if place.failing:

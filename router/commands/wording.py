@@ -45,6 +45,11 @@ def span(seconds: float) -> str:
     return f"{hours} h" if hours < 48 else f"{days} days"
 
 
+def kept(seconds: float, before: str = "for ") -> str:
+    """How long a model stays when it is idle: 0 is for ever."""
+    return before + span(seconds) if seconds else "for ever"
+
+
 def ago(at_s: float, now_s: float) -> str:
     passed_s = now_s - at_s
     return "just now" if passed_s < 2 else f"{span(passed_s)} ago"

@@ -39,14 +39,13 @@ def next_due_s(trigger: CronTrigger, after_s: float) -> float | None:
 
 def latest_due_s(trigger: CronTrigger, after_s: float, until_s: float) -> float | None:
     """The last due time after `after_s` and not after `until_s`; None where there is none."""
-    span_s, found = _WINDOW_S, None
+    found, due, span_s = None, next_due_s(trigger, after_s), _WINDOW_S
+    if due is None or due > until_s:
+        return None
     while found is None:
-        from_s = max(after_s, until_s - span_s)
-        due = next_due_s(trigger, from_s)
+        due = next_due_s(trigger, max(after_s, until_s - span_s))
         while due is not None and due <= until_s:
             found, due = due, next_due_s(trigger, due)
-        if from_s == after_s:
-            break
         span_s *= 8
     return found
 

@@ -14,13 +14,14 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from node.protocol.lifecycle import Peer, Policies, PullCommand
-from registry import audit, schedules
+from registry import audit
 from registry.db import Registry
 from registry.errors import RegistryError
 from registry.records import PolicyRecord, ScheduleRecord
 from router.errors import NodeRefused, NoNodeReady, RouterError
 from router.fleet import Fleet
-from router.lifecycle.calendar import LOAD, UNLOAD, due_times, keeps, lines_of, noted
+from router.lifecycle.attempts import RETRY_S, Attempts
+from router.lifecycle.calendar import LOAD, UNLOAD, keeps, lines_of
 from router.lifecycle.crons import trigger_of
 from router.lifecycle.reconcile import (
     Action,
@@ -35,16 +36,17 @@ from router.lifecycle.reconcile import (
     plan,
     steps,
 )
+from router.lifecycle.timetable import Timetable
 from router.node_client import NodeClient
-from router.types import NodeView
+from router.types import KIND_AGENT, NodeView
 from router.watcher import Watcher
 
 log = logging.getLogger("mlx_fleet.lifecycle")
 
 SWEEP_S = 5.0
-RETRY_S = 5.0
-"""Until what a node did not do is asked of it again."""
 LOAD_RETRY_S = 30.0
+LEAVE_S = 2.0
+"""For how long a node that is removed may take to hear of it."""
 _LATE_IS_WELL = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
 """Of a timer: each run does all that is due, by the registry's rows and the nodes' words."""
 
@@ -64,7 +66,7 @@ class Outside:
 
 
 class Lifecycle:
-    """Owner of policies and schedules, and of the tasks that bring nodes to what they say."""
+    """Owner of policies, and of the tasks that bring nodes to what these and the schedules say."""
 
     def __init__(
         self,
@@ -74,21 +76,18 @@ class Lifecycle:
     ) -> None:
         self._outside = outside
         self._policies = {(each.model, each.node_id): each for each in policies}
-        self._schedules = {each.id: each for each in records}
-        self._pending: dict[str, str] = {}
-        """What schedules were due to do that is not done yet."""
+        self._timetable = Timetable(outside.registry, outside.wall, records)
         self._places: dict[str, str] = {}
         """Where the model of a schedule that names no node was put."""
         self._pushed: dict[str, Push] = {}
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By node and model, none for the policies of all."""
-        self._retry_at_s: dict[tuple[str, str, str], float] = {}
-        self._failed: set[tuple[str, str, str]] = set()
-        """Actions that failed when they were tried last."""
+        self._leaving: set[str] = set()
+        """Nodes that are being removed: nothing is begun on them."""
+        self._attempts = Attempts(outside.clock)
         self._copied_from: dict[tuple[str, str], str] = {}
         """Which node gave last what a node has in part: another one is asked first."""
         self._due: asyncio.Handle | None = None
-        self._settling = asyncio.Lock()
         self._closed = False
         self._timers = AsyncIOScheduler(timezone="UTC")
 
@@ -98,7 +97,7 @@ class Lifecycle:
         """After the nodes are watched: what was due while the router was away is made up for."""
         await self.settle()
         self._timers.add_job(self.sweep, "interval", seconds=SWEEP_S, **_LATE_IS_WELL)
-        for record in self._schedules.values():
+        for record in self._timetable.records:
             self._add_jobs(record)
         self._timers.start()
         self._outside.fleet.listen(self._on_fleet)
@@ -107,10 +106,10 @@ class Lifecycle:
         """Ends what is in work."""
         self._closed = True
         self._timers.remove_all_jobs()
-        async with self._settling:
-            self._timers.shutdown(wait=False)
         if self._due is not None:
             self._due.cancel()
+        await self._timetable.close()
+        self._timers.shutdown(wait=False)
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
@@ -144,16 +143,36 @@ class Lifecycle:
             self._policies.pop(key, None)
         self.reconcile()
 
+    async def leave_node(self, node_id: str) -> None:
+        """Before a node is removed: takes back what was asked of it, if it can be reached."""
+        self._leaving.add(node_id)
+        view, client = self._outside.fleet.node(node_id), self._outside.watcher.client(node_id)
+        if view is None or client is None or view.kind != KIND_AGENT or not view.reachable:
+            return
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                pushing = self._tasks.get((node_id, ""))
+                if pushing is not None:
+                    await asyncio.wait({pushing})
+                await client.set_policies(Policies(self._outside.router_id, {}))
+        except (RouterError, TimeoutError) as error:
+            log.warning("%s was not told that it is removed: %s", view.name, error)
+
     def forget_node(self, node_id: str) -> None:
         """The node has been removed, and what the registry had for it."""
+        self._leaving.discard(node_id)
         for key in [key for key in self._policies if key[1] == node_id]:
             del self._policies[key]
-        for record in list(self._schedules.values()):
+        for record in self._timetable.records:
             if record.node_id == node_id:
                 self.remove_schedule(record.id)
         self._pushed.pop(node_id, None)
         for place in [place for place in self._copied_from if place[0] == node_id]:
             del self._copied_from[place]
+        for where, task in self._tasks.items():
+            if where[0] == node_id:
+                task.cancel()
+        self._attempts.forget_node(node_id)
 
     # --- schedules ---
 
@@ -164,20 +183,30 @@ class Lifecycle:
 
     @property
     def schedules(self) -> tuple[ScheduleRecord, ...]:
-        return tuple(self._schedules.values())
+        return self._timetable.records
 
     def pending(self, schedule_id: str) -> str | None:
         """What the schedule was due to do, "load" or "unload", and is not done yet."""
-        return self._pending.get(schedule_id)
+        record = self._timetable.find(schedule_id)
+        return record.pending if record else None
+
+    def pending_error(self, schedule_id: str) -> str | None:
+        """Why that failed when it was tried last."""
+        record = self._timetable.find(schedule_id)
+        if record is None or record.pending is None:
+            return None
+        if record.pending == UNLOAD:
+            return self._attempts.failure(Unload, record.model, record.node_id)
+        place = record.node_id or self._places.get(schedule_id, "")
+        return self._attempts.failure(Load, record.model, place)
 
     def add_schedule(self, record: ScheduleRecord) -> None:
         """As it has been written to the registry."""
-        self._schedules[record.id] = record
+        self._timetable.add(record)
         self._add_jobs(record)
 
     def remove_schedule(self, schedule_id: str) -> None:
-        record = self._schedules.pop(schedule_id)
-        self._pending.pop(schedule_id, None)
+        record = self._timetable.remove(schedule_id)
         self._places.pop(schedule_id, None)
         for what in lines_of(record):
             with suppress(JobLookupError):
@@ -191,27 +220,9 @@ class Lifecycle:
             self._timers.add_job(self.settle, trigger, id=name, **_LATE_IS_WELL)
 
     async def settle(self) -> None:
-        """Acts upon every due time that was not acted upon: the row is written first, so that none
-        is twice."""
-        async with self._settling:
-            for record in list(self._schedules.values()):
-                await self._settle(record)
+        """Acts upon every due time that was not acted upon, once."""
+        await self._timetable.settle()
         self.reconcile()
-
-    async def _settle(self, record: ScheduleRecord) -> None:
-        for due in due_times(record, self._outside.wall()):
-            fire = partial(schedules.fire, schedule_id=record.id, what=due.what, due_s=due.at_s)
-            try:
-                fired = await self._outside.registry.write(fire)
-            except RegistryError:
-                log.exception("the schedule %s cannot be written; it is tried again", record.id)
-                return
-            current = self._schedules.get(record.id)
-            if current is None:
-                return  # removed meanwhile
-            self._schedules[record.id] = noted(current, due)
-            if fired and due.acts:
-                self._pending[record.id] = due.what
 
     # --- bringing it about ---
 
@@ -229,15 +240,20 @@ class Lifecycle:
         wishes = self._wishes(fleet)
         for action in plan(fleet, wishes, self._pushed):
             self._begin(action, self._why(action))
-        for schedule_id, what in list(self._pending.items()):
-            record = self._schedules[schedule_id]
-            node_id = record.node_id if what == UNLOAD else self._place(record, fleet)
-            wanted = Step(what == LOAD, record.model, node_id)
-            actions = steps(wanted, fleet, wishes)
-            if actions is None:
-                del self._pending[schedule_id]
-            for action in actions or ():
-                self._begin(action, "schedule")
+        for record in self._timetable.records:
+            if record.pending is not None:
+                self._go_on_with(record, fleet, wishes)
+
+    def _go_on_with(
+        self, record: ScheduleRecord, fleet: tuple[NodeView, ...], wishes: list[Wish]
+    ) -> None:
+        node_id = record.node_id if record.pending == UNLOAD else self._place(record, fleet)
+        wanted = Step(record.pending == LOAD, record.model, node_id)
+        actions = steps(wanted, fleet, wishes)
+        if actions is None:
+            self._timetable.done(record.id)
+        for action in actions or ():
+            self._begin(action, "schedule")
 
     def _why(self, action: Action) -> str:
         """The actor that the audit log has for it."""
@@ -263,7 +279,7 @@ class Lifecycle:
             Wish(each.model, each.node_id, each.pinned, each.keep_alive_s)
             for each in self._policies.values()
         ]
-        for record in self._schedules.values():
+        for record in self._timetable.records:
             place = self._place(record, fleet) if keeps(record) else ""
             if place:
                 wishes.append(Wish(record.model, place, pinned=True))
@@ -282,13 +298,12 @@ class Lifecycle:
     def _begin(self, action: Action, why: str) -> None:
         """Single flight for each node and model, and not at once again."""
         place = (action.node_id, "" if isinstance(action, Push) else action.model)
-        kind = (type(action).__name__, *place)
-        waits = self._retry_at_s.get(kind, 0.0) > self._outside.clock()
-        if isinstance(action, Push) and self._pushed.get(action.node_id) != action:
-            waits = waits and kind in self._failed
-        if place in self._tasks or waits:
+        is_new = isinstance(action, Push) and self._pushed.get(action.node_id) != action
+        if place in self._tasks or action.node_id in self._leaving:
             return
-        task = asyncio.create_task(self._do(action, why, kind))
+        if self._attempts.must_wait(action, is_new=is_new):
+            return
+        task = asyncio.create_task(self._do(action, why))
         self._tasks[place] = task
         task.add_done_callback(lambda _task: self._ended(place))
 
@@ -297,24 +312,22 @@ class Lifecycle:
         if self._tasks.pop(place, None) is not None:
             self._on_fleet()
 
-    async def _do(self, action: Action, why: str, kind: tuple[str, str, str]) -> None:
+    async def _do(self, action: Action, why: str) -> None:
         client = self._outside.watcher.client(action.node_id)
         if client is None:
             return  # removed meanwhile
-        retry_s = RETRY_S
         try:
             await self._act(client, action, why)
-            self._failed.discard(kind)
+            self._attempts.on_done(action)
         except RouterError as error:
-            self._tell(action, error, is_new=kind not in self._failed)
-            self._failed.add(kind)
             retry_s = LOAD_RETRY_S if isinstance(action, Load) else RETRY_S
-        # After a success, too: what the node tells of itself may be older.
-        self._retry_at_s[kind] = self._outside.clock() + retry_s
+            if self._attempts.on_failed(action, error.message, retry_s):
+                self._tell(action, error)
 
     async def _act(self, client: NodeClient, action: Action, why: str) -> None:
         if isinstance(action, Push):
-            await client.set_policies(Policies(self._outside.router_id, action.asked))
+            asked = Policies(self._outside.router_id, action.asked, action.rests)
+            await client.set_policies(asked)
             self._pushed[action.node_id] = action
         elif isinstance(action, Load):
             await client.load(action.model)
@@ -326,9 +339,9 @@ class Lifecycle:
             await client.unload(action.model, action.generation, action.min_idle_s)
             await self._note(why, "model.unload", action)
 
-    def _tell(self, action: Action, error: RouterError, *, is_new: bool) -> None:
-        """A model that is in use is no news, nor is what has been told already."""
-        if is_new and not (isinstance(action, Unload) and isinstance(error, NodeRefused)):
+    def _tell(self, action: Action, error: RouterError) -> None:
+        """A model that is in use is no news."""
+        if not (isinstance(action, Unload) and isinstance(error, NodeRefused)):
             what = type(action).__name__.lower()
             model = "of policies" if isinstance(action, Push) else f"of {action.model}"
             log.warning(

@@ -35,6 +35,8 @@ class Push(msgspec.Struct, frozen=True):
     node_id: str
     instance_id: str
     asked: Asked
+    rests: bool = False
+    """Under maintenance: pins of its own do not hold either."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -115,7 +117,7 @@ def _plan_pulls(view: NodeView, fleet: tuple[NodeView, ...]) -> list[Pull]:
 def _plan_node(view: NodeView, asked: Asked, told: Push | None) -> list[Action]:
     assert view.status is not None
     actions: list[Action] = []
-    push = Push(view.node_id, view.status.instance_id, asked)
+    push = Push(view.node_id, view.status.instance_id, asked, view.state == MAINTENANCE)
     if told != push or any(falls_short(model, asked) for model in view.status.models):
         actions.append(push)
     for model in view.status.models:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from node.protocol.messages import ModelState, NodeStatus
 from node.protocol.prefix import Chain
 from router.scheduler.breaker import Breaker, Circuit
+from router.scheduler.other_rows import OtherRows
 from router.scheduler.sessions import Pace
 from router.scheduler.warm import Demand, WarmSessions
 from router.types import Lease, NodeTerms, Ticket
@@ -64,28 +65,6 @@ class Ready(NamedTuple):
     generation: int
     since_s: float
     """When it was first heard to be ready; minus infinity for one that was so before."""
-
-
-@dataclass(slots=True)
-class OtherRows:
-    """Rows of one model that a node tells of and this router's leases do not explain: those of
-    other routers, and of callers that ask the node itself.
-
-    Statuses lag. So every lease counts as own that was held at any time since the status before,
-    and what one status alone cannot explain may be one that has just been cancelled.
-    """
-
-    count: int = 0
-    """In both of the last two statuses."""
-    in_last: int = 0
-    most_own: int = 0
-    """Most leases at once since the last status."""
-
-    def hear(self, active: int, own: int) -> None:
-        """A status, and the leases that are held."""
-        unexplained = max(0, active - max(own, self.most_own))
-        self.count = min(unexplained, self.in_last)
-        self.in_last, self.most_own = unexplained, own
 
 
 @dataclass(slots=True)
@@ -346,11 +325,19 @@ class Books:
             book.circuit(lease.model).fail(lease.granted_s, now_s)
             book.version += 1
 
+    def turn_away(self, lease: Lease, now_s: float, retry_after_s: float | None) -> None:
+        """Its node did not take it, and told to wait so long, if anything."""
+        book = self._nodes.get(lease.node_id)
+        if book is not None and book.instance_id in ("", lease.instance_id):
+            book.circuit(lease.model).hold(now_s, retry_after_s)
+            book.version += 1
+
     def serve(self, lease: Lease, now_s: float) -> None:
         """Its node served it."""
         book = self._nodes.get(lease.node_id)
         if book is not None:
-            book.version += book.circuit(lease.model).serve(now_s)
+            circuit = book.circuit(lease.model)
+            book.version += circuit.serve(now_s) + circuit.end_hold(lease.granted_s)
 
     def breakers(self, now_s: float) -> list[Breaker]:
         """Those that are not closed."""

@@ -1,4 +1,5 @@
-"""What is said of models that fail on nodes. Pure: times are passed in."""
+"""What is said of models that fail on nodes, or turn requests away there. Pure: times are passed
+in."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ that fails at once would look idle and draw all requests."""
 RECENT_S, MAX_RECENT = 120.0, 64
 """Outcomes that count as recent. In the time the longest opening and its trial fit some times, so
 that the share of failures is known even while few are let through."""
+MIN_HELD_S, MAX_HELD_S = 1.0, 60.0
+"""A model that turned a request away is the last resort for what its node told to wait, within
+these."""
 MIN_OUTCOMES, OFTEN = 5, 0.5
 """From so many recent outcomes on, failures that are this share of them are often."""
 
@@ -58,6 +62,9 @@ class Circuit:
     until_s: float = -inf
     trial: str = ""
     """The ticket that shows, once that is over, whether it still fails; empty for none."""
+    held_s: float = -inf
+    """When a request was last turned away. That is no failure."""
+    held_until_s: float = -inf
     _recent: deque[tuple[float, bool]] = field(default_factory=lambda: deque(maxlen=MAX_RECENT))
     """When each outcome came, and whether it was a failure."""
 
@@ -87,14 +94,29 @@ class Circuit:
         self.trial = ""
         return True
 
+    def hold(self, now_s: float, retry_after_s: float | None) -> None:
+        """A request was turned away; `retry_after_s`: the wait that was told, None for none."""
+        wait_s = min(MAX_HELD_S, max(MIN_HELD_S, retry_after_s or 0.0))
+        self.held_s = now_s
+        self.held_until_s = max(self.held_until_s, now_s + wait_s)
+
+    def end_hold(self, granted_s: float) -> bool:
+        """A request was answered that had been sent there at `granted_s`. Tells whether that ends
+        a hold: not if it was there before."""
+        if granted_s < self.held_s or self.held_until_s == -inf:
+            return False
+        self.held_s = self.held_until_s = -inf
+        return True
+
     def state(self, now_s: float) -> BreakerState:
         if self.is_closed:
             return BreakerState.CLOSED
         return BreakerState.OPEN if now_s < self.until_s else BreakerState.HALF_OPEN
 
     def bars(self, now_s: float) -> bool:
-        """Whether requests are better sent elsewhere: it is open, or one tries already."""
-        return not self.is_closed and (now_s < self.until_s or bool(self.trial))
+        """Whether requests are better sent elsewhere: it is held or open, or one tries already."""
+        is_open = not self.is_closed and (now_s < self.until_s or bool(self.trial))
+        return is_open or now_s < self.held_until_s
 
     def counts(self) -> tuple[int, int]:
         """Failures, and all outcomes, that were recent when the last one came."""

@@ -13,7 +13,7 @@ _WORDS = {
     "slowdown_s": "the streams that run there",
     "crowd_s": "the sessions that live there",
     "delay_s": "the turns of others that would wait for it",
-    "blame_s": "that node's latest failure",
+    "blame_s": "what that node failed or turned away lately",
     "switch_s": "leaving the node where its session is",
 }
 

@@ -67,8 +67,11 @@ class Scheduler:
         self._books.of(lease.node_id).end_prefill(lease.ticket_id, moment.now_s)
         return self._look(moment)
 
-    def on_failed(self, lease: Lease, moment: Moment, how: Failure) -> list[Action]:
-        """A lease's node failed before any content was sent.
+    def on_failed(
+        self, lease: Lease, moment: Moment, how: Failure, retry_after_s: float | None = None
+    ) -> list[Action]:
+        """A lease's node failed before any content was sent; `retry_after_s`: the wait that one
+        told which turned it away.
 
         Granted or queued once more, elsewhere; on the same node only where it did not say so itself
         and no other is left. What the node never got is no attempt at it.
@@ -81,7 +84,10 @@ class Scheduler:
             attempt=lease.attempt - opened.ticket.earlier_attempts,
         )
         if how is not Failure.UNSENT:
-            self._books.fail(lease, moment.now_s)
+            if how is Failure.TURNED_AWAY:
+                self._books.turn_away(lease, moment.now_s, retry_after_s)
+            else:
+                self._books.fail(lease, moment.now_s)
             self._books.forget_session(opened)
             ask = replace(ask, tried=opened.tried | {lease.node_id})
             if ask.attempt >= MAX_ATTEMPTS:

@@ -45,6 +45,8 @@ import sys
 from node.engine.blas import load_fast_blas
 load_fast_blas()
 from mlx_lm import load, stream_generate
+print("ready", flush=True)
+sys.stdin.readline()
 model, tokenizer = load(sys.argv[1])
 chat = [{"role": "user", "content": sys.argv[2]}]
 prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True)
@@ -60,6 +62,16 @@ class Ended:
     ttfts_s: list[float]
     loads: int
     wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class BareLoad:
+    """What the library takes without us."""
+
+    import_s: float
+    """With the start of its process."""
+    load_s: float
+    """To its first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +92,7 @@ class Agent:
 
 def measure(cores: Cores, *, quick: bool) -> Iterator[Figure]:
     yield from swaps(cores, requests=20 if quick else 60)
-    yield load_on_demand(cores, rounds=1 if quick else 3)
+    yield from load_on_demand(cores, rounds=1 if quick else 3)
 
 
 # --- A B A B ---
@@ -204,32 +216,38 @@ def _swap_agent(cores: Cores, min_residency_s: float, max_swap_wait_s: float) ->
 # --- a load on demand ---
 
 
-def load_on_demand(cores: Cores, rounds: int) -> Figure:
+def load_on_demand(cores: Cores, rounds: int) -> Iterator[Figure]:
     """A request through the router to a model that is on disk, until its first content; of that,
-    what the bare library takes for the same in a process of its own, with the same BLAS."""
+    what the bare library takes for the same with the same BLAS: in a process that has imported it,
+    as the agent's spare one has, and with the process."""
     folder = smollm2_folder()
     if folder is None:
         raise BenchFailure("$MLX_FLEET_SMOLLM2 names no model folder.")
-    bare_s, added_s = [], []
+    cold_s, bare = [], []
     with _agent(cores, ["--model", str(folder)]) as agent, _router(cores, [agent]) as front:
         for number in range(rounds):
             # The agent has started an engine process ahead of the load by then.
             time.sleep(IDLE_S)
             text = f"{number} cold"
-            cold_s = asyncio.run(_cold_s(front, folder.name, text))
-            bare_s.append(_bare_load_s(cores, folder, text))
-            added_s.append(cold_s - bare_s[-1])
-    note = (
-        f"SmolLM2 fp32, to the first content; the bare library takes {median(bare_s):.2f} s with "
-        f"its process; medians of {rounds}"
-    )
-    return Figure(
+            cold_s.append(asyncio.run(_cold_s(front, folder.name, text)))
+            bare.append(_bare_load(cores, folder, text))
+    added_s = [cold - each.load_s for cold, each in zip(cold_s, bare, strict=True)]
+    yield Figure(
         "load on demand through the router, beyond a bare load",
         median(added_s),
         "s",
         BAR_LOAD_S,
-        note=note,
+        note=f"SmolLM2 fp32, {median(cold_s):.2f} s to the first content; the bare library takes "
+        f"{median([each.load_s for each in bare]):.2f} s; medians of {rounds}",
         samples=tuple(added_s),
+    )
+    whole_s = [cold - each.import_s - each.load_s for cold, each in zip(cold_s, bare, strict=True)]
+    yield Figure(
+        "the same, beyond a bare load and its process",
+        median(whole_s),
+        "s",
+        note=f"whose imports take {median([each.import_s for each in bare]):.2f} s",
+        samples=tuple(whole_s),
     )
 
 
@@ -244,7 +262,7 @@ async def _cold_s(front: Front, model: str, text: str) -> float:
     return cold_s
 
 
-def _bare_load_s(cores: Cores, folder: Path, text: str) -> float:
+def _bare_load(cores: Cores, folder: Path, text: str) -> BareLoad:
     began_s = time.perf_counter()
     with (
         cores.starting_a_server(),
@@ -252,13 +270,18 @@ def _bare_load_s(cores: Cores, folder: Path, text: str) -> float:
             [sys.executable, "-c", BARE_LOAD, str(folder), text],
             cwd=processes.PROJECT,
             env=processes.environment(_ENVIRON),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as child,
     ):
-        assert child.stdout is not None
-        if child.stdout.readline() != b"first\n":
+        assert child.stdin is not None and child.stdout is not None
+        said = child.stdout.readline()
+        ready_s = time.perf_counter()
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        if (said, child.stdout.readline()) != (b"ready\n", b"first\n"):
             raise BenchFailure("The bare library did not answer.")
-        return time.perf_counter() - began_s
+        return BareLoad(ready_s - began_s, time.perf_counter() - ready_s)
 
 
 # --- what both run on ---

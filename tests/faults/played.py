@@ -24,6 +24,7 @@ from node.hardware import Machine
 from node.memory import GIB, Budget
 from node.protocol.lifecycle import Policies, PullCommand
 from node.protocol.messages import PROTOCOL_VERSION, ModelState, ModelStatus, NodeStatus
+from node.pull_worker import Told
 from node.settings import Settings
 from node.slots import EngineKind
 from node.store import ModelEntry
@@ -287,14 +288,14 @@ class PlayedPulls(Pulls):
         super().__init__(node.store, node.on_change, node.supervisor.refresh)
         self._node = node
 
-    async def _pulled(self, pull: Any, command: PullCommand) -> str | None:
+    async def _pulled(self, pull: Any, command: PullCommand) -> Told | None:
         pull.total_bytes = 4
         while pull.done_bytes < pull.total_bytes:
             await self._node.take(LOADS)
             pull.done_bytes += 1
             self._node.on_change()
             if self._node.chance.random() < self._node.failing:
-                return "The hub fails."
+                return Told(failure="The hub fails.")
         self._node.store.here[command.model] = ENTRIES[command.model]
         return None
 

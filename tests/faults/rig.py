@@ -123,16 +123,22 @@ async def until_told(ask: Callable[[], Awaitable[Any]], wait_s: float = WAIT_S) 
 
 async def usage_reason(front: Router, request_id: str) -> str:
     """How a request ended, as its usage row says, once there is one."""
+    return str((await until(lambda: _usage(front, "request_id", request_id)))[0])
 
-    def row() -> tuple[str] | None:
-        with sqlite3.connect(f"file:{front.registry}?mode=ro", uri=True) as database:
-            asked = database.execute("select reason from usage where request_id = ?", (request_id,))
-            found: tuple[str] | None = asked.fetchone()
-        database.close()
-        return found
 
-    (reason,) = await until(row)
-    return str(reason)
+def left_unplaced(front: Router) -> int:
+    """Usage rows of requests whose callers left before they had a node."""
+    reasons = _usage(front, "node_id", "")
+    assert set(reasons) <= {"cancelled"}
+    return len(reasons)
+
+
+def _usage(front: Router, column: str, value: str) -> list[str]:
+    """The reasons of the rows that have that value."""
+    with sqlite3.connect(f"file:{front.registry}?mode=ro", uri=True) as database:
+        rows = database.execute(f"select reason from usage where {column} = ?", (value,)).fetchall()
+    database.close()
+    return [reason for (reason,) in rows]
 
 
 def sockets(pid: int) -> int:

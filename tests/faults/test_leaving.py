@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 
-from tests.faults.rig import ABORT_S, WAIT_S, Call, Fleet, sockets, until, usage_reason
+from tests.faults.rig import (
+    ABORT_S,
+    WAIT_S,
+    Call,
+    Fleet,
+    left_unplaced,
+    sockets,
+    until,
+    usage_reason,
+)
 from tests.router.conftest import Request, RunningRouter, StartNode
 from tests.router.test_relay import HELLO
 
@@ -77,6 +86,7 @@ async def test_a_client_that_leaves_while_its_model_loads_is_seen(fleet: Fleet) 
 
 
 async def test_a_client_that_leaves_the_queue_is_gone_from_it(fleet: Fleet) -> None:
+    before = left_unplaced(fleet.front)
     holders = [await fleet.post("swift", stream=True, **LONG) for _ in range(2)]
     for holder in holders:
         await holder.caller.head()
@@ -91,6 +101,7 @@ async def test_a_client_that_leaves_the_queue_is_gone_from_it(fleet: Fleet) -> N
     await behind.caller.body()
     behind.leave()
     assert len(fleet.records("swift")) == 3
+    await until(lambda: left_unplaced(fleet.front) == before + 1)
 
 
 def queued(fleet: Fleet) -> float:

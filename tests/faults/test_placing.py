@@ -95,10 +95,16 @@ async def test_fault_27_a_node_that_fails_at_once_does_not_draw_the_requests(
 async def test_fault_28_a_request_that_one_node_turns_away_goes_to_one_that_is_free(
     router: RunningRouter, add_node: AddNode, status: str, body: dict[str, object]
 ) -> None:
-    await add_node(router, "a", refuse(status, retry_after="7"))
-    await add_node(router, "b", stream if body is STREAM else whole)
-    for _ in range(4):
+    busy = await add_node(router, "a", refuse(status, retry_after="7"))
+    serving = await add_node(router, "b", stream if body is STREAM else whole)
+    for _ in range(6):
         assert await answer_of(router, body) == (200, "b")
+    assert asked(busy, serving) == [1, 6]
+    # It has not failed.
+    rows = {row["name"]: row for row in await admin_get(router, "/admin/nodes")}
+    assert rows["a"]["breakers"] == rows["b"]["breakers"] == []
+    (model,) = await admin_get(router, "/admin/models")
+    assert not any(place["failing"] for place in model["nodes"])
 
 
 async def test_where_every_node_turns_a_request_away_the_caller_gets_the_shortest_wait(

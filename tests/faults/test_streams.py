@@ -14,6 +14,7 @@ import pytest
 
 from node.engine.script import Script as EngineScript
 from node.engine.script import ScriptedModel
+from router import upstream as upstream_module
 from tests.faults.rig import add_real, until
 from tests.node.serving import running
 from tests.router.conftest import (
@@ -23,7 +24,9 @@ from tests.router.conftest import (
     RunningRouter,
     StartNode,
     answer_bytes,
+    model_status,
     node_record,
+    node_status,
     running_router,
 )
 from tests.router.test_relay import (
@@ -81,8 +84,15 @@ async def test_fault_08_a_stream_that_breaks_after_content_is_no_second_answer(
     assert (await in_band_error(caller))["code"] == "node_failed"
     assert asked(breaking, spare) == [1, 0]
     await router.idle()
-    told = router.core.metrics.text().decode()
-    assert 'outcome="node_failed"' in told
+    assert failing(router) == {"id-a": 1}
+    caller = await router.post(STREAM)
+    assert await caller.head() == 200 and caller.headers["x-fleet-node"] == "b"
+    assert 'outcome="node_failed"' in router.core.metrics.text().decode()
+
+
+def failing(router: RunningRouter) -> dict[str, int]:
+    """The nodes that requests had better not be sent to, and how often each failed."""
+    return {each.node_id: each.failures for each in router.core.dispatcher.breakers()}
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
@@ -116,6 +126,7 @@ async def test_fault_10_a_stream_that_stalls_never_looks_finished(
         assert await caller.chunk() == HELLO
         assert (await in_band_error(caller))["code"] == "node_failed"
         await router.idle()
+        assert failing(router) == {"id-a": 1}
         assert 'outcome="node_failed"' in router.core.metrics.text().decode()
 
 
@@ -173,10 +184,12 @@ async def test_fault_11_what_is_no_text_passes_with_its_type(
     assert caller.headers["content-type"] == "audio/wav"
 
 
+@pytest.mark.parametrize("count", [60, 400])
 async def test_fault_12_a_long_stream_arrives_whole_however_slowly_it_is_read(
-    router: RunningRouter, add_node: AddNode
+    router: RunningRouter, add_node: AddNode, count: int
 ) -> None:
-    pieces = [b'data: {"n":%d,"x":"%b"}\n\n' % (n, b"y" * 8000) for n in range(400)]
+    pieces = [b'data: {"n":%d,"x":"%b"}\n\n' % (n, b"y" * 8000) for n in range(count)]
+    ended = asyncio.Event()
 
     async def script(request: Request) -> None:
         # Ends with its connection: what is there then has to be read all the same.
@@ -185,32 +198,54 @@ async def test_fault_12_a_long_stream_arrives_whole_however_slowly_it_is_read(
             await request.write(piece)
         request.writer.close()
         request.stay_open = False
+        ended.set()
 
     await add_node(router, "a", script)
     caller = await router.post(STREAM)
+    transport = caller.writer.transport
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+    transport.pause_reading()
+    await until(lambda: any(each.write_paused for each in router.state.connections))
+    print("ENDED", ended.is_set())
+    await asyncio.sleep(0.1)
+    print("ENDED", ended.is_set())
+    import time
+
+    t = time.monotonic()
+    transport.resume_reading()
     await caller.head()
     got = b""
     while part := await caller.chunk():
         got += part
-        await asyncio.sleep(0)
+    print("TOOK", time.monotonic() - t)
     assert got == b"".join(pieces)
 
 
 async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
-    router: RunningRouter, add_node: AddNode, start_node: StartNode
+    router: RunningRouter,
+    add_node: AddNode,
+    start_node: StartNode,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert upstream_module.CONNECT_TIMEOUT_S <= 5.0
+    monkeypatch.setattr(upstream_module, "CONNECT_TIMEOUT_S", 0.5)
     silent = await add_node(router, "a", hang)
     held = [await router.post(WHOLE) for _ in range(64)]
     await until(lambda: asked(silent)[0] >= 8)
-    with socket.create_server(("127.0.0.1", 0), backlog=1) as deaf:
-        # Its system takes connections, and nobody reads them.
-        url = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        # Its system takes connections and nobody reads them, so that no TLS begins.
+        url = f"https://127.0.0.1:{deaf.getsockname()[1]}"
         router.core.watcher.start(node_record(url, "deaf"))
+        status = node_status(model_status("unheard"), node_id="id-deaf")
+        router.core.fleet.heard("id-deaf", status)
+        unheard = await router.post({"model": "unheard"})
         await router.add(await start_node(foreign(whole, "other")), "c", "openai")
         async with asyncio.timeout(1.0):
             answers = [await router.post({"model": "other"}) for _ in range(20)]
             for caller in answers:
                 assert await caller.head() == 200
+        async with asyncio.timeout(2.0):
+            assert "deaf took no connection" in (await unheard.error())["message"]
     for caller in held:
         caller.leave()
     await router.idle()

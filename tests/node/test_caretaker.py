@@ -13,6 +13,7 @@ from node.engine.script import Script
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.generate import GenerateRequest
 from node.memory import GIB
+from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from node.store import ModelEntry
@@ -31,11 +32,11 @@ class Watched:
         real_s = supervisor.now_s
         supervisor.now_s = lambda: real_s() + self.late_s
         settings = Settings(Path("/nowhere"), pins=pins, keep_alives=(("", KEEP_ALIVE_S),))
-        wishes = WishList(settings)
-        supervisor.wishes = wishes.of
+        self.wishes = WishList(settings)
+        supervisor.wishes = self.wishes.of
         self.is_watched = is_watched
         self._it = it
-        self.caretaker = Caretaker(supervisor, wishes, lambda: self.is_watched, STALL_S)
+        self.caretaker = Caretaker(supervisor, self.wishes, lambda: self.is_watched, STALL_S)
 
     async def look_after(self, seconds: float) -> ModelState:
         """A round so much later."""
@@ -90,6 +91,45 @@ async def test_a_pinned_model_is_loaded_and_stays() -> None:
         await node.caretaker.look()
         await it.until(ModelState.READY)
         assert await node.look_after(10 * KEEP_ALIVE_S) is ModelState.READY
+
+
+async def test_while_the_node_rests_no_pin_of_its_own_loads_what_a_router_has_unloaded() -> None:
+    async with world() as it:
+        node = Watched(it, is_watched=True, pins=("scripted",))
+        await node.caretaker.look()
+        await asyncio.wait(node.caretaker._loading)
+        node.wishes.set(Policies("r", {}, rests=True))
+        (before,) = it.supervisor.status()
+        assert not before.pinned
+        await it.supervisor.unload(await it.entry(), before.generation)
+        for _ in range(3):
+            assert await node.look_after(5.0) is ModelState.ON_DISK
+            assert not node.caretaker._loading
+        assert it.supervisor.status()[0].generation == before.generation
+        node.wishes.set(Policies("r", {}))
+        await node.caretaker.look()
+        await it.until(ModelState.READY)
+
+
+async def test_a_load_of_a_pin_ends_where_the_node_is_to_rest() -> None:
+    async with world(Script(load_delay_s=60.0)) as it:
+        node = Watched(it, is_watched=True, pins=("scripted",))
+        await node.caretaker.look()
+        await it.until(ModelState.LOADING)
+        node.wishes.set(Policies("r", {}, rests=True))
+        await node.caretaker.look()
+        await asyncio.wait(node.caretaker._loading)
+        assert it.supervisor.status()[0].leases == 0
+
+
+async def test_the_pin_of_a_router_that_vanishes_lapses_and_the_model_may_leave() -> None:
+    async with world() as it:
+        node = Watched(it)
+        await it.touch()
+        node.wishes.set(Policies("r", {"scripted": ModelPolicy(pinned=True)}))
+        assert await node.look_after(0.0) is ModelState.READY
+        assert await node.look_after(POLICIES_LAPSE_S - 10.0) is ModelState.READY
+        assert await node.look_after(20.0) is ModelState.ON_DISK
 
 
 async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:

@@ -1,6 +1,11 @@
 """Loads and their ends, with real engine processes that follow a script."""
 
+import pytest
+
 from node.engine.script import Script
+from node.engines import LAST_COOL_DOWN_S, LOAD_COOL_DOWN_S
+from node.errors import LoadFailure
+from node.link import EngineLink
 from node.protocol.messages import ModelState
 from tests.node.test_supervisor import world
 
@@ -23,3 +28,44 @@ async def test_no_load_has_the_number_of_one_before_its_agents_restart() -> None
             await it.touch()
             numbers.append(it.supervisor.status()[0].generation)
     assert numbers[0] < numbers[1]
+
+
+async def test_loads_that_fail_one_after_another_are_tried_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def torn(link: EngineLink, spec: object, spare: object) -> None:
+        raise LoadFailure("Torn.")
+
+    monkeypatch.setattr(EngineLink, "start", torn)
+    async with world() as it:
+        entry, now_s = await it.entry(), it.supervisor.now_s()
+        it.supervisor.now_s = lambda: now_s
+
+        async def fail() -> float:
+            with pytest.raises(LoadFailure):
+                await it.touch()
+            return it.supervisor.status()[0].retry_after_s
+
+        for wait_s in (LOAD_COOL_DOWN_S, 2 * LOAD_COOL_DOWN_S):
+            assert await fail() == pytest.approx(wait_s)
+            # Refused, not tried.
+            now_s += wait_s - 0.1
+            assert await fail() == pytest.approx(0.1)
+            now_s += 0.1
+        slot = it.supervisor._slot(entry)
+        slot.cool_down_s = LAST_COOL_DOWN_S - 1.0
+        assert await fail() == pytest.approx(LAST_COOL_DOWN_S)
+        # Who asks for a load itself is not made to wait, and what fails again still cools down.
+        it.supervisor.retry_now(entry)
+        assert await fail() == pytest.approx(LAST_COOL_DOWN_S)
+        assert it.states.count(ModelState.LOADING) == 4
+        await it.supervisor.unload(entry)
+        assert await fail() == pytest.approx(LOAD_COOL_DOWN_S)
+
+
+async def test_a_load_that_succeeds_ends_the_cooling_down() -> None:
+    async with world() as it:
+        slot = it.supervisor._slot(await it.entry())
+        slot.cool_down_s = LAST_COOL_DOWN_S
+        await it.touch()
+        assert slot.cool_down_s == 0.0

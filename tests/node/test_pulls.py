@@ -9,10 +9,11 @@ import msgspec
 import psutil
 import pytest
 
-from node.agent.pulls import FIRST_RETRY_S, LAST_RETRY_S, Pulls
+from node.agent.pulls import FIRST_RETRY_S, GOES_ON, LAST_RETRY_S, Pulls
 from node.errors import BadRequest, ShuttingDown, UnknownModel
 from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, ModelStatus
+from node.pull_worker import Told
 from node.store import PARTIAL_MARKER, ModelStore
 from tests.fakes import FakeClock
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
@@ -126,26 +127,99 @@ class Stuck(Pulls):
     """Whose next pulls end at these bytes."""
 
     ends: list[int]
+    is_final = False
 
-    async def _pulled(self, pull: Any, command: PullCommand) -> str | None:
+    async def _pulled(self, pull: Any, command: PullCommand) -> Told | None:
+        self.command = command
         pull.done_bytes = self.ends.pop(0)
-        return "It fails."
+        return Told(failure="It fails.", is_final=self.is_final)
+
+    async def until_still(self) -> None:
+        while self.is_running("m"):
+            await asyncio.sleep(0)
 
 
-async def test_a_pull_that_comes_no_further_is_tried_less_and_less_often(tmp_path: Path) -> None:
+def stuck(folder: Path, clock: FakeClock, ends: list[int]) -> Stuck:
     async def arrived() -> None:
         raise AssertionError
 
-    pulls = Stuck(ModelStore(tmp_path), lambda: None, arrived, FakeClock())
-    pulls.ends = [7, 7, 7, 8, *[8] * 40]
+    pulls = Stuck(ModelStore(folder), lambda: None, arrived, clock)
+    pulls.ends = ends
+    return pulls
+
+
+FROM_HUB = PullCommand("m", "org/m", token="hf_secret")
+
+
+async def test_a_pull_that_comes_no_further_is_tried_less_and_less_often(tmp_path: Path) -> None:
+    pulls = stuck(tmp_path, FakeClock(), [7, 7, 7, 8, *[8] * 40])
     waits_s = []
     while pulls.ends:
         pulls.begin(PullCommand("m", peer=Peer("http://127.0.0.1:9", share(FILES))))
-        while pulls.is_running("m"):
-            await asyncio.sleep(0)
+        await pulls.until_still()
         waits_s.append(pulls.statuses()[0].retry_after_s)
     assert waits_s[:6] == [5.0, 10.0, 20.0, 5.0, 10.0, 20.0]
     assert waits_s[-1] == LAST_RETRY_S
+
+
+async def test_what_the_hub_does_not_deliver_is_tried_again_by_the_agent_itself(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    pulls = stuck(tmp_path, clock, [7, 7, 7, 8, 8])
+    pulls.begin(FROM_HUB)
+    await pulls.until_still()
+    waits_s = []
+    while pulls.ends:
+        (status,) = pulls.statuses()
+        assert status.reason == f"It fails. {GOES_ON}" and not status.wants_peer
+        waits_s.append(status.retry_after_s)
+        clock.advance(status.retry_after_s - 0.1)
+        pulls.go_on()
+        assert not pulls.is_running("m")
+        clock.advance(0.1)
+        pulls.go_on()
+        assert pulls.statuses()[0].reason is None
+        await pulls.until_still()
+        assert pulls.command == FROM_HUB
+    assert waits_s == [5.0, 10.0, 20.0, 5.0]
+
+
+async def test_what_another_try_would_not_change_is_not_tried_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    pulls = stuck(tmp_path, clock, [0])
+    pulls.is_final = True
+    pulls.begin(FROM_HUB)
+    await pulls.until_still()
+    clock.advance(LAST_RETRY_S)
+    pulls.go_on()
+    (status,) = pulls.statuses()
+    assert (status.reason, status.retry_after_s) == ("It fails.", 0.0)
+
+
+async def test_a_pull_that_waits_for_its_next_try_ends_when_it_is_cancelled_or_removed(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+    pulls = stuck(tmp_path, clock, [0, 0, 0])
+
+    async def given_up(name: str) -> None:
+        pulls.give_up(name)
+
+    for end in (pulls.cancel, given_up):
+        pulls.begin(FROM_HUB)
+        await pulls.until_still()
+        clock.advance(LAST_RETRY_S)
+        await end("m")
+        pulls.go_on()
+        assert not pulls.is_running("m")
+    assert pulls.statuses()[0].retry_after_s == 0.0
+    pulls.begin(FROM_HUB)
+    await pulls.until_still()
+    clock.advance(LAST_RETRY_S)
+    await pulls.close()
+    pulls.go_on()
+    assert not pulls.is_running("m")
 
 
 async def test_a_router_goes_on_with_nothing_that_is_cancelled_or_that_it_need_not_go_on_with(

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from node.agent.wishes import WishList
-from node.protocol.lifecycle import ModelPolicy, Policies
+from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.settings import Settings
 from node.slots import Wishes
 
@@ -51,3 +51,37 @@ def test_a_pin_of_the_settings_stays_whatever_routers_say() -> None:
     wishes.set(Policies("a", {"m": ModelPolicy()}))
     assert wishes.of("m").pinned and not wishes.of("n").pinned
     assert wishes.pins == {"m"}
+
+
+def test_while_a_router_has_the_node_rest_no_pin_holds() -> None:
+    wishes = wish_list(pins=("m",))
+    wishes.set(Policies("a", {"n": ModelPolicy(pinned=True)}))
+    wishes.set(Policies("b", {"n": ModelPolicy(keep_alive_s=5.0)}, rests=True))
+    assert wishes.rests and wishes.pins == frozenset()
+    assert not wishes.of("m").pinned
+    assert wishes.of("n") == Wishes(pinned=False, keep_alive_s=5.0)
+    wishes.set(Policies("b", {}))
+    assert wishes.pins == {"m"} and wishes.of("m").pinned and wishes.of("n").pinned
+
+
+def test_what_a_router_asks_lapses_unless_it_says_so_again() -> None:
+    wishes = wish_list()
+    asked = {
+        each: Policies(each, {"m": ModelPolicy(keep_alive_s=at)})
+        for each, at in (("a", 5.0), ("b", 9.0))
+    }
+    for policies in asked.values():
+        wishes.set(policies)
+    assert wishes.lapse(1000.0) == ()
+    wishes.set(asked["a"])
+    assert wishes.lapse(1000.0 + POLICIES_LAPSE_S - 1.0) == ()
+    assert wishes.of("m").keep_alive_s == 9.0
+    assert wishes.lapse(1000.0 + POLICIES_LAPSE_S) == ("b",)
+    assert wishes.of("m").keep_alive_s == 5.0
+
+
+def test_a_router_that_vanishes_leaves_no_maintenance_behind() -> None:
+    wishes = wish_list(pins=("m",))
+    wishes.set(Policies("a", {}, rests=True))
+    assert wishes.lapse(0.0) == () and wishes.pins == frozenset()
+    assert wishes.lapse(POLICIES_LAPSE_S) == ("a",) and wishes.pins == {"m"}

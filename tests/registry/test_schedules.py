@@ -35,7 +35,8 @@ async def test_a_due_time_fires_once_and_no_older_one_after_it(registry: Registr
     await registry.write(lambda s: schedules.add(s, DAILY))
 
     async def fire(what: str, due_s: float, schedule_id: str = "s1") -> bool:
-        return await registry.write(lambda s: schedules.fire(s, schedule_id, what, due_s))
+        acts = partial(schedules.fire, acts=True)
+        return await registry.write(lambda s: acts(s, schedule_id, what, due_s))
 
     assert await fire("load", 100.0)
     assert not await fire("load", 100.0)
@@ -43,7 +44,13 @@ async def test_a_due_time_fires_once_and_no_older_one_after_it(registry: Registr
     assert await fire("load", 200.0)
     assert await fire("unload", 150.0)
     assert not await fire("load", 100.0, "gone")
-    assert await listed(registry) == [replace(DAILY, load_fired_s=200.0, unload_fired_s=150.0)]
+    fired = replace(DAILY, load_fired_s=200.0, unload_fired_s=150.0)
+    assert await listed(registry) == [replace(fired, pending="unload")]
+    await registry.write(lambda s: schedules.settle(s, "s1"))
+    assert await listed(registry) == [fired]
+    assert await fire("load", 300.0)
+    await registry.write(lambda s: schedules.fire(s, "s1", "unload", 350.0, acts=False))
+    assert await listed(registry) == [replace(DAILY, load_fired_s=300.0, unload_fired_s=350.0)]
 
 
 async def test_removing_a_node_takes_its_schedules_only(registry: Registry) -> None:

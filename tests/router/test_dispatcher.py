@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +14,13 @@ from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known, NotSent
 from router.errors import DeadlineExceeded, NodeFailed, NoNodeReady, UnknownModel
 from router.fleet import Fleet
-from router.ledger import OUTCOME_CANCELLED, OUTCOME_NODE_FAILED, OUTCOME_SERVED, Ledger
+from router.ledger import (
+    OUTCOME_CANCELLED,
+    OUTCOME_NODE_FAILED,
+    OUTCOME_REFUSED,
+    OUTCOME_SERVED,
+    Ledger,
+)
 from router.metrics import Metrics
 from router.placing import Placing
 from router.predictions import Predictions
@@ -257,3 +264,47 @@ async def test_a_request_that_waits_in_the_queue_waits_for_any_node_s_load(world
     assert world.dispatcher.waits_for(ticket("2"), lease) == Loading("m", None)
     world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
     world.dispatcher.done(ticket("2"), await waiting, OUTCOME_CANCELLED)
+
+
+# --- callers that leave while no node has their request ---
+
+
+def full(world: World) -> None:
+    """A node with one place."""
+    world.fleet.add(node_record("http://x", "a"))
+    world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
+
+
+async def leave(world: World, waiting: asyncio.Task[Any], request_id: str) -> None:
+    while world.dispatcher.standing(request_id) is None:
+        assert not waiting.done()
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_who_leaves_the_queue_has_a_row_without_a_node(world: World) -> None:
+    full(world)
+    lease = await world.dispatcher.place(ticket("1"))
+    await leave(world, asyncio.create_task(world.dispatcher.place(ticket("2"))), "2")
+    (row,) = world.ledger.take_rows()
+    assert (row.request_id, row.node_id, row.reason) == ("2", "", OUTCOME_CANCELLED)
+    world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
+
+
+async def test_who_leaves_the_queue_after_a_node_s_failure_has_a_row_for_that_too(
+    world: World,
+) -> None:
+    full(world)
+    first = await world.dispatcher.place(ticket("1"))
+    world.ledger.opened(ticket("1"), first, "a", "i1", reported=False)
+    world.fleet.add(node_record("http://x", "b"))
+    world.fleet.heard("id-b", node_status(model_status("m", max_rows=1)))
+    second = await world.dispatcher.place(ticket("2"))
+    assert second.node_id == "id-b"
+    again = world.dispatcher.place_again(ticket("1"), first, Failure.ANSWERED)
+    await leave(world, asyncio.create_task(again), "1")
+    told = [(row.request_id, row.node_id, row.reason) for row in world.ledger.take_rows()]
+    assert told == [("1", "id-a", OUTCOME_REFUSED), ("1", "", OUTCOME_CANCELLED)]
+    world.dispatcher.done(ticket("2"), second, OUTCOME_CANCELLED)

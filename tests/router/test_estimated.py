@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from router.estimated import EstimatedPrefixes
 from router.types import NOT_COVERED, Coverage
 from tests.router.test_prefix_index import chain
@@ -40,6 +42,18 @@ def test_of_a_prompt_longer_than_all_room_its_beginning_is_kept() -> None:
     guesses = EstimatedPrefixes(max_tokens=250)
     guesses.on_served("f", chain(1, 2, 3, 4), 400)
     assert guesses.coverage("f", chain(1, 2, 3, 4)) == Coverage(2, 200, 200)
+
+
+@pytest.mark.parametrize("prompt_tokens", [0, 1])
+def test_prompts_that_are_said_to_have_hardly_a_token_are_bounded_by_their_positions(
+    prompt_tokens: int,
+) -> None:
+    guesses = EstimatedPrefixes(max_positions=4)
+    for first in range(10, 100, 10):
+        guesses.on_served("f", chain(first, first + 1, first + 2), prompt_tokens)
+        assert guesses.entries_by_node()["f"] <= 4
+    assert guesses.coverage("f", chain(90, 91, 92)).positions == 3
+    assert guesses.coverage("f", chain(80, 81, 82)).positions == 1
 
 
 def test_nodes_are_forgotten_alone() -> None:

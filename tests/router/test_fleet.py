@@ -60,6 +60,20 @@ def test_a_lost_node_s_new_reason_replaces_the_old_one() -> None:
     assert fleet.snapshot[0].error == "Two."
 
 
+def test_a_node_is_silent_since_it_first_said_nothing() -> None:
+    clock = FakeClock(10.0)
+    fleet = Fleet(clock=clock)
+    fleet.add(node_record("http://a"))
+    for reason in ("One.", "Two."):
+        fleet.lost("id-a", reason, silent=True)
+        clock.advance(1.0)
+        assert fleet.snapshot[0].silent_since_s == 10.0
+    fleet.lost("id-a", "It talks nonsense.")
+    assert fleet.snapshot[0].silent_since_s is None
+    fleet.lost("id-a", "Two.", silent=True)
+    assert fleet.snapshot[0].silent_since_s == 12.0
+
+
 def test_words_about_unknown_nodes_are_passed_over() -> None:
     fleet = Fleet()
     fleet.heard("id-x", node_status(model_status("m")))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from router import sse
 from router.foreign import ForeignAnswer
+from router.foreign_events import Ending
 from router.types import Tokens
 from tests.router.conftest import CHAT, lease
 
@@ -170,3 +172,41 @@ def test_the_accounts_have_the_times_that_the_router_has_seen() -> None:
         7,
     )
     assert (accounts.ttft_s, accounts.prefill_s, accounts.decode_s) == (2.0, 2.0, 3.0)
+
+
+OPENING = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
+
+
+def test_what_opens_a_stream_is_kept_until_there_is_content() -> None:
+    asked = answer()
+    assert asked.begin(OPENING) == (b"", b"")
+    assert asked.begin(b": x\n\n" + HELLO + DONE) == (
+        OPENING + b": x\n\n" + HELLO + DONE,
+        HELLO + DONE,
+    )
+    assert asked.end() == b""
+
+
+def test_what_was_kept_of_a_stream_without_content_is_its_answer_unless_it_says_nothing() -> None:
+    asked = answer()
+    asked.begin(OPENING)
+    assert asked.end() == OPENING
+    asked = answer()
+    asked.begin(b": x\n\n")
+    assert asked.end() == b""
+
+
+def test_an_opening_without_end_is_not_kept_for_ever() -> None:
+    asked = answer()
+    kept = 0
+    while asked.begin(OPENING) == (b"", b""):
+        kept += len(OPENING)
+    assert kept <= sse.MAX_HELD_BYTES < kept + len(OPENING)
+
+
+def test_the_last_event_is_seen_as_it_passes() -> None:
+    asked = answer()
+    asked.pass_on(HELLO)
+    assert asked.ending is None
+    asked.pass_on(USAGE["ollama"] + DONE)
+    assert asked.ending is Ending.WHOLE

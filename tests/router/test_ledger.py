@@ -131,6 +131,20 @@ def test_a_request_whose_node_died_is_written_without_counts() -> None:
     assert ledger.open_requests == 0
 
 
+def test_a_request_whose_caller_left_before_it_had_a_node_is_a_row_without_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    ledger = ledger_with(log_requests=True)
+    ledger.left(ticket("r"))
+    (row,) = ledger.take_rows()
+    assert (row.request_id, row.node_id, row.instance_id, row.seq) == ("r", "", "", 0)
+    assert (row.key_id, row.model, row.reason) == ("key-1", "m", "cancelled")
+    assert (row.prompt_tokens, row.completion_tokens, row.finished_at_s) == (None, None, 500.0)
+    assert row.cost is None
+    assert caplog.messages == ["chat/completions m on no node: cancelled"]
+
+
 def test_a_request_that_still_runs_never_expires() -> None:
     ledger = ledger_with("r")
     ledger.expire(1e9)

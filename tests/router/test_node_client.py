@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -28,6 +29,7 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.node_client import NodeClient
+from router.types import KIND_OPENAI
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -214,6 +216,52 @@ async def test_a_foreign_server_that_lists_none_is_refused(
     client = client_of(await start_node(answers(body)), clients)
     with pytest.raises(NodeRefused, match="does not list models"):
         await client.foreign_models()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"data":[' + b"[]," * 1_390_000 + b"[]]}",
+        b'{"data":[{"id":"a","of":[' + b"{}," * 1_390_000 + b"{}]}]}",
+        b'{"data":[{%b"id":"a"}]}' % b"".join(b'"k%d":1,' % each for each in range(350_000)),
+    ],
+    ids=["entries", "values", "keys"],
+)
+async def test_a_list_of_too_many_values_is_refused_unread(
+    start_node: StartNode, clients: list[NodeClient], body: bytes
+) -> None:
+    client = client_of(await start_node(answers(body)), clients)
+    with pytest.raises(NodeRefused, match="more than 100,000 values"):
+        await client.foreign_models()
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (b'{"data":[' + b"[]," * 99_999 + b'{"id":"late"}]}', []),
+        (b'{"data":[{"id":"a","of":[' + b"[[[[[{}]]]]]," * 99_000 + b"{}]}]}", ["a"]),
+        (rb'{"data":[{"id":"%b"}]}' % (rb"\u00e9" * 690_000), []),
+        (b'{"data":[' + b",".join(b'{"id":"%d"}' % each for each in range(9_000)) + b"]}", None),
+    ],
+    ids=["entries", "values", "name", "names"],
+)
+async def test_the_longest_list_that_is_read_holds_the_loop_for_a_moment(
+    clients: list[NodeClient],
+    monkeypatch: pytest.MonkeyPatch,
+    body: bytes,
+    names: list[str] | None,
+) -> None:
+    async def control(*_: object, **_kw: object) -> bytes:
+        return body
+
+    monkeypatch.setattr(NodeClient, "_control", control)
+    client = NodeClient("http://n", NodeCredential(), KIND_OPENAI)
+    clients.append(client)
+    began_s = time.thread_time()
+    listed = await client.foreign_models()
+    # 10 to 20 ms; as Python objects, 4 MiB of empty lists take a third of a second.
+    assert time.thread_time() - began_s < 0.1
+    assert listed == ([str(each) for each in range(1_000)] if names is None else names)
 
 
 async def test_a_foreign_server_may_have_no_model_yet(

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
 from registry.records import UsageRecord
-from tests.router.conftest import CHAT, Request, RunningRouter, Script, ScriptedNode, StartNode
+from router.estimated import EstimatedPrefixes
+from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_SERVED
+from tests.router.conftest import (
+    CHAT,
+    WAIT_S,
+    Request,
+    RunningRouter,
+    Script,
+    ScriptedNode,
+    StartNode,
+)
 from tests.router.test_foreign import DONE, HELLO, USAGE
+from tests.router.test_foreign_events import FAILED, MESSAGE_START, OVERLOADED, ROLE
 
 STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 9000}]}
 ASKED = {**STREAM, "stream_options": {"include_usage": True}}
 COUNT = USAGE["lm studio"]
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+CREATED = b'event: response.created\ndata: {"type":"response.created","response":{}}\n\n'
 
 
 def serving(answer: Script, models: bytes = b'{"data":[{"id":"m"}]}') -> Script:
@@ -47,6 +61,14 @@ async def row(router: RunningRouter) -> UsageRecord:
     await router.idle()
     (written,) = router.core.ledger.take_rows()
     return written
+
+
+async def ended(router: RunningRouter, outcome: str) -> None:
+    """Checks how the only request was counted."""
+    await router.idle()
+    told = router.core.metrics.text().decode().splitlines()
+    counted = [line for line in told if line.startswith("mlx_fleet_requests_total{")]
+    assert counted == [f'mlx_fleet_requests_total{{model="m",node="a",outcome="{outcome}"}} 1.0']
 
 
 def bodies(node: ScriptedNode) -> list[dict[str, Any]]:
@@ -83,6 +105,27 @@ async def test_a_whole_answer_s_count_is_kept(router: RunningRouter, start_node:
     assert bodies(node) == [{"model": "m"}]
     kept = await row(router)
     assert (kept.prompt_tokens, kept.completion_tokens) == (3, 2)
+
+
+@pytest.mark.parametrize(("told", "taken"), [(0, range(1_000, 9_000)), (3, range(3, 4))])
+async def test_a_prompt_of_no_tokens_is_taken_to_have_as_many_as_were_reckoned_with(
+    router: RunningRouter,
+    start_node: StartNode,
+    monkeypatch: pytest.MonkeyPatch,
+    told: int,
+    taken: range,
+) -> None:
+    served: list[int] = []
+    monkeypatch.setattr(EstimatedPrefixes, "on_served", lambda *args: served.append(args[3]))
+
+    async def script(request: Request) -> None:
+        usage = {"prompt_tokens": told, "completion_tokens": 2}
+        await request.answer(json.dumps({"choices": [{}], "usage": usage}).encode())
+
+    await add(router, start_node, script)
+    await (await router.post({**STREAM, "stream": False})).body()
+    await router.idle()
+    assert len(served) == 1 and served[0] in taken
 
 
 async def test_a_server_that_takes_no_such_question_is_asked_it_once(
@@ -129,3 +172,154 @@ async def test_what_it_lists_never_hurts_the_list_of_the_router(
     caller = await router.send("GET", "/v1/models", x_api_key=router.key)
     assert [each["id"] for each in json.loads(await caller.body())["data"]] == ["m"]
     assert await (await router.post(STREAM)).body() == HELLO + DONE
+
+
+# --- the first content, and the last event ---
+
+MESSAGES = "/v1/messages"
+MESSAGE = {"model": "m", "stream": True, "max_tokens": 5, "messages": STREAM["messages"]}
+
+
+def says(*pieces: bytes, ends: bool = True) -> Script:
+    """A stream of these pieces, after which the connection breaks unless it `ends`."""
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        for piece in pieces:
+            await request.chunk(piece)
+        if ends:
+            await request.end_stream()
+        else:
+            request.drop()
+
+    return script
+
+
+async def add_two(
+    router: RunningRouter, start_node: StartNode, first: Script, then: Script
+) -> list[Request]:
+    """Servers of which the one that is asked first answers so; what they are asked."""
+    asked: list[Request] = []
+
+    async def script(request: Request) -> None:
+        asked.append(request)
+        await (first if len(asked) == 1 else then)(request)
+
+    for name in "ab":
+        await router.add(await start_node(serving(script)), name, kind="openai")
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "first"),
+    [
+        (CHAT, STREAM, says(ROLE, ends=False)),
+        (CHAT, STREAM, says(b": x\n\n" + ROLE, ROLE, ends=False)),
+        (MESSAGES, MESSAGE, says(MESSAGE_START, OVERLOADED)),
+        (MESSAGES, MESSAGE, says(MESSAGE_START + PING + OVERLOADED)),
+        ("/v1/responses", STREAM, says(CREATED, FAILED)),
+    ],
+)
+async def test_a_failure_after_what_only_opens_a_stream_costs_the_caller_nothing(
+    router: RunningRouter, start_node: StartNode, path: str, body: dict[str, Any], first: Script
+) -> None:
+    asked = await add_two(router, start_node, first, says(HELLO, DONE))
+    caller = await router.post(body, path)
+    assert (await caller.head(), await caller.body()) == (200, HELLO + DONE)
+    assert len(asked) == 2
+
+
+async def test_an_error_that_only_an_opening_came_before_is_an_http_status(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await add(router, start_node, says(MESSAGE_START, OVERLOADED))
+    caller = await router.post(MESSAGE, MESSAGES)
+    assert await caller.head() == 502
+    assert json.loads(await caller.body())["error"]["message"] == "Overloaded"
+
+
+async def test_an_opening_is_passed_on_with_the_content_and_silence_filled_till_then(
+    impatient: RunningRouter, start_node: StartNode
+) -> None:
+    go_on = asyncio.Event()
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(ROLE)
+        await go_on.wait()
+        for piece in (HELLO, DONE):
+            await request.chunk(piece)
+        await request.end_stream()
+
+    await add(impatient, start_node, script)
+    caller = await impatient.post(STREAM)
+    assert await caller.head() == 200
+    assert (await caller.chunk()).startswith(b": ")
+    go_on.set()
+    rest = await caller.body()
+    assert rest.endswith(b": fleet node=a model=m\n\n" + ROLE + HELLO + DONE)
+
+
+async def test_an_answer_without_content_is_an_answer(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await add(router, start_node, says(ROLE))
+    assert await (await router.post(STREAM)).body() == ROLE
+    await ended(router, OUTCOME_SERVED)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_error_after_content_is_a_failure_of_the_server_and_told_once(
+    router: RunningRouter, start_node: StartNode, ends: bool
+) -> None:
+    error = b'data: {"error":{"message":"boom","type":"server_error","code":500}}\n\n'
+    await add(router, start_node, says(HELLO, error, ends=ends))
+    assert await (await router.post(STREAM)).body() == HELLO + error
+    await ended(router, OUTCOME_NODE_FAILED)
+
+
+@pytest.mark.parametrize(
+    "last", [DONE, b'event: message_stop\ndata: {"type":"message_stop"}\n\n', OVERLOADED]
+)
+async def test_a_server_that_leaves_a_whole_answer_open_is_left(
+    router: RunningRouter, start_node: StartNode, last: bytes
+) -> None:
+    left = asyncio.Event()
+
+    async def script(request: Request) -> None:
+        await request.begin_stream()
+        await request.chunk(HELLO + last)
+        await request.wait_gone()
+        left.set()
+
+    await add(router, start_node, script)
+    assert await (await router.post(STREAM)).body() == HELLO + last
+    await asyncio.wait_for(left.wait(), WAIT_S)
+
+
+async def test_what_comes_soon_after_the_last_event_is_passed_on_and_the_connection_kept(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    completed = b'data: {"type":"response.completed","response":{}}\n\n'
+    node = await add(router, start_node, says(HELLO, completed, DONE))
+    for _ in range(2):
+        caller = await router.post(STREAM, "/v1/responses")
+        assert await caller.body() == HELLO + completed + DONE
+        await router.idle()
+    connections = {id(each.writer) for each in node.requests if each.target == "/v1/responses"}
+    assert len(connections) == 1
+
+
+async def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    async def script(request: Request) -> None:
+        await request.answer(b"404 page not found", "404 Not Found", content_type="text/plain")
+
+    await add(router, start_node, script)
+    caller = await router.post(MESSAGE, MESSAGES)
+    assert await caller.head() == 404
+    assert caller.headers["content-type"] == "application/json"
+    told = json.loads(await caller.body())["error"]
+    assert told["type"] == "not_found_error"
+    assert told["message"] == "The node a answered with status 404: 404 page not found"

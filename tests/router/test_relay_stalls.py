@@ -11,6 +11,8 @@ import pytest
 import pytest_asyncio
 
 from node.protocol.messages import ModelState, StatusEvent
+from router import watcher as watcher_module
+from router.node_client import NodeClient
 from tests.router.conftest import (
     WAIT_S,
     AddNode,
@@ -142,6 +144,38 @@ async def test_a_server_that_never_begins_is_given_up(
     error = await caller.error()
     assert (caller.status, error["code"]) == (502, "node_failed")
     assert error["message"] == "The node a has not begun to answer for 0.3 s."
+
+
+@pytest.mark.parametrize("body", [WHOLE, STREAM])
+async def test_a_server_that_is_stopped_is_left_for_another_long_before_its_first_token_is_due(
+    tmp_path: Path,
+    start_node: StartNode,
+    monkeypatch: pytest.MonkeyPatch,
+    body: dict[str, object],
+) -> None:
+    monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
+    monkeypatch.setattr(NodeClient._control, "__defaults__", (None, 0.2, 1 << 20))
+    stopped = asyncio.Event()
+    lists = serving(silent)
+
+    async def script(request: Request) -> None:
+        # As SIGSTOP does: the system takes connections, and nobody answers.
+        await (silent if stopped.is_set() else lists)(request)
+
+    async with running_router(tmp_path, stall_s=STALL_S, first_token_timeout_s=900.0) as router:
+        node = await start_node(script)
+        await router.add(node, "a", kind="openai")
+        caller = await router.post(body)
+        async with asyncio.timeout(WAIT_S):
+            while asked(node) != [1]:
+                await asyncio.sleep(0)
+        stopped.set()
+        other = await start_node(serving(stream if body is STREAM else whole))
+        await router.add(other, "b", kind="openai")
+        async with asyncio.timeout(WAIT_S):
+            assert await caller.head() == 200
+            assert caller.headers["x-fleet-node"] == "b"
+        assert asked(node, other) == [1, 1]
 
 
 async def test_a_load_is_waited_for_while_it_goes_on(

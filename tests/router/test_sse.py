@@ -59,6 +59,30 @@ def test_what_is_no_error_is_not_too_long_and_says_nothing(answer: bytes) -> Non
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8192 tokens.",
+        "This model's Maximum Context Length is 8192 tokens.",
+        "Prompt too long: 9000 tokens exceeds max context window of 8192 tokens",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+        "The input (9000 tokens) is longer than the model's context length (8192 tokens).",
+        "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+    ],
+)
+def test_a_prompt_that_is_too_long_is_known_by_each_server_s_words(message: str) -> None:
+    assert sse.is_too_long(json.dumps({"error": {"message": message}}).encode())
+
+
+def test_only_the_beginning_of_a_message_is_looked_at() -> None:
+    for words, known in (
+        ("prompt is too long", sse.is_too_long),
+        ("model not found", sse.is_without_model),
+    ):
+        for begin, found in (("x " * 400, True), ("model " * 100_000, False)):
+            assert known(json.dumps({"error": f"{begin}{words}"}).encode()) is found
+
+
+@pytest.mark.parametrize(
     ("data", "whole", "rest"),
     [
         (b"data: 1\n\n", b"data: 1\n\n", b""),
@@ -160,6 +184,19 @@ def test_a_response_stream_s_error_becomes_a_whole_answer_s() -> None:
     assert json.loads(sse.leading_error(event) or b"") == {
         "error": {"message": "No.", "type": "server_error", "param": None, "code": "c"}
     }
+
+
+def test_a_response_that_has_failed_tells_its_error() -> None:
+    event = (
+        b'data: {"type":"response.failed","response":{"error":{"code":"c","message":"No."}}}\n\n'
+    )
+    assert json.loads(sse.leading_error(event) or b"") == {
+        "error": {"message": "No.", "type": "server_error", "param": None, "code": "c"}
+    }
+    too_long = event.replace(b'"c"', b'"context_length_exceeded"')
+    assert sse.leading_error(too_long) is None
+    assert sse.leading_too_long(too_long) is not None
+    assert sse.leading_too_long(event) is None
 
 
 def said(event: bytes, dialect: Dialect) -> Any:

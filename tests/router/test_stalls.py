@@ -6,11 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
 from router.fleet import Fleet
-from router.stalls import Attempt, Limits, Sign, Stalls, sign_of, stalled
-from router.types import NodeView
+from router.stalls import Attempt, Limits, Sign, Stalls, is_deaf, sign_of, stalled
+from router.types import CORDONED, NodeView, Prices
 from tests.fakes import FakeClock
 from tests.router.conftest import WAIT_S, lease, model_status, node_record, node_status, node_view
 
@@ -91,6 +92,51 @@ def test_a_foreign_server_shows_no_sign() -> None:
     assert sign_of(foreign, "m") is None
     assert sign_of(None, "m") is None
     assert sign_of(view(), "other") is None
+
+
+# --- a server of others that answers nothing at all ---
+
+SILENT = NodeView("n", "n", "openai", "http://x", None, False, "Silent.", 1.0, silent_since_s=5.0)
+OTHER = replace(view(), node_id="o", name="o")
+
+
+def test_a_server_that_answers_nothing_is_left_for_another_node_after_a_stall() -> None:
+    assert not is_deaf(lease(node_id="n"), (SILENT, OTHER), 14.9, LIMITS)
+    assert is_deaf(lease(node_id="n"), (SILENT, OTHER), 15.0, LIMITS)
+    each = attempt(None)
+    assert not stalled(each, None, 15.0, LIMITS)
+    each.is_deaf = True
+    assert stalled(each, None, 15.0, LIMITS)
+
+
+def test_a_request_has_a_whole_stall_though_its_server_was_silent_before() -> None:
+    each = attempt(None)
+    each.is_deaf, each.moved_s = True, 10.0
+    assert not stalled(each, None, 19.9, LIMITS)
+    assert stalled(each, None, 20.0, LIMITS)
+
+
+@pytest.mark.parametrize(
+    "views",
+    [
+        (SILENT,),
+        (replace(SILENT, silent_since_s=None), OTHER),
+        (OTHER,),
+        (SILENT, replace(OTHER, reachable=False)),
+        (SILENT, replace(OTHER, state=CORDONED)),
+        (SILENT, replace(OTHER, prices=Prices(1.0, 1.0))),
+        (SILENT, replace(OTHER, status=node_status(model_status("x")))),
+    ],
+    ids=["alone", "told", "removed", "lost", "cordoned", "paid", "without"],
+)
+def test_a_server_is_waited_for_where_it_tells_something_or_no_other_takes_the_request(
+    views: tuple[NodeView, ...],
+) -> None:
+    assert not is_deaf(lease(node_id="n"), views, 1000.0, LIMITS)
+
+
+def test_a_request_that_was_sent_on_once_waits_for_a_silent_server() -> None:
+    assert not is_deaf(lease(node_id="n", attempt=2), (SILENT, OTHER), 1000.0, LIMITS)
 
 
 class World:

@@ -228,6 +228,32 @@ async def test_a_foreign_server_is_polled_and_always_ready(
     await world.until(lambda view: view.reachable)
 
 
+async def test_a_server_whose_list_is_none_is_not_silent_and_one_that_says_nothing_is(
+    world: World, start_node: StartNode
+) -> None:
+    models: list[bytes | None] = [b'{"data":[{"id":"a"}]}']
+
+    async def script(request: Request) -> None:
+        if models[0] is None:
+            request.drop()
+        else:
+            await request.answer(models[0])
+
+    view = await world.watch(await start_node(script), kind="openai")
+    assert view.silent_since_s is None
+    models[0] = None
+    view = await world.until(lambda view: view.silent_since_s is not None)
+    assert not view.reachable
+    models[0] = b"<html>"
+    view = await world.until(lambda view: view.silent_since_s is None)
+    assert not view.reachable and "list models" in str(view.error)
+    models[0] = None
+    await world.until(lambda view: view.silent_since_s is not None)
+    models[0] = b'{"data":[]}'
+    view = await world.until(lambda view: view.reachable)
+    assert view.silent_since_s is None
+
+
 async def test_an_unwatched_node_is_gone_and_its_connection_closed(
     world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from node.engine.detokenizer import Vocabulary
 from node.engine.grammar import MAX_GRAMMAR_LENGTH, Compiler, GrammarFailed, Matcher, TooLarge
 from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.mask import only
@@ -347,6 +348,24 @@ def test_an_engine_that_ends_does_not_wait_for_a_grammar_and_begins_none() -> No
     assert not running.done()
     goes_on.set()
     assert running.result(60)
+
+
+def test_the_vocabulary_is_prepared_for_the_first_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = type(VOCABULARY).tokenizer_json
+    prepared: list[bool] = []
+
+    def tokenizer_json(self: Vocabulary) -> str:
+        prepared.append(True)
+        return read(self)
+
+    monkeypatch.setattr(type(VOCABULARY), "tokenizer_json", tokenizer_json)
+    unused, used = (Compiler(VOCABULARY, SIZE, {TOKENS[END]}) for _ in range(2))
+    unused.close()
+    unused._thread.shutdown(wait=True)
+    assert prepared == []
+    compiled(used, request(constraint(ConstraintKind.REGEX, "ab")))
+    used.close()
+    assert prepared == [True]
 
 
 def test_a_model_without_an_end_token_holds_nothing() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 
@@ -396,6 +397,22 @@ async def test_models_are_listed_with_every_place(world: World, api: httpx.Async
         ("b", "on_disk"),
     ]
     assert (tiny["weight_bytes"], tiny["context_tokens"]) == (GIB, 4096)
+
+
+@pytest.mark.parametrize(
+    ("state", "told_s", "shown_s"),
+    [("ready", None, 0.0), ("ready", 60.0, 60.0), ("failed", 60.0, None)],
+)
+async def test_a_model_in_memory_shows_how_long_it_is_kept_and_has_been_idle(
+    world: World, api: httpx.AsyncClient, state: str, told_s: float | None, shown_s: float | None
+) -> None:
+    idle_s = 5.0 if state == "ready" else None
+    model = a_model("tiny", ModelState(state))
+    model = msgspec.structs.replace(model, keep_alive_s=told_s, idle_s=idle_s)
+    await added(world, api, "a", model)
+    [place] = (await api.get("/models")).json()[0]["nodes"]
+    assert place["keep_alive_s"] == shown_s
+    assert place["idle_s"] == (pytest.approx(idle_s, abs=2) if idle_s else None)
 
 
 async def test_a_node_that_never_answered_shows_what_it_last_said(

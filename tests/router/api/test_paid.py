@@ -7,6 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from registry import nodes
 from tests.router.api.test_admin_aliases import ask
 from tests.router.api.test_v1 import inferences, refused
@@ -23,6 +25,7 @@ from tests.router.conftest import (
     node_record,
     running_router,
 )
+from tests.router.test_relay import refuse
 
 PRICES = {"input": 10.0, "output": 1000.0}
 """An answer of 100 tokens costs a tenth."""
@@ -110,6 +113,27 @@ async def test_a_free_model_that_is_down_is_replaced_by_a_paid_one(
     caller = await router.post({"model": "auto", "max_tokens": 100})
     assert await caller.head() == 200 and caller.headers["x-fleet-node"] == "cloud"
     assert asked(node) == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("selector", "statuses", "paid"),
+    [("first", [429] * 4, []), ("spillover", [200] * 4, ["m"] * 4)],
+)
+async def test_a_free_model_whose_server_is_full_leads_to_a_paid_one_only_for_spillover(
+    router: RunningRouter,
+    start_node: StartNode,
+    add_node: AddNode,
+    selector: str,
+    statuses: list[int],
+    paid: list[str],
+) -> None:
+    node = await a_cloud(router, start_node)
+    await add_node(router, "a", refuse("429 Too Many Requests", retry_after="5"))
+    router.core.names.put(alias("auto", "m", "m@cloud", selector=selector, spill_at=4))
+    await set_budget(router, 20)
+    body = {"model": "auto", "max_tokens": 100}
+    assert [await (await router.post(body)).head() for _ in statuses] == statuses
+    assert asked(node) == paid
 
 
 async def test_a_budget_that_is_used_up_ends_it_for_this_month(

@@ -43,6 +43,12 @@ def test_empty_listings_say_what_that_means(cli: Cli) -> None:
         (["pin", "m", "--node", "gone"], 1, "no node 'gone'"),
         (["keep-alive", "m", "long"], 1, "no length of time"),
         (["drain", "gone", "--cut"], 1, "--cut needs --deadline"),
+        (["maintenance", "gone", "--off", "--cut"], 2, "leave --deadline and --cut out"),
+        (["maintenance", "gone", "--off", "--deadline", "5m"], 2, "--deadline"),
+        (["models", "--json", "rm", "m", "--node", "n"], 2, "options go behind the verb"),
+        (["models", "--router", "http://elsewhere", "pull", "m"], 2, "router models pull"),
+        (["models", "pull", "m", "--from", "n", "--hub-token", "t"], 2, "no --hub-token"),
+        (["up", "--model", "m"], 2, "--once"),
         (["schedule", "add", "--model", "m", "--load", "8 am"], 2, "--load"),
         (["schedule", "add", "--model", "m", "--unload", "61 * * * *"], 2, "--unload"),
         (["schedule", "add", "--model", "m"], 2, "--load, --unload or both"),
@@ -84,9 +90,10 @@ def test_who_takes_back_a_pin_is_told_of_those_that_are_left(
 class PlayedNode:
     """A router whose one node has a number of requests in flight at each look."""
 
-    def __init__(self, *in_flight: int, models: int = 0) -> None:
+    def __init__(self, *in_flight: int, models: int = 0, kind: str = "agent") -> None:
         self.left = list(in_flight)
         self.models = models
+        self.kind = kind
         self.reachable = True
         self.orders: list[tuple[str, object]] = []
 
@@ -105,7 +112,7 @@ class PlayedNode:
         )
         row |= dict.fromkeys(["memory_budget_bytes", "memory_leased_bytes"])
         models = [{"name": "m", "state": "ready"}] * self.models
-        row |= {"id": "n", "name": "mini", "url": "http://n", "kind": "agent", "models": models}
+        row |= {"id": "n", "name": "mini", "url": "http://n", "kind": self.kind, "models": models}
         row |= {"created_at_s": 1.0, "reachable": self.reachable}
         return row | {"in_flight": 0, "leases": count}
 
@@ -149,6 +156,80 @@ def test_maintenance_says_where_models_stay(played: Played) -> None:
     with pytest.raises(CommandFailed, match="still has 1 model loaded"):
         maintain(played(node), Drain("mini", 5.0, False, clock, clock.advance))
     assert node.orders[-1] == ("/admin/nodes/state", {"node": "mini", "state": "maintenance"})
+
+
+def test_maintenance_waits_for_no_models_of_a_server_of_others(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FakeClock()
+    node = PlayedNode(1, 0, models=2, kind="openai")
+    maintain(played(node), Drain("mini", None, False, clock, clock.advance))
+    told = " ".join(capsys.readouterr().out.split())
+    assert "no requests, what it keeps in memory is its own affair" in told
+    assert node.orders[-1] == ("/admin/nodes/state", {"node": "mini", "state": "maintenance"})
+
+
+def test_maintenance_has_one_deadline_for_requests_and_models(played: Played) -> None:
+    clock = FakeClock()
+    node = PlayedNode(*[1] * 8, 0, models=1)
+    began_s = clock()
+    with pytest.raises(CommandFailed, match="still has 1 model loaded"):
+        maintain(played(node), Drain("mini", 5.0, False, clock, clock.advance))
+    assert clock() - began_s == pytest.approx(5.0)
+
+
+class PlayedOutage:
+    """A router that is away for some looks, and then has not heard of its node for some."""
+
+    def __init__(self, away: int, unheard: int) -> None:
+        self.node = PlayedNode(2)
+        self.away = away
+        self.unheard = unheard
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return self.node(request)
+        if self.away:
+            self.away -= 1
+            raise httpx.ConnectError("refused")
+        self.node.reachable = not self.unheard
+        self.unheard = max(0, self.unheard - 1)
+        if self.node.reachable:
+            self.node.left = [1, 0] if self.node.left == [2] else self.node.left
+        return self.node(request)
+
+
+def test_a_drain_outlasts_a_restart_of_the_router(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave(played(PlayedOutage(3, 3)), 60.0)
+    told = capsys.readouterr()
+    assert told.err.count("Waiting for it.") == 1
+    assert told.err.splitlines()[-1] == "mini: 1 request in flight"
+    assert "mini is drained" in told.out
+
+
+def test_a_drain_whose_router_stays_away_ends_at_its_deadline(played: Played) -> None:
+    with pytest.raises(CommandFailed, match=r"No router answers .* mini stays cordoned"):
+        leave(played(PlayedOutage(1000, 0)), 5.0)
+
+
+def test_a_drain_is_not_done_while_nobody_can_know_it(played: Played) -> None:
+    with pytest.raises(CommandFailed, match=r"has not heard mini yet. mini stays cordoned"):
+        leave(played(PlayedOutage(1, 1000)), 1.0)
+
+
+@pytest.mark.parametrize(("command", "state"), [(drain, "cordoned"), (maintain, "maintenance")])
+def test_who_is_interrupted_is_told_how_the_node_stays(
+    command: Callable[[AdminClient, Drain], None], state: str, played: Played
+) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    node = PlayedNode(0 if state == "maintenance" else 1, models=1)
+    with pytest.raises(CommandFailed, match=rf"stays .*{state}; `router uncordon mini` ends that"):
+        command(played(node), Drain("mini", None, False, FakeClock(), interrupt))
+    assert node.orders[-1][1] == {"node": "mini", "state": state}
 
 
 def test_a_deadline_is_a_length_of_time() -> None:

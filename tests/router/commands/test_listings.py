@@ -105,10 +105,12 @@ def test_models_show_each_place_and_its_state(
             reason="Out of memory." if state == "failed" else None,
         )
 
-    pinned = place("d", "ready").model_copy(update={"pinned": True})
+    pinned = place("d", "ready").model_copy(update={"pinned": True, "keep_alive_s": 60.0})
+    kept = place("f", "ready").model_copy(update={"keep_alive_s": 0.0})
+    idle = place("g", "ready").model_copy(update={"keep_alive_s": 1800.0, "idle_s": 300.0})
     lost = place("c", "ready", reachable=False)
     paid = place("e", "ready").model_copy(update={"paid": True})
-    places = (place("a", "on_disk"), place("b", "failed"), lost, pinned, paid)
+    places = (place("a", "on_disk"), place("b", "failed"), lost, pinned, paid, kept, idle)
     row = ModelRow(
         name="tiny",
         aliases=("gpt",),
@@ -121,6 +123,8 @@ def test_models_show_each_place_and_its_state(
     text = capsys.readouterr().out
     assert "a: on disk, b: failed, c: node not reachable, d: ready and pinned" in text
     assert "e: ready, paid" in text
+    assert "f: ready, kept for ever" in text
+    assert "g: ready, kept for 30 min, idle 5 min" in text
     assert "1.0 GiB" in text and "4,096" in text and "gpt" in text
     assert "tiny on b: Out of memory." in text
 

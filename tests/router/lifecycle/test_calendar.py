@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from registry.records import ScheduleRecord
-from router.lifecycle.calendar import Due, due_times, keeps, next_times
+from router.lifecycle.calendar import Due, due_times, keeps, next_times, noted
 
 
 def at(text: str) -> float:
@@ -44,12 +44,23 @@ def test_a_time_that_was_acted_upon_is_not_due_again() -> None:
     ]
 
 
-def test_a_time_missed_for_more_than_a_day_is_skipped() -> None:
-    weekly = replace(LOAD_ONLY, load_cron="0 8 * * 1")
-    assert due_times(weekly, at("2026-11-24T08:01")) == []
-    assert due_times(weekly, at("2026-11-24T07:59")) == [
-        Due("load", at("2026-11-23T08:00"), acts=True)
-    ]
+def test_a_time_missed_for_more_than_a_day_is_noted_and_not_acted_upon() -> None:
+    weekly, due = replace(LOAD_ONLY, load_cron="0 8 * * 1"), at("2026-11-23T08:00")
+    [missed] = due_times(weekly, at("2026-11-24T08:01"))
+    assert missed == Due("load", due, acts=False)
+    assert noted(replace(weekly, pending="unload"), missed) == replace(weekly, load_fired_s=due)
+    [young] = due_times(weekly, at("2026-11-24T07:59"))
+    assert noted(weekly, young) == replace(weekly, load_fired_s=due, pending="load")
+
+
+def test_an_unload_that_was_missed_for_days_ends_what_its_load_began() -> None:
+    record = replace(DAILY, load_cron="0 8 * * 1-5", unload_cron="0 20 * * 1-5")
+    record = replace(record, load_fired_s=at("2026-11-27T08:00"))
+    assert keeps(record)
+    for missed in due_times(record, at("2026-11-29T10:00")):
+        record = noted(record, missed)
+    assert record.unload_fired_s == at("2026-11-27T20:00")
+    assert (record.pending, keeps(record)) == (None, False)
 
 
 def test_a_model_is_kept_from_its_load_to_its_unload_and_not_without_one() -> None:

@@ -180,6 +180,46 @@ async def test_a_load_that_is_due_while_its_node_is_away_waits_for_it(
         assert playing.orders == [(PATH_LOAD, "m")]
 
 
+async def test_a_model_that_left_before_a_missed_unload_is_not_loaded_again(
+    tmp_path: Path, playing: Playing
+) -> None:
+    wall = FakeClock(at("2026-11-27T08:00"))
+    async with running(tmp_path, playing, wall) as core:
+        await add(core, replace(DAILY, load_cron="0 8 * * 1-5", unload_cron="0 20 * * 1-5"))
+        await core.lifecycle.settle()
+        await until(lambda: playing.orders == [(PATH_LOAD, "m")])
+    await playing.show(state=ModelState.ON_DISK)
+    playing.node.policies.clear()
+    wall.now_s = at("2026-11-29T10:00")
+    async with running(tmp_path, playing, wall) as core:
+        await until(lambda: not core.lifecycle.busy)
+        assert playing.node.policies[-1]["models"] == {}
+    assert playing.orders == [(PATH_LOAD, "m")]
+
+
+async def test_what_a_schedule_could_not_do_is_done_after_a_restart_and_once(
+    tmp_path: Path, playing: Playing
+) -> None:
+    wall = FakeClock(at("2026-11-27T20:00"))
+    await playing.show(state=ModelState.READY, leases=1)
+    async with running(tmp_path, playing, wall) as core:
+        await add(core, replace(DAILY, load_cron=None))
+        await core.lifecycle.settle()
+        assert core.lifecycle.pending("s") == "unload"
+    wall.advance(3600)
+    async with running(tmp_path, playing, wall) as core:
+        assert core.lifecycle.pending("s") == "unload"
+        await playing.show(leases=0)
+        await until(lambda: core.lifecycle.pending("s") is None)
+    assert playing.orders == [(PATH_UNLOAD, "m")]
+    await playing.show(state=ModelState.READY)
+    async with running(tmp_path, playing, wall) as core:
+        await core.lifecycle.settle()
+        await until(lambda: not core.lifecycle.busy)
+        assert core.lifecycle.pending("s") is None
+    assert playing.orders == [(PATH_UNLOAD, "m")]
+
+
 async def test_an_idle_model_is_unloaded_and_one_in_use_is_no_error(
     tmp_path: Path, playing: Playing, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -208,16 +248,72 @@ async def test_maintenance_empties_a_node_and_nothing_is_loaded_there(
 ) -> None:
     wall = FakeClock(at("2026-11-27T07:59"))
     async with running(tmp_path, playing, wall) as core:
+        own = {"router_id": core.router_id}
         await put(core, PolicyRecord("m", "", pinned=True, keep_alive_s=None))
         await until(lambda: playing.orders == [(PATH_LOAD, "m")])
         core.fleet.set_state("id-a", "maintenance")
         await until(lambda: playing.orders == [(PATH_LOAD, "m"), (PATH_UNLOAD, "m")])
-        await until(lambda: playing.node.policies[-1]["models"] == {})
+        await until(lambda: playing.node.policies[-1] == {**own, "models": {}, "rests": True})
         core.lifecycle.reconcile()
         await until(lambda: not core.lifecycle.busy)
         assert len(playing.orders) == 2
+        core.fleet.set_state("id-a", "active")
+        await until(lambda: playing.node.policies[-1] == {**own, "models": {"m": {"pinned": True}}})
         core.lifecycle.forget_node("id-a")
         assert core.lifecycle.policies != ()
+
+
+async def test_a_node_that_leaves_is_told_that_nothing_is_asked_of_it_any_more(
+    tmp_path: Path, playing: Playing, caplog: pytest.LogCaptureFixture
+) -> None:
+    wall = FakeClock(at("2026-11-27T07:59"))
+    async with running(tmp_path, playing, wall) as core:
+        await put(core, PolicyRecord("m", "", pinned=True, keep_alive_s=None))
+        await until(lambda: playing.node.policies[-1]["models"] != {})
+        await core.lifecycle.leave_node("id-a")
+        assert playing.node.policies[-1] == {"router_id": core.router_id, "models": {}}
+        told = len(playing.node.policies)
+        core.lifecycle.reconcile()
+        await until(lambda: not core.lifecycle.busy)
+        assert len(playing.node.policies) == told, "a pin of every node is not told it again"
+        core.fleet.lost("id-a", "gone")
+        await core.lifecycle.leave_node("id-a")
+        assert len(playing.node.policies) == told
+        core.lifecycle.forget_node("id-a")
+
+
+async def test_a_node_that_does_not_answer_leaves_all_the_same(
+    tmp_path: Path, playing: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.lifecycle.lifecycle.LEAVE_S", 0.0)
+    wall = FakeClock(at("2026-11-27T07:59"))
+    async with running(tmp_path, playing, wall) as core:
+        await core.lifecycle.leave_node("id-a")
+        await core.watcher.unwatch("id-a")
+        core.lifecycle.forget_node("id-a")
+
+
+async def test_why_what_is_pending_failed_is_told_until_it_is_done_or_its_node_is_gone(
+    tmp_path: Path, playing: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("router.lifecycle.lifecycle.LOAD_RETRY_S", 0.0)
+    wall = FakeClock(at("2026-11-27T08:00"))
+    playing.refuses = True
+    async with running(tmp_path, playing, wall) as core:
+        lifecycle = core.lifecycle
+        for schedule_id, node_id in (("s", "id-a"), ("anywhere", "")):
+            record = replace(DAILY, id=schedule_id, node_id=node_id, unload_cron=None)
+            await add(core, record)
+        await lifecycle.settle()
+        await until(lambda: lifecycle.pending_error("s") is not None)
+        for schedule_id in ("s", "anywhere"):
+            assert "It is in use." in str(lifecycle.pending_error(schedule_id))
+        playing.refuses = False
+        lifecycle.reconcile()
+        await until(lambda: lifecycle.pending("s") is None)
+        assert lifecycle.pending_error("s") is None
+        lifecycle.forget_node("id-a")
+        assert not len(lifecycle._attempts)
 
 
 async def test_the_timers_themselves_fire_a_schedule_and_an_idle_unload(
@@ -276,7 +372,7 @@ class Giving:
 async def test_a_copy_that_was_cut_short_goes_on_with_a_new_ticket_from_another_node(
     tmp_path: Path, playing: Playing, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("router.lifecycle.lifecycle.RETRY_S", 0.0)
+    monkeypatch.setattr("router.lifecycle.attempts.RETRY_S", 0.0)
     tickets: list[str] = []
 
     async def pulling(request: Request) -> None:

@@ -37,7 +37,8 @@ def on_disk(**fields: Any) -> ModelStatus:
 
 def told(view: NodeView, *wishes: Wish) -> dict[str, Push]:
     assert view.status is not None
-    return {view.node_id: Push(view.node_id, view.status.instance_id, asked_of(view, wishes))}
+    push = Push(view.node_id, view.status.instance_id, asked_of(view, wishes))
+    return {view.node_id: msgspec.structs.replace(push, rests=view.state == "maintenance")}
 
 
 def test_a_node_is_told_once_for_each_start_of_its_agent_even_nothing() -> None:

@@ -7,17 +7,19 @@ from msgspec.structs import replace
 
 from router.scheduler.breaker import (
     FIRST_OPEN_S,
+    MAX_HELD_S,
     MAX_OPEN_S,
     MAX_RECENT,
+    MIN_HELD_S,
     MIN_OUTCOMES,
     RECENT_S,
     BreakerState,
     Circuit,
 )
 from router.scheduler.cost import BLAME_WAIT_S
-from router.types import Lease
+from router.types import Failure, Lease
 from tests.router.conftest import model_status, node_status, node_view
-from tests.router.scheduler.fleet import Fleet, accounts, asking
+from tests.router.scheduler.fleet import Fleet, accounts, asking, granted, rejected
 
 
 def fail(circuit: Circuit, now_s: float) -> float:
@@ -127,6 +129,50 @@ def test_outcomes_are_forgotten_after_their_time_and_above_their_number() -> Non
     assert circuit.counts() == (0, MAX_RECENT)
 
 
+# --- what is turned away ---
+
+
+@pytest.mark.parametrize(
+    ("told_s", "held_s"), [(None, MIN_HELD_S), (0, MIN_HELD_S), (7, 7.0), (3600, MAX_HELD_S)]
+)
+def test_a_request_that_is_turned_away_keeps_others_away_for_the_time_that_was_told(
+    told_s: int | None, held_s: float
+) -> None:
+    circuit = Circuit()
+    circuit.hold(10.0, told_s)
+    assert circuit.bars(10.0 + held_s - 0.01)
+    assert not circuit.bars(10.0 + held_s)
+    assert circuit.state(10.0) is BreakerState.CLOSED and circuit.counts() == (0, 0)
+
+
+def test_of_several_that_are_turned_away_the_longest_wait_counts() -> None:
+    circuit = Circuit()
+    circuit.hold(0.0, 30)
+    circuit.hold(1.0, None)
+    assert circuit.bars(29.0)
+    circuit.hold(5.0, 40)
+    assert circuit.bars(44.0) and not circuit.bars(45.0)
+
+
+def test_only_an_answer_to_a_later_request_ends_the_wait() -> None:
+    circuit = Circuit()
+    assert not circuit.end_hold(1.0)
+    circuit.hold(2.0, 30)
+    assert not circuit.end_hold(1.0)
+    assert circuit.bars(3.0)
+    assert circuit.end_hold(3.0)
+    assert not circuit.bars(3.0)
+
+
+def test_a_wait_neither_opens_nor_closes_a_breaker() -> None:
+    circuit = Circuit()
+    fail(circuit, 0.0)
+    circuit.hold(0.5, None)
+    assert circuit.bars(1.2)
+    assert circuit.state(1.2) is BreakerState.HALF_OPEN
+    assert fail(circuit, 1.6) == 2.0 * FIRST_OPEN_S
+
+
 # --- in the scheduler ---
 
 
@@ -197,3 +243,61 @@ def test_an_agent_that_began_anew_has_failed_nobody_yet() -> None:
     fleet.views = (replace(fleet.views[0], status=status), fleet.views[1])
     assert blame_s(fleet) == 0.0
     assert states(fleet) == []
+
+
+def turned_away(fleet: Fleet, lease: Lease, retry_after_s: int | None = None) -> Lease:
+    """The lease that its ticket gets instead."""
+    actions = fleet.scheduler.on_failed(lease, fleet.moment, Failure.TURNED_AWAY, retry_after_s)
+    return granted(actions)
+
+
+def test_a_node_that_turns_a_request_away_gets_no_more_for_the_time_that_it_told() -> None:
+    fleet = Fleet(node_view("a"))
+    lease = fleet.lease(asking("1"))
+    fleet.views = (*fleet.views, node_view("b"))
+    assert turned_away(fleet, lease, 7).node_id == "b"
+    assert states(fleet) == []
+    assert blame_s(fleet) == BLAME_WAIT_S
+    for second in range(7):
+        fleet.now_s = float(second)
+        assert fleet.lease(asking(f"at {second}")).node_id == "b"
+    fleet.now_s = 7.0
+    assert blame_s(fleet) == 0.0
+    assert fleet.chosen(asking("then")) == "a"
+
+
+def test_the_only_node_is_asked_again_though_it_told_to_wait() -> None:
+    fleet = Fleet(node_view("a"))
+    for number in range(2):
+        lease = fleet.lease(asking(f"{number}"))
+        args = lease, fleet.moment, Failure.TURNED_AWAY, 7
+        rejected(fleet.scheduler.on_failed(*args))
+    served = fleet.lease(asking("then"))
+    assert blame_s(fleet) == BLAME_WAIT_S
+    fleet.done(served, served=True)
+    assert blame_s(fleet) == 0.0
+
+
+def test_an_answer_that_had_begun_before_does_not_end_the_wait() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    running = on_a(fleet, "1")
+    fleet.now_s = 1.0
+    fleet.views = (fleet.views[0],)
+    late = fleet.lease(asking("2"))
+    fleet.views = (*fleet.views, node_view("b"))
+    assert turned_away(fleet, late, 30).node_id == "b"
+    fleet.done(running, served=True)
+    assert blame_s(fleet) == BLAME_WAIT_S
+
+
+def test_a_trial_that_is_turned_away_leaves_the_breaker_as_it_is() -> None:
+    fleet = Fleet(node_view("a"), node_view("b"))
+    fleet.done(on_a(fleet, "1"), failed=True)
+    fleet.now_s = FIRST_OPEN_S
+    trial = on_a(fleet, "2")
+    args = trial, fleet.moment, Failure.TURNED_AWAY, None
+    rejected(fleet.scheduler.on_failed(*args))
+    assert states(fleet) == [("a", "half_open", 1, 1)]
+    assert blame_s(fleet) == BLAME_WAIT_S
+    fleet.now_s += MIN_HELD_S
+    assert blame_s(fleet) == 0.0

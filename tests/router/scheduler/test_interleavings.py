@@ -164,7 +164,7 @@ class World:
         try:
             return await node.serve(lease, fate, lambda: self.begin(lease, fate))
         except NodeError:
-            return Failure.ANSWERED
+            return self.chance.choice((Failure.ANSWERED, Failure.TURNED_AWAY))
         finally:
             self.running.pop(ticket.request_id, None)
 
@@ -200,7 +200,7 @@ class World:
         assert view.state == ACTIVE
         assert ticket.pinned_node_id in ("", decision.node_id)
         failed = self.failed.get(ticket.request_id, {})
-        assert failed.get(decision.node_id) is not Failure.ANSWERED
+        assert failed.get(decision.node_id) not in (Failure.ANSWERED, Failure.TURNED_AWAY)
         assert terms is not None and ticket.chain is not None
         key = decision.node_id, ticket.model
         if decision.node_id != SERVER and key not in self.partly:
@@ -250,7 +250,8 @@ class World:
         self.decide(None)
 
     def fail(self) -> None:
-        self.decide(self.chance.choice((Failure.BROKEN, Failure.ANSWERED)))
+        hows = Failure.BROKEN, Failure.ANSWERED, Failure.TURNED_AWAY
+        self.decide(self.chance.choice(hows))
 
     def decide(self, how: Failure | None) -> None:
         """What becomes of one of those that nodes have begun with."""

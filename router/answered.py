@@ -1,0 +1,63 @@
+"""How a node's answer ends an attempt."""
+
+from router import sse
+from router.answer_heads import HEADER_RETRY_AFTER
+from router.dialects import Dialect, error_body
+from router.dispatcher import NotSent
+from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.types import Failure
+
+MAX_TOLD_CHARS = 500
+"""Of an error page."""
+
+
+class Answered(RouterError):
+    """The node answered with an error that another node may not have."""
+
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        super().__init__()
+        self.status = status
+        self.headers = headers
+        self.answer = body
+        value = headers.get(HEADER_RETRY_AFTER, b"")
+        self.retry_after_s = int(value) if value.isdigit() and len(value) < 9 else None
+
+    @property
+    def is_turned_away(self) -> bool:
+        """Whether the node has not failed: it cannot take the request now."""
+        is_told_to_wait = self.status == 503 and self.retry_after_s is not None
+        return self.status < 500 or is_told_to_wait
+
+
+_WORDS = (Answered, NodeRefused, WrongNodeToken)
+"""Failures that a node told; it would tell them again."""
+
+
+def how(failure: RouterError) -> Failure:
+    """How it ends its attempt."""
+    if isinstance(failure, NotSent):
+        return Failure.UNSENT
+    if isinstance(failure, Answered) and failure.is_turned_away:
+        return Failure.TURNED_AWAY
+    return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
+
+
+def outcome_of(status: int) -> str:
+    """Of a request whose answer has been passed on whole."""
+    if status == 200:
+        return OUTCOME_SERVED
+    return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED
+
+
+def enveloped(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | None:
+    """An error of the server of that name as the dialect's callers read it; None where they can
+    read it as it is."""
+    if status < 400 or dialect is Dialect.OPENAI or sse.error_message(body):
+        return None
+    words = " ".join(body.decode(errors="replace").split())[:MAX_TOLD_CHARS]
+    kind = NodeFailed if status >= 500 else NodeRefused
+    said = f"The node {name} answered with status {status}"
+    error = kind(f"{said}: {words}" if words else f"{said}.")
+    error.status = status
+    return error_body(error, dialect)

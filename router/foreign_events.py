@@ -1,0 +1,145 @@
+"""What the events of other servers' streams are: which come before any content, and which end the
+answer."""
+
+import re
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from router import sse
+
+_BREAK = re.compile(rb"\r?\n\r?\n")
+_ENDS = (b"\n\n", b"\n\r\n")
+"""Of an event."""
+_FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
+_OPENING_TYPES = frozenset(
+    (
+        "message_start",
+        "ping",
+        "response.content_part.added",
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.queued",
+    )
+)
+_LAST_TYPES = frozenset(
+    ("error", "message_stop", "response.completed", "response.failed", "response.incomplete")
+)
+_LAST = re.compile(
+    rb"^data:[ ]?\[DONE\]|"
+    rb'"(?:error"(?!\s*:\s*null)|message_stop"|response\.(?:completed|failed|incomplete)")',
+    re.MULTILINE,
+)
+"""What the last event has, and others seldom: within a text the quotes would be escaped."""
+_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Ending(StrEnum):
+    """How an answer ended."""
+
+    WHOLE = "whole"
+    """Or with an error that is the caller's own."""
+    FAILED = "failed"
+
+
+class _Choice(msgspec.Struct):
+    delta: dict[str, Any] | None = None
+    text: str | None = None
+    finish_reason: Any = None
+
+
+class _Block(msgspec.Struct):
+    type: str
+    text: str = ""
+    thinking: str = ""
+
+
+class _Event(msgspec.Struct):
+    """In any dialect."""
+
+    type: str | None = None
+    choices: list[_Choice] | None = None
+    content_block: _Block | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def content_at(events: bytes) -> int | None:
+    """Where the first event begins that is content, or ends the answer; None where all only open
+    it: comments, pings, roles, and parts that are still empty."""
+    at = 0
+    while at < len(events):
+        found = _BREAK.search(events, at)
+        end = found.end() if found else len(events)
+        if not _is_opening(events[at:end]):
+            return at
+        at = end
+    return None
+
+
+def ending(events: bytes) -> Ending | None:
+    """None where the answer goes on."""
+    at = 0
+    while (found := _LAST.search(events, at)) is not None:
+        begin, at = bounds(events, found.start())
+        if found[0].startswith(b"data:"):
+            return Ending.WHOLE
+        text = _data(events[begin:at].splitlines())
+        if _is_last(text):
+            return Ending.WHOLE if sse.node_error(text) is None else Ending.FAILED
+    return None
+
+
+def bounds(events: bytes, at: int) -> tuple[int, int]:
+    """Where the event begins and ends that has something there."""
+    begins = [found + len(end) for end in _ENDS if (found := events.rfind(end, 0, at)) >= 0]
+    ends = [found + len(end) for end in _ENDS if (found := events.find(end, at)) >= 0]
+    return max(begins, default=0), min(ends, default=len(events))
+
+
+def _data(lines: list[bytes]) -> bytes:
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+
+
+def _is_opening(event: bytes) -> bool:
+    if not sse.has_event(event):
+        return True
+    lines = event.splitlines()
+    text = _data(lines)
+    if not text:
+        return all(not line or line.startswith(_FIELDS) for line in lines)
+    try:
+        told = _decode(text)
+    except _BROKEN:
+        return False
+    if told.error:
+        return False
+    if told.choices is not None:
+        return all(map(_is_empty, told.choices)) if told.choices else not told.usage
+    if told.type == "content_block_start":
+        return told.content_block is not None and _is_empty_block(told.content_block)
+    return told.type in _OPENING_TYPES
+
+
+def _is_empty(choice: _Choice) -> bool:
+    """Whether it tells at most a role."""
+    if choice.finish_reason or choice.text or (choice.delta is None and choice.text is None):
+        return False
+    return not any(value for name, value in (choice.delta or {}).items() if name != "role")
+
+
+def _is_empty_block(block: _Block) -> bool:
+    return block.type in ("text", "thinking") and not (block.text or block.thinking)
+
+
+def _is_last(text: bytes) -> bool:
+    try:
+        told = _decode(text)
+    except _BROKEN:
+        return False
+    return bool(told.error) or told.type in _LAST_TYPES

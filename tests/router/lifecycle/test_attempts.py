@@ -1,0 +1,46 @@
+"""What is known of actions that were tried."""
+
+from __future__ import annotations
+
+from router.lifecycle.attempts import RETRY_S, Attempts
+from router.lifecycle.reconcile import Load, Push, Unload
+from tests.fakes import FakeClock
+
+LOAD, PUSH = Load("n", "m"), Push("n", "i", {})
+
+
+def test_what_failed_is_news_once_and_waits_for_its_time() -> None:
+    clock = FakeClock(100.0)
+    attempts = Attempts(clock)
+    assert not attempts.must_wait(LOAD, is_new=False)
+    assert attempts.on_failed(LOAD, "no room", 30.0)
+    assert not attempts.on_failed(LOAD, "no memory", 30.0)
+    assert attempts.must_wait(LOAD, is_new=False)
+    clock.advance(30.0)
+    assert not attempts.must_wait(LOAD, is_new=False)
+    attempts.on_done(LOAD)
+    assert attempts.on_failed(LOAD, "no room", 30.0)
+
+
+def test_what_is_new_waits_only_where_one_like_it_failed() -> None:
+    clock = FakeClock(100.0)
+    attempts = Attempts(clock)
+    attempts.on_done(PUSH)
+    assert attempts.must_wait(PUSH, is_new=False)
+    assert not attempts.must_wait(PUSH, is_new=True)
+    attempts.on_failed(PUSH, "gone", RETRY_S)
+    assert attempts.must_wait(PUSH, is_new=True)
+
+
+def test_why_it_failed_is_known_by_node_or_of_any_until_it_is_done_or_the_node_gone() -> None:
+    attempts = Attempts(FakeClock(100.0))
+    attempts.on_failed(LOAD, "no room", 30.0)
+    assert attempts.failure(Load, "m", "n") == attempts.failure(Load, "m", "") == "no room"
+    for what, model, node_id in ((Load, "m", "other"), (Load, "x", "n"), (Unload, "m", "n")):
+        assert attempts.failure(what, model, node_id) is None
+    attempts.on_done(LOAD)
+    assert attempts.failure(Load, "m", "n") is None
+    attempts.on_failed(LOAD, "no room", 30.0)
+    attempts.forget_node("n")
+    assert attempts.failure(Load, "m", "n") is None
+    assert not len(attempts)
