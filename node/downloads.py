@@ -7,21 +7,19 @@ pull goes on where it stopped.
 
 import importlib
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from node.arrivals import Arrivals, Source, WantedFile
-from node.errors import BadRequest, DownloadError
+from node.errors import BadRequest, PullRefused
 from node.manifest import Manifests, is_model_file
 from node.peer_copy import PeerFailed, PeerSource
 from node.protocol.lifecycle import Peer, PullCommand
+from node.pull_claim import claimed, end_claim
 from node.store import (
     PARTIAL_MARKER,
     ModelEntry,
@@ -33,13 +31,8 @@ from node.store import (
     write_name,
 )
 
-LOCK_FILE = ".pulling"
-LOCK_S = 2.0
-"""How long the end of a process may take that was killed."""
 HUB_FILES = 4
 """Downloaded at once; one more would share the same disk and wire in a copy from a peer."""
-SPARE_BYTES = 1024**3
-"""Left free on the disk."""
 FROM_HUB = "hub:"
 FROM_PEER = "peer:"
 """What the marker of a copy from a peer begins with; the model's own source follows."""
@@ -86,7 +79,7 @@ def open_hub() -> HubSource:
     try:
         hub: HubSource = importlib.import_module("node.hub").Hub()
     except ImportError as error:
-        raise DownloadError(
+        raise PullRefused(
             f"The hub cannot be asked ({error}); install the node extra with "
             "pip install 'mlx-fleet[node]', or pull from a peer node."
         ) from None
@@ -153,8 +146,7 @@ def _from_peer(
     peer_source = PeerSource(peer, command.model)
     wanted = peer_source.wanted()
     _check_source(_begun_source(folder), source.partition("@")[0], command.model)
-    _check_room(wanted, store.folder, folder)
-    with _alone(folder):
+    with claimed(folder, _total_bytes(wanted)):
         _mark(folder, f"{FROM_PEER}{source}")
         Arrivals(folder, peer_source, _counter(wanted, progress)).run(wanted, at_once=1)
         entry = _finish(folder, command.model, source)
@@ -173,22 +165,25 @@ def _from_hub(
     wanted = [file for file in plan.files if is_model_file(file.path)]
     paths = {file.path for file in wanted}
     if not any(path.endswith(".safetensors") for path in paths) or "config.json" not in paths:
-        raise DownloadError(
+        raise PullRefused(
             f"{command.repo_id} has no safetensors weights with a config.json, so it is no MLX "
             "model; mlx-community on the hub has many."
         )
     _check_source(_begun_source(folder), _source(command), command.model)
-    _check_room(wanted, store.folder, folder)
-    files = hub.source(command, plan.commit)
-    with _alone(folder):
+    with claimed(folder, _total_bytes(wanted)):
         _mark(folder, source)
+        files = hub.source(command, plan.commit)
         Arrivals(folder, files, _counter(wanted, progress)).run(wanted, at_once=HUB_FILES)
         return _finish(folder, command.model, source)
 
 
+def _total_bytes(wanted: Sequence[WantedFile]) -> int:
+    return sum(file.size_bytes for file in wanted)
+
+
 def _counter(wanted: Sequence[WantedFile], progress: Progress) -> Callable[[int], None]:
     """Adds up what arrives."""
-    total_bytes = sum(file.size_bytes for file in wanted)
+    total_bytes = _total_bytes(wanted)
     here_bytes = 0
 
     def count(piece_bytes: int) -> None:
@@ -201,26 +196,11 @@ def _counter(wanted: Sequence[WantedFile], progress: Progress) -> Callable[[int]
 
 def _of_revision(folder: Path, source: str, command: PullCommand) -> ModelEntry:
     if read_source(folder) != source:
-        raise DownloadError(
+        raise PullRefused(
             f"{command.model} is there already, of another revision than {command.revision}; "
             f"pull under another name, or remove it with `node-agent rm {command.model}`."
         )
     return _complete(folder)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Holds the folder against another process that pulls into it; the system lets go of it at the
-    end of this one. Raises `DownloadError`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PARTIAL_MARKER).touch()
-    try:
-        with FileLock(folder / LOCK_FILE, timeout=LOCK_S):
-            yield
-    except Timeout:
-        raise DownloadError(
-            f"Another process pulls into {folder}; wait for it, or stop it."
-        ) from None
 
 
 def _mark(folder: Path, source: str) -> None:
@@ -229,7 +209,7 @@ def _mark(folder: Path, source: str) -> None:
 
 def _finish(folder: Path, name: str, source: str) -> ModelEntry:
     write_name(folder, name, source)
-    (folder / LOCK_FILE).unlink()
+    end_claim(folder)
     (folder / PARTIAL_MARKER).unlink()
     return _complete(folder)
 
@@ -259,26 +239,14 @@ def _check_source(source: str | None, wanted: str, name: str) -> None:
         return
     origin = source.removeprefix(FROM_HUB).partition("@")[0] or "another source"
     what = wanted.removeprefix(FROM_HUB).rstrip("@") or "this one"
-    raise DownloadError(
+    raise PullRefused(
         f"{name} is there already, from {origin}; pull {what} under another name, or "
         f"remove it with `node-agent rm {name}`."
     )
-
-
-def _check_room(wanted: Sequence[WantedFile], root: Path, folder: Path) -> None:
-    here = next(path for path in (root, *root.parents) if path.exists())
-    needed_bytes = sum(file.size_bytes for file in wanted) - folder_bytes(folder)
-    free_bytes = shutil.disk_usage(here).free
-    if needed_bytes + SPARE_BYTES > free_bytes:
-        raise DownloadError(
-            f"The model needs {needed_bytes / 1e9:.1f} GB more on disk, but {free_bytes / 1e9:.1f} "
-            f"GB are free at {here}; remove a model with `node-agent rm`, or with `router models "
-            "rm`."
-        )
 
 
 def _complete(folder: Path) -> ModelEntry:
     try:
         return read_entry(folder)
     except NotAModel as error:
-        raise DownloadError(error.message) from error
+        raise PullRefused(error.message) from error

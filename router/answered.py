@@ -10,6 +10,8 @@ from router.types import Failure
 
 MAX_TOLD_CHARS = 500
 """Of an error page."""
+_FAILURE_CODES = frozenset(("engine_died", "engine_silent", "load_failed"))
+"""Of agents that have failed though they tell when to try again."""
 
 
 class Answered(RouterError):
@@ -26,8 +28,9 @@ class Answered(RouterError):
     @property
     def is_turned_away(self) -> bool:
         """Whether the node has not failed: it cannot take the request now."""
-        is_told_to_wait = self.status == 503 and self.retry_after_s is not None
-        return self.status < 500 or is_told_to_wait
+        if self.status != 503 or self.retry_after_s is None:
+            return self.status < 500
+        return not sse.has_code(self.answer, _FAILURE_CODES)
 
 
 _WORDS = (Answered, NodeRefused, WrongNodeToken)

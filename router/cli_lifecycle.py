@@ -138,7 +138,7 @@ def add(
 ) -> None:
     """Load and unload a model at certain times."""
     from router.commands import lifecycle as command
-    from router.lifecycle.crons import NoCron, trigger_of
+    from router.lifecycle.crons import NoCron, NoTimezone, trigger_of
 
     if load is None and unload is None:
         raise typer.BadParameter("give --load, --unload or both")
@@ -147,7 +147,8 @@ def add(
             if line is not None:
                 trigger_of(line, timezone)
         except NoCron as error:
-            raise typer.BadParameter(str(error), param_hint=option) from error
+            hint = "--timezone" if isinstance(error, NoTimezone) else option
+            raise typer.BadParameter(str(error), param_hint=hint) from error
     asked = {"model": model, "node": node, "load": load, "unload": unload, "timezone": timezone}
     with admin(router) as client:
         command.add_schedule(client, asked, as_json=as_json)

@@ -1,8 +1,8 @@
 """Node bytes to client bytes, unread.
 
-The head of a stream is held until the node's first bytes, so that before them every failure is
-an HTTP status or a retry on another node; after `hold_head_s` of silence the router opens the
-stream itself and fills it with comments.
+The head of a stream is held until the node's first bytes, of a server of others until its first
+content, so that before them every failure is an HTTP status or a retry on another node; after
+`hold_head_s` of silence the router opens the stream itself and fills it with comments.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """What the router itself writes into an event stream: comments, pings and errors. Nothing else of
-the router writes server-sent events, and only `router.foreign` reads them beside it."""
+the router writes server-sent events, and only `router.foreign` and `router.foreign_events` read
+them beside it."""
 
 import re
 from typing import Any
@@ -136,6 +137,12 @@ def error_message(answer: bytes) -> str:
     """What an error says in whatever dialect; empty where it is none."""
     error = _error_of(answer)
     return (error.message if error else None) or ""
+
+
+def has_code(answer: bytes, codes: frozenset[str]) -> bool:
+    """Whether it is an error with one of the codes."""
+    error = _error_of(answer)
+    return error is not None and isinstance(error.code, str) and error.code in codes
 
 
 def is_too_long(answer: bytes) -> bool:

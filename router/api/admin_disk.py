@@ -14,6 +14,7 @@ from router.api.admin_models import (
     find_status,
     holders_of,
     named_agent,
+    refuse_maintenance,
 )
 from router.api.admin_views import ModelOrder, OrderDone
 from router.api.disk_views import PullAsked, PullStarted, RemoveAsked
@@ -26,8 +27,8 @@ from router.errors import (
     NoNodeReady,
     UnknownModel,
 )
-from router.lifecycle.sources import can_reach, sources
-from router.types import ACTIVE, KIND_AGENT, NodeView
+from router.lifecycle.sources import can_reach, hidden, sources
+from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class _Order:
 
     command: PullCommand
     source: str
+    note: str = ""
 
 
 async def pull_model(admin: AdminGiven, asked: PullAsked) -> PullStarted:
@@ -47,11 +49,16 @@ async def pull_model(admin: AdminGiven, asked: PullAsked) -> PullStarted:
     status = find_status(to, asked.model)
     if status is not None and status.state is not ModelState.PULLING and asked.revision is None:
         return PullStarted(model=asked.model, node=to.name, source="", since_s=status.since_unix_s)
+    refuse_maintenance(to, "pulled")
     order = await _order(core, asked, to)
     begun = await client_of(core, to).pull(order.command)
     await admin.note("model.pull", asked.model, f"to {to.name}, from {order.source}")
     return PullStarted(
-        model=asked.model, node=to.name, source=order.source, since_s=_since(begun, asked.model)
+        model=asked.model,
+        node=to.name,
+        source=order.source,
+        since_s=_since(begun, asked.model),
+        note=order.note,
     )
 
 
@@ -91,14 +98,28 @@ def emptiest_node(core: Core, model: str) -> NodeView:
     that do not have the model. Raises where there is none."""
     agents = _reachable(core)
     holders = {view.node_id for view in holders_of(core, model)}
-    lacking = [view for view in agents if view.node_id not in holders and view.state == ACTIVE]
+    lacking = [view for view in agents if view.node_id not in holders]
+    taking = [view for view in lacking if view.state == ACTIVE]
     if not agents:
         raise NoNodeReady("No node agent can be reached now; `router nodes` shows why.")
     if not lacking:
         raise Conflict(
             f"Every node that can be reached has the model {model!r} already.", param="model"
         )
-    return max(lacking, key=lambda view: (_is_pulling(view, model), _free_bytes(view)))
+    if not taking:
+        raise Conflict(_none_takes(lacking, model), param="model")
+    return max(taking, key=lambda view: (_is_pulling(view, model), _free_bytes(view)))
+
+
+def _none_takes(lacking: list[NodeView], model: str) -> str:
+    states = ", ".join(
+        f"{view.name} is {'under maintenance' if view.state == MAINTENANCE else view.state}"
+        for view in lacking
+    )
+    return (
+        f"No node that can be reached and lacks the model {model!r} takes models now: {states}; "
+        f"`router uncordon {lacking[0].name}` ends that."
+    )
 
 
 async def _order(core: Core, asked: PullAsked, to: NodeView) -> _Order:
@@ -108,13 +129,16 @@ async def _order(core: Core, asked: PullAsked, to: NodeView) -> _Order:
     if source is not None:
         peer_name, peer = source
         return _Order(msgspec.structs.replace(command, peer=peer), peer_name)
+    no_way = _no_way_from(core, asked, to)
+    if not repo_id and no_way:
+        raise Conflict(no_way, param="node")
     if not repo_id:
         raise UnknownModel(
             f"No other node that can be reached has the model {asked.model!r}, and it is no name "
             "of the hub; say which one it is with --repo OWNER/NAME.",
             param="model",
         )
-    return _Order(command, f"the hub's {repo_id}")
+    return _Order(command, f"the hub's {repo_id}", no_way)
 
 
 async def _from_peer(
@@ -145,22 +169,37 @@ def _named_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView:
     assert asked.from_node is not None
     source = chosen_node(core, asked.model, asked.from_node)
     if not can_reach(to, source):
-        raise BadRequest(
-            f"The router knows the node {source.name!r} by an address of its own machine, "
-            f"{source.url}, where other nodes do not find it; add it again under its name in the "
-            "network.",
-            param="from_node",
-        )
+        raise BadRequest(_no_way(source), param="from_node")
     return source
 
 
+def _no_way(source: NodeView) -> str:
+    return (
+        f"The router knows the node {source.name!r}, which has the model, by an address of its own "
+        f"machine, {source.url}, where other nodes do not find it; add it again under its name in "
+        "the network."
+    )
+
+
+def _no_way_from(core: Core, asked: PullAsked, to: NodeView) -> str:
+    """Of a node that would be the source if others found it; empty where there is none."""
+    source = hidden(core.fleet.snapshot, asked.model, to) if _may_copy(asked) else None
+    return _no_way(source) if source is not None and not _sources(core, asked, to) else ""
+
+
+def _may_copy(asked: PullAsked) -> bool:
+    """Not where a revision is asked for, or another repository than the one that the name tells."""
+    return asked.revision is None and (asked.repo or asked.model) == asked.model
+
+
 def _nearest_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView | None:
-    """The node with fewest requests of those that have the model; none where a revision is asked
-    for, or another repository than the one that the name tells."""
-    if asked.revision is not None or (asked.repo or asked.model) != asked.model:
-        return None
-    found = sources(core.fleet.snapshot, asked.model, to)
+    """The node with fewest requests of those that have the model."""
+    found = _sources(core, asked, to)
     return min(found, key=lambda view: core.dispatcher.in_flight(view.node_id), default=None)
+
+
+def _sources(core: Core, asked: PullAsked, to: NodeView) -> list[NodeView]:
+    return sources(core.fleet.snapshot, asked.model, to) if _may_copy(asked) else []
 
 
 def _reachable(core: Core) -> list[NodeView]:

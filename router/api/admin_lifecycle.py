@@ -41,35 +41,44 @@ async def change_policy(admin: AdminGiven, change: PolicyChange) -> PolicyRow:
     if change.pinned is not None:
         record = replace(record, pinned=change.pinned)
     if change.pinned:
-        _check_room(core, record)
+        _check_room(core, record.model, record.node_id)
     detail = f"pinned={record.pinned} keep_alive_s={record.keep_alive_s} node={change.node or '*'}"
     await admin.change("policy.set", model, detail, lambda session: policies.put(session, record))
     core.lifecycle.put_policy(record)
     return _policy_row(core, record)
 
 
-def _check_room(core: Core, record: PolicyRecord) -> None:
-    """Raises where the node could not hold all that would be pinned on it."""
-    for view in core.fleet.snapshot:
-        if view.kind != KIND_AGENT or record.node_id not in ("", view.node_id):
-            continue
-        status = find_status(view, record.model)
-        if view.status is None or status is None:
-            continue
-        pinned = {each.model for each in core.lifecycle.policies if _pins(each, view)}
-        others = [
-            model
-            for model in view.status.models
-            if model.name != record.model and (model.pinned or model.name in pinned)
-        ]
-        needed, held = _bytes(status), sum(_bytes(model) for model in others)
-        budget = view.status.memory_budget_bytes
-        if needed + held > budget:
-            raise Conflict(
-                f"{record.model!r} takes {needed / _GIB:.1f} GiB on {view.name}, and models that "
-                f"are pinned there take {held / _GIB:.1f} of its {budget / _GIB:.1f} GiB.",
-                param="model",
-            )
+def _check_room(core: Core, model: str, node_id: str, *, on_any: bool = False) -> None:
+    """Raises where the node could not hold the model beside all that is pinned on it; without a
+    node, where one that has it could not, or with `on_any`, where none could."""
+    words = [
+        _lack_of_room(core, model, view)
+        for view in core.fleet.snapshot
+        if view.kind == KIND_AGENT and node_id in ("", view.node_id) and find_status(view, model)
+    ]
+    lacking = [each for each in words if each]
+    if lacking and (not on_any or all(words)):
+        raise Conflict(lacking[0], param="model")
+
+
+def _lack_of_room(core: Core, name: str, view: NodeView) -> str:
+    """In a sentence; empty where there is room."""
+    status = find_status(view, name)
+    assert view.status is not None and status is not None
+    pinned = {each.model for each in core.lifecycle.policies if _pins(each, view)}
+    others = [
+        model
+        for model in view.status.models
+        if model.name != name and (model.pinned or model.name in pinned)
+    ]
+    needed, held = _bytes(status), sum(_bytes(model) for model in others)
+    budget = view.status.memory_budget_bytes
+    if needed + held <= budget:
+        return ""
+    return (
+        f"{name!r} takes {needed / _GIB:.1f} GiB on {view.name}, and models that are pinned there "
+        f"take {held / _GIB:.1f} of its {budget / _GIB:.1f} GiB."
+    )
 
 
 def _pins(record: PolicyRecord, view: NodeView) -> bool:
@@ -110,6 +119,8 @@ async def add_schedule(admin: AdminGiven, asked: AddSchedule) -> ScheduleRow:
         created_at_s=core.lifecycle.now_s,
     )
     _check_lines(record)
+    if record.load_cron is not None:
+        _check_room(core, record.model, record.node_id, on_any=True)
     detail = f"load={asked.load!r} unload={asked.unload!r} {asked.timezone}"
     await admin.change(
         "schedule.add",
@@ -157,7 +168,8 @@ def _schedule_row(core: Core, record: ScheduleRecord) -> ScheduleRow:
         unload_fired_s=record.unload_fired_s,
         next_load_s=coming.get(LOAD),
         next_unload_s=coming.get(UNLOAD),
-        pending=core.lifecycle.pending(record.id),
+        pending=record.pending,
+        pending_error=core.lifecycle.pending_error(record.id),
     )
 
 

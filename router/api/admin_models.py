@@ -41,16 +41,21 @@ async def load_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
     core = admin.core
     model = core.names.resolve(order.model)
     view = chosen_node(core, model, order.node) if order.node else best_node(core, model)
-    if view.state == MAINTENANCE:
-        raise Conflict(
-            f"The node {view.name!r} is under maintenance, so that nothing is loaded there; "
-            f"`router maintenance {view.name} --off` ends it.",
-            param="node",
-        )
+    refuse_maintenance(view, "loaded")
     started_s = time.monotonic()
     await client_of(core, view).load(model)
     await admin.note("model.load", model, f"on {view.name}")
     return OrderDone(model=model, nodes=(view.name,), took_s=time.monotonic() - started_s)
+
+
+def refuse_maintenance(view: NodeView, done: str) -> None:
+    """Raises where nothing is `done` on the node, since it is under maintenance."""
+    if view.state == MAINTENANCE:
+        raise Conflict(
+            f"The node {view.name!r} is under maintenance, so that nothing is {done} there; "
+            f"`router maintenance {view.name} --off` ends it.",
+            param="node",
+        )
 
 
 async def unload_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
@@ -70,16 +75,29 @@ async def unload_model(admin: AdminGiven, order: ModelOrder) -> OrderDone:
 def _check_pins(core: Core, model: str, views: list[NodeView]) -> None:
     """Raises where what is unloaded would be loaded again at once."""
     for view in views:
-        records = [core.lifecycle.policy(model, node_id) for node_id in (view.node_id, "")]
-        pinned = next((record for record in records if record.pinned), None)
-        if pinned is not None:
-            where = f" --node {view.name}" if pinned.node_id else ""
-            how = f"`router unpin {model}{where}` first."
-        elif _status(view, model).pinned:
-            how = "a schedule, or the node's own settings, keep it."
-        else:
-            continue
-        raise Conflict(f"The model {model!r} is pinned on {view.name}; {how}", param="model")
+        how = _pinned_by(core, model, view)
+        if how:
+            raise Conflict(f"The model {model!r} is pinned on {view.name}{how}", param="model")
+
+
+def _pinned_by(core: Core, model: str, view: NodeView) -> str:
+    """Who pins it, and what ends that; empty where nobody does."""
+    for node_id in (view.node_id, ""):
+        if core.lifecycle.policy(model, node_id).pinned:
+            where = f" --node {view.name}" if node_id else ""
+            return f"; `router unpin {model}{where}` first."
+    schedule_id = core.lifecycle.keeping(model, view.node_id)
+    if schedule_id is not None:
+        return (
+            f" by the schedule {schedule_id} until its unload; "
+            f"`router schedule rm {schedule_id}` ends that."
+        )
+    if _status(view, model).pinned:
+        return (
+            ", not by this router: by the node's own settings (`node-agent serve --pin`) or by "
+            "another router."
+        )
+    return ""
 
 
 def best_node(core: Core, model: str) -> NodeView:

@@ -172,6 +172,8 @@ class ScheduleRow(Shown):
     next_unload_s: float | None
     pending: str | None
     """What was due, "load" or "unload", and is not done yet."""
+    pending_error: str | None = None
+    """Why that failed when it was tried last."""
 
 
 class ModelPlace(Shown):

@@ -26,6 +26,8 @@ class PullStarted(Shown):
     """In words; empty where the model is there already."""
     since_s: float
     """When the node began it, by its own clock: what it tells of earlier pulls is older."""
+    note: str = ""
+    """Why a node that has the model is not its source."""
 
 
 class RemoveAsked(Asked):

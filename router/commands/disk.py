@@ -27,6 +27,8 @@ def pull(client: AdminClient, asked: dict[str, Any]) -> None:
     if not started.source:
         console.say(f"{started.model} is on {started.node} already.")
         return
+    if started.note:
+        console.say(started.note)
     what = f"{started.model}: {started.source} -> {started.node}"
     try:
         with console.bar(what) as show:

@@ -1,7 +1,9 @@
 """`router pin`, `unpin`, `keep-alive`, `policies`, `schedule`."""
 
 import time
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from router.api.admin_views import PolicyRow, ScheduleRow
 from router.commands import console, durations, wording
@@ -29,7 +31,7 @@ def pin(client: AdminClient, model: str, node: str | None, *, pinned: bool) -> N
         if other.model == row.model and other.pinned
     ]
     if not others:
-        console.say(f"{row.model} is pinned no more: it leaves when it is idle.")
+        console.say(f"{row.model} is pinned no more: it stays as long as its keep-alive says.")
     for other in others:
         option = f" --node {other.node}" if other.node else ""
         console.say(
@@ -82,7 +84,7 @@ def add_schedule(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -
     console.say(f"Schedule {row.id}: {row.model} on {row.node or 'the best node'}.")
     for what, at_s in (("load", row.next_load_s), ("unload", row.next_unload_s)):
         if getattr(row, what):
-            console.say(f"Next {what}: {_at(at_s)}.")
+            console.say(f"Next {what}: {_at(at_s, row.timezone)}.")
 
 
 def list_schedules(client: AdminClient, *, as_json: bool) -> None:
@@ -98,6 +100,9 @@ def list_schedules(client: AdminClient, *, as_json: bool) -> None:
         ("Schedule", "Model", "Node", "Load", "Unload", "Time zone", "Next", "Pending"),
         [_cells(row) for row in rows],
     )
+    for row in rows:
+        if row.pending_error:
+            console.say(f"{row.id}: {row.pending} failed: {row.pending_error}", style="red")
 
 
 def remove_schedule(client: AdminClient, schedule_id: str) -> None:
@@ -124,5 +129,8 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
     )
 
 
-def _at(at_s: float | None) -> str:
-    return "never" if at_s is None else time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(at_s))
+def _at(at_s: float | None, timezone: str) -> str:
+    """As the clock there shows it, like the cron lines."""
+    if at_s is None:
+        return "never"
+    return f"{datetime.fromtimestamp(at_s, ZoneInfo(timezone)):%Y-%m-%d %H:%M} {timezone}"

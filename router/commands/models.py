@@ -62,7 +62,7 @@ def _cells(row: ModelRow) -> tuple[str | Text, ...]:
         wording.size(row.weight_bytes) if row.weight_bytes else "?",
         wording.number(row.context_tokens),
         str(row.active_requests),
-        Text(", ").join([_place_text(place) for place in row.nodes]),
+        Text("; ").join([_place_text(place) for place in row.nodes]),
     )
 
 

@@ -1,11 +1,15 @@
-"""When an action may be tried again, and why it failed. Its clock is given to it."""
+"""When an action may be tried again, and why it failed; what nodes were told, and when they have to
+hear it again. The clock is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from node.protocol.lifecycle import POLICIES_LAPSE_S
 from router.lifecycle.reconcile import Action, Push
 
 RETRY_S = 5.0
 """Until what a node did not do is asked of it again."""
+RENEW_S = POLICIES_LAPSE_S / 10
+"""Until a node is told again what is asked of it, which it would forget."""
 
 _Kind = tuple[str, str, str]
 """What, on which node, with which model."""
@@ -53,6 +57,25 @@ class Attempts:
         for kind in [kind for kind in self._retry_at_s if kind[1] == node_id]:
             del self._retry_at_s[kind]
             self._failures.pop(kind, None)
+
+
+class Pushes:
+    """Owner of what each node has been told last."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._told: dict[str, tuple[Push, float]] = {}
+
+    def fresh(self) -> Mapping[str, Push]:
+        """What need not be said again, by node."""
+        since_s = self._clock() - RENEW_S
+        return {node_id: push for node_id, (push, at_s) in self._told.items() if at_s > since_s}
+
+    def on_told(self, push: Push) -> None:
+        self._told[push.node_id] = push, self._clock()
+
+    def forget_node(self, node_id: str) -> None:
+        self._told.pop(node_id, None)
 
 
 def _kind(action: Action) -> _Kind:

@@ -13,6 +13,10 @@ class NoCron(ValueError):
     """The line is no cron line, or its time zone is none."""
 
 
+class NoTimezone(NoCron):
+    """There is no such time zone."""
+
+
 def trigger_of(line: str, timezone: str) -> CronTrigger:
     """The due times of a line of five fields. Raises `NoCron` with a sentence."""
     fields = line.split()
@@ -23,7 +27,7 @@ def trigger_of(line: str, timezone: str) -> CronTrigger:
         parts = dict(zip(names, fields, strict=False))
         return CronTrigger(day_of_week=_weekdays(fields[4]), timezone=timezone, **parts)
     except ZoneInfoNotFoundError:
-        raise NoCron(
+        raise NoTimezone(
             f"There is no time zone {timezone!r}; one is called like Europe/Berlin."
         ) from None
     except (ValueError, TypeError) as error:

@@ -20,7 +20,7 @@ from registry.errors import RegistryError
 from registry.records import PolicyRecord, ScheduleRecord
 from router.errors import NodeRefused, NoNodeReady, RouterError
 from router.fleet import Fleet
-from router.lifecycle.attempts import RETRY_S, Attempts
+from router.lifecycle.attempts import RETRY_S, Attempts, Pushes
 from router.lifecycle.calendar import LOAD, UNLOAD, keeps, lines_of
 from router.lifecycle.crons import trigger_of
 from router.lifecycle.reconcile import (
@@ -79,7 +79,7 @@ class Lifecycle:
         self._timetable = Timetable(outside.registry, outside.wall, records)
         self._places: dict[str, str] = {}
         """Where the model of a schedule that names no node was put."""
-        self._pushed: dict[str, Push] = {}
+        self._pushes = Pushes(outside.clock)
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By node and model, none for the policies of all."""
         self._leaving: set[str] = set()
@@ -166,7 +166,7 @@ class Lifecycle:
         for record in self._timetable.records:
             if record.node_id == node_id:
                 self.remove_schedule(record.id)
-        self._pushed.pop(node_id, None)
+        self._pushes.forget_node(node_id)
         for place in [place for place in self._copied_from if place[0] == node_id]:
             del self._copied_from[place]
         for where, task in self._tasks.items():
@@ -199,6 +199,12 @@ class Lifecycle:
             return self._attempts.failure(Unload, record.model, record.node_id)
         place = record.node_id or self._places.get(schedule_id, "")
         return self._attempts.failure(Load, record.model, place)
+
+    def keeping(self, model: str, node_id: str) -> str | None:
+        """The id of a schedule that keeps the model on the node now."""
+        fleet = self._outside.fleet.snapshot
+        found = (each for each in self.schedules if each.model == model and keeps(each))
+        return next((each.id for each in found if self._place(each, fleet) == node_id), None)
 
     def add_schedule(self, record: ScheduleRecord) -> None:
         """As it has been written to the registry."""
@@ -238,7 +244,7 @@ class Lifecycle:
             self._due = None
         fleet = self._outside.fleet.snapshot
         wishes = self._wishes(fleet)
-        for action in plan(fleet, wishes, self._pushed):
+        for action in plan(fleet, wishes, self._pushes.fresh()):
             self._begin(action, self._why(action))
         for record in self._timetable.records:
             if record.pending is not None:
@@ -298,7 +304,7 @@ class Lifecycle:
     def _begin(self, action: Action, why: str) -> None:
         """Single flight for each node and model, and not at once again."""
         place = (action.node_id, "" if isinstance(action, Push) else action.model)
-        is_new = isinstance(action, Push) and self._pushed.get(action.node_id) != action
+        is_new = isinstance(action, Push) and self._pushes.fresh().get(action.node_id) != action
         if place in self._tasks or action.node_id in self._leaving:
             return
         if self._attempts.must_wait(action, is_new=is_new):
@@ -328,7 +334,7 @@ class Lifecycle:
         if isinstance(action, Push):
             asked = Policies(self._outside.router_id, action.asked, action.rests)
             await client.set_policies(asked)
-            self._pushed[action.node_id] = action
+            self._pushes.on_told(action)
         elif isinstance(action, Load):
             await client.load(action.model)
             await self._note(why, "model.load", action)

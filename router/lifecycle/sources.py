@@ -20,6 +20,13 @@ def sources(fleet: Iterable[NodeView], model: str, to: NodeView) -> list[NodeVie
     ]
 
 
+def hidden(fleet: Iterable[NodeView], model: str, to: NodeView) -> NodeView | None:
+    """One that has the model, but where `to` does not find it."""
+    return next(
+        (view for view in fleet if has_whole(view, model) and not can_reach(to, view)), None
+    )
+
+
 def has_whole(view: NodeView, model: str) -> bool:
     """Whether it is an agent that can be reached and has all of the model on disk."""
     if view.kind != KIND_AGENT or not view.reachable or view.status is None:

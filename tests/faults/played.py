@@ -334,6 +334,7 @@ class PlayedNode:
         self.is_closing = False
         self.witness.states.clear()
         self.pins: dict[str, set[str]] = {"": set(self.settings.pins)}
+        self.rests: dict[str, bool] = {}
         """By router, as told last."""
         kind = EngineKind(self.settings, MACHINE)
         self.supervisor = Supervisor(
@@ -379,7 +380,8 @@ class PlayedNode:
         )
 
     def is_pinned(self, model: str) -> bool:
-        return any(model in pins for pins in self.pins.values())
+        is_resting = any(self.rests.values())
+        return not is_resting and any(model in pins for pins in self.pins.values())
 
     # --- what it is asked ---
 
@@ -438,6 +440,7 @@ class PlayedNode:
     def set_policies(self, policies: Policies) -> None:
         models = policies.models.items()
         self.pins[policies.router_id] = {name for name, each in models if each.pinned}
+        self.rests[policies.router_id] = policies.rests
         self.wishes.set(policies)
         self.supervisor.on_wishes()
         self.on_change()

@@ -17,7 +17,7 @@ from node.engine.script import ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import StatusEvent
 from router import watcher as watcher_module
-from router.types import ACTIVE, CORDONED
+from router.types import ACTIVE, CORDONED, Lease, Ticket
 from tests.faults.rig import WAIT_S, add_real, until
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import (
@@ -205,6 +205,27 @@ async def test_fault_32_nothing_goes_to_where_a_node_was_before(
     assert asked(old, new) == [1, 5]
     assert strange.connections == 0
     await strange.stop()
+
+
+async def test_fault_32_nothing_goes_to_a_node_that_has_started_anew_since_it_was_chosen(
+    router: RunningRouter, add_node: AddNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {f"id-{name}": await add_node(router, name, whole) for name in "ab"}
+    place = router.core.dispatcher.place
+    left: list[str] = []
+
+    async def place_and_hear(ticket: Ticket) -> Lease:
+        lease = await place(ticket)
+        anew = node_status(model_status("other"), node_id=lease.node_id, instance_id="i2")
+        router.core.fleet.heard(lease.node_id, anew)
+        left.append(lease.node_id)
+        return lease
+
+    monkeypatch.setattr(router.core.dispatcher, "place", place_and_hear)
+    status, name = await answer_of(router)
+    assert status == 200 and left != [f"id-{name}"]
+    assert asked(nodes[left[0]], nodes[f"id-{name}"]) == [0, 1]
+    assert router.core.dispatcher.breakers() == []
 
 
 async def test_fault_33_a_node_is_the_same_after_its_restart_and_gone_once_removed(

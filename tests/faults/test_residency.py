@@ -170,7 +170,7 @@ async def test_fault_19_two_models_in_turn_swap_once_in_a_residency(
             assert await statuses(*(ask(router, model) for model in "ab" * 10)) == {200: 20}
             assert await statuses(*(ask(router, model) for model in "ab" * 10)) == {200: 20}
         took_s = time.monotonic() - begun_s
-        assert 2 <= it.loads.begun.total() <= 2 + took_s / residency_s
+        assert 2 <= it.loads.begun.total() <= min(6, 2 + took_s / residency_s)
         pairs = zip(it.loads.begun_s, it.loads.begun_s[1:], strict=False)
         # As told by events, which may be late.
         assert all(later - earlier > 0.9 * residency_s for earlier, later in pairs)

@@ -17,6 +17,7 @@ from node.agent import events as events_module
 from node.agent.account import Job
 from node.agent.agent import Agent, Identity
 from node.agent.events import EventHub
+from node.agent.pulls import Pulls
 from node.app import ScriptedStore
 from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
@@ -32,6 +33,7 @@ from node.errors import (
 )
 from node.formats import ModelFormats
 from node.hardware import Machine
+from node.link import EngineLink
 from node.memory import GIB, Budget
 from node.protocol.lifecycle import ModelPolicy, Policies
 from node.protocol.messages import (
@@ -406,6 +408,31 @@ async def test_what_routers_want_counts_at_once(monkeypatch: pytest.MonkeyPatch)
     async with running() as agent:
         agent.set_policies(Policies("router", {"scripted": ModelPolicy(pinned=True)}))
         assert pinned == [True]
+
+
+async def test_who_orders_a_load_is_not_refused_for_the_last_ones_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[EngineLink] = []
+
+    async def torn(link: EngineLink, spec: object, spare: object) -> None:
+        tries.append(link)
+        raise LoadFailure("Torn.")
+
+    monkeypatch.setattr(EngineLink, "start", torn)
+    async with running() as agent:
+        for _ in range(2):
+            with pytest.raises(LoadFailure):
+                await agent.load("scripted")
+        assert len(tries) == 2
+
+
+async def test_a_running_agent_goes_on_with_its_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = asyncio.Event()
+    monkeypatch.setattr(agent_module, "REFRESH_S", 0.0)
+    monkeypatch.setattr(Pulls, "go_on", lambda pulls: looked.set())
+    async with running():
+        await looked.wait()
 
 
 async def test_an_agent_is_ready_while_it_runs_and_has_a_model() -> None:

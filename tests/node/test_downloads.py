@@ -13,7 +13,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from node import downloads
+from node import pull_claim
 from node.arrivals import ArrivingFile, Source, WantedFile
 from node.downloads import HubPlan, pull, unfinished
 from node.errors import BadRequest, DownloadError
@@ -153,23 +153,28 @@ class Response:
 
 
 @pytest.mark.parametrize(
-    ("error", "sentence"),
+    ("error", "sentence", "is_final"),
     [
-        ("GatedRepoError", "is gated"),
-        (RepositoryNotFoundError, "has no model org/tiny"),
-        (RevisionNotFoundError, "no revision"),
-        ("401", "refuses"),
-        ("503", "answers 503"),
-        (HFValidationError("x"), "not a hub model's id"),
-        (RuntimeError("name resolution"), "cannot be reached"),
-        (ConnectionError("refused"), "cannot be pulled: refused"),
+        ("GatedRepoError", "is gated", True),
+        (RepositoryNotFoundError, "has no model org/tiny", True),
+        (RevisionNotFoundError, "no revision", True),
+        ("401", "refuses", True),
+        ("429", "answers 429", False),
+        ("503", "answers 503", False),
+        (HFValidationError("x"), "not a hub model's id", True),
+        (ValueError("no JSON"), "cannot be pulled: no JSON", False),
+        (RuntimeError("name resolution"), "cannot be reached", False),
+        (ConnectionError("refused"), "cannot be pulled: refused", False),
     ],
 )
-def test_the_hubs_errors_become_sentences(tmp_path: Path, error: object, sentence: str) -> None:
+def test_the_hubs_errors_become_sentences(
+    tmp_path: Path, error: object, sentence: str, *, is_final: bool
+) -> None:
     hub = ScriptedHub()
     hub.error = made(error)
-    with pytest.raises(DownloadError, match=sentence):
+    with pytest.raises(DownloadError, match=sentence) as caught:
         pull(REQUEST, ModelStore(tmp_path), quiet, lambda: hub)
+    assert caught.value.is_final == is_final
     assert list(tmp_path.iterdir()) == []
 
 
@@ -317,14 +322,14 @@ def test_a_pull_that_says_nothing_of_its_source_is_refused(tmp_path: Path) -> No
 def test_two_processes_do_not_pull_into_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "LOCK_S", 0.0)
+    monkeypatch.setattr(pull_claim, "LOCK_S", 0.0)
     folder, store = tmp_path / "org--tiny", ModelStore(tmp_path)
     folder.mkdir()
     (folder / ".partial").touch()
-    with FileLock(folder / downloads.LOCK_FILE):
+    with FileLock(folder / pull_claim.LOCK_FILE):
         with pytest.raises(DownloadError, match="Another process pulls into"):
             pull(REQUEST, store, quiet, ScriptedHub)
         with pytest.raises(DownloadError, match="Another process pulls into"):
             pull(from_peer(PlayedPeer("http://127.0.0.1:9")), store, quiet, no_hub)
     assert pull(REQUEST, store, quiet, ScriptedHub).name == "org/tiny"
-    assert not (folder / downloads.LOCK_FILE).exists()
+    assert not (folder / pull_claim.LOCK_FILE).exists()

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
+from node.protocol.lifecycle import Policies
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from node.protocol.prefix import Chainer
 from registry import audit, keys, nodes, residency, usage
@@ -96,6 +97,9 @@ class PlayedClient:
 
     async def unload(self, model: str) -> None:
         await self._order("unload", model)
+
+    async def set_policies(self, policies: Policies) -> None:
+        assert not policies.models
 
     async def _order(self, verb: str, model: str) -> None:
         if self.node.refuses:

@@ -183,8 +183,17 @@ async def test_a_node_that_cannot_share_gives_way_to_the_hub(world: World) -> No
 async def test_an_address_of_the_routers_own_machine_is_no_source_for_others(world: World) -> None:
     world.add("local", a_model(), url="http://127.0.0.1:8801")
     world.add("other")
-    assert (await pull_model(world.admin, PullAsked(model="org/m"))).source == "the hub's org/m"
+    started = await pull_model(world.admin, PullAsked(model="org/m"))
+    assert started.source == "the hub's org/m"
+    assert "knows the node 'local', which has the model, by" in started.note
     await world.fails(BadRequest, "under its name in the network", from_node="local")
+    world.add("plain", a_model("plain"), url="http://localhost:8801")
+    words = "'plain', which .* its name in the network"
+    await world.fails(Conflict, words, model="plain", node="other")
+    assert not (await pull_model(world.admin, PullAsked(model="org/m", revision="v2"))).note
+    world.add("reached", a_model())
+    assert not (await pull_model(world.admin, PullAsked(model="org/m"))).note
+    world.fleet.lost("reached", "It went.")
     world.add("near", url="http://127.0.0.1:8802", free_bytes=99 * GB)
     assert (await pull_model(world.admin, PullAsked(model="org/m"))).source == "local"
 
@@ -195,6 +204,19 @@ async def test_a_model_that_is_there_is_not_pulled(world: World) -> None:
     assert (started.node, started.source) == ("a", "")
     assert world.nodes["a"].orders == []
     await world.fails(Conflict, "has the model 'org/m' already")
+
+
+async def test_nodes_that_take_no_models_are_told_from_those_that_have_it(world: World) -> None:
+    world.add("a", a_model())
+    world.add("b")
+    world.add("c")
+    world.fleet.set_state("b", "maintenance")
+    world.fleet.set_state("c", "cordoned")
+    said = "b is under maintenance, c is cordoned; `router uncordon b` ends that"
+    await world.fails(Conflict, said)
+    await world.fails(Conflict, "'b' is under maintenance, so that nothing is pulled", node="b")
+    assert not world.nodes["b"].orders
+    assert (await pull_model(world.admin, PullAsked(model="org/m", node="c"))).source == "a"
 
 
 async def test_a_pull_that_cannot_be_says_what_to_do(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from tests.router.conftest import (
     AddNode,
     Request,
     RunningRouter,
+    ScriptedNode,
     StartNode,
     alias,
     model_status,
@@ -26,16 +28,19 @@ from tests.router.test_relay_failing import until
 GIB = 1024**3
 
 
-async def an_agent(router: RunningRouter, start_node: StartNode, *sizes_gib: int) -> None:
+async def an_agent(
+    router: RunningRouter, start_node: StartNode, *sizes_gib: int, name: str = "a", **fields: Any
+) -> ScriptedNode:
     """A node of 16 GiB with models m0, m1, … of these sizes."""
     models = [
-        model_status(f"m{at}", state=ModelState.READY, memory_bytes=size * GIB)
+        model_status(f"m{at}", state=ModelState.READY, memory_bytes=size * GIB, **fields)
         for at, size in enumerate(sizes_gib)
     ]
-    status = node_status(*models, node_id="id-a")
+    status = node_status(*models, node_id=f"id-{name}")
     status = msgspec.structs.replace(status, memory_budget_bytes=16 * GIB)
     node = await start_node(silent, first_events=(StatusEvent(status),))
-    await router.add(node)
+    await router.add(node, name)
+    return node
 
 
 async def refusal(router: RunningRouter, method: str, path: str, body: Any) -> tuple[int, str, str]:
@@ -117,6 +122,46 @@ async def test_orders_that_would_be_undone_at_once_are_refused(
     assert "`router maintenance a --off` ends it" in said
 
 
+async def test_an_unload_of_what_others_pin_says_who(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await an_agent(router, start_node, 1, pinned=True)
+    order = {"model": "m0", "node": "a"}
+    status, param, said = await refusal(router, "POST", "/models/unload", order)
+    assert (status, param) == (409, "model")
+    assert "not by this router: by the node's own settings" in said
+    lines = {"load": "0 8 * * *", "unload": "0 20 * * *"}
+    _, row = await ask(router, "POST", "/schedules", {"model": "m0", **lines})
+    lifecycle = router.core.lifecycle
+    [record] = lifecycle.schedules
+    lifecycle.remove_schedule(record.id)
+    lifecycle.add_schedule(replace(record, load_fired_s=1.0))
+    assert lifecycle.keeping("m0", "id-a") == row["id"]
+    _, _, said = await refusal(router, "POST", "/models/unload", order)
+    assert f"by the schedule {row['id']} until its unload" in said
+    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    _, _, said = await refusal(router, "POST", "/models/unload", order)
+    assert "`router unpin m0 --node a` first" in said
+
+
+async def test_a_schedule_that_loads_what_has_no_room_is_refused_with_figures(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await an_agent(router, start_node, 10, 8)
+    await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": True})
+    body = {"model": "m1", "load": "0 8 * * *"}
+    for node in ("a", None):
+        status, param, said = await refusal(router, "POST", "/schedules", {**body, "node": node})
+        assert (status, param) == (409, "model")
+        assert "'m1' takes 8.0 GiB on a" in said and "10.0 of its 16.0 GiB" in said
+    unload = {"model": "m1", "unload": "0 8 * * *"}
+    assert (await ask(router, "POST", "/schedules", unload))[0] == 201
+    await ask(router, "PATCH", "/policies", {"model": "m0", "pinned": False})
+    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    await an_agent(router, start_node, 10, 8, name="b")
+    assert (await ask(router, "POST", "/schedules", body))[0] == 201, "there is room on b"
+
+
 @pytest.mark.parametrize(
     ("body", "status", "param", "said"),
     [
@@ -159,10 +204,12 @@ async def test_a_schedule_is_made_listed_and_removed(
 async def test_removing_a_node_forgets_its_policies_and_schedules(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    await an_agent(router, start_node, 1)
+    node = await an_agent(router, start_node, 1)
     await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
     await ask(router, "POST", "/schedules", {"model": "m0", "node": "a", "load": "0 8 * * *"})
+    await until(lambda: bool(node.policies) and node.policies[-1]["models"] != {})
     assert (await ask(router, "DELETE", "/nodes/a"))[0] == 200
+    assert node.policies[-1]["models"] == {}
     assert (await ask(router, "GET", "/policies"))[1] == []
     assert (await ask(router, "GET", "/schedules"))[1] == []
 

@@ -87,6 +87,14 @@ def test_a_model_that_is_there_is_told_at_once(
     assert capsys.readouterr().out == "org/m is on b already.\n"
 
 
+def test_why_a_node_that_has_the_model_is_not_its_source_is_told(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = STARTED.model_copy(update={"note": "Others do not find c."})
+    disk.pull(played(PlayedRouter([row("on_disk")], started=started)), {"model": "org/m"})
+    assert capsys.readouterr().out == "Others do not find c.\norg/m is on b now, from a.\n"
+
+
 def test_a_pull_that_fails_says_why(played: Played) -> None:
     router = PlayedRouter([row("pulling", reason="The peer is gone; pull again.")])
     with pytest.raises(CommandFailed, match="not complete on b: The peer is gone; pull again."):

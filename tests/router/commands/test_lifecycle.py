@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from router.api.admin_views import ScheduleRow
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.drain import Drain, asked, drain, maintain
-from router.commands.lifecycle import pin, read_keep_alive
+from router.commands.lifecycle import add_schedule, list_schedules, pin, read_keep_alive
 from tests.fakes import FakeClock
 from tests.router.commands.running import running_router
 from tests.router.test_cli import Cli
@@ -51,6 +52,11 @@ def test_empty_listings_say_what_that_means(cli: Cli) -> None:
         (["up", "--model", "m"], 2, "--once"),
         (["schedule", "add", "--model", "m", "--load", "8 am"], 2, "--load"),
         (["schedule", "add", "--model", "m", "--unload", "61 * * * *"], 2, "--unload"),
+        (
+            ["schedule", "add", "--model", "m", "--load", "0 8 * * *", "--timezone", "X"],
+            2,
+            "--timezone",
+        ),
         (["schedule", "add", "--model", "m"], 2, "--load, --unload or both"),
         (["schedule", "rm", "gone"], 1, "no schedule 'gone'"),
     ],
@@ -63,10 +69,23 @@ def test_what_cannot_be_is_one_sentence(
     assert said in done.stderr
 
 
+def test_a_schedule_that_is_made_tells_when_it_is_due_by_its_own_clock(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row: dict[str, object] = {"id": "s", "model": "m", "node": None, "load": "0 8 * * *"}
+    row |= {"unload": None, "timezone": "Asia/Tokyo", "next_load_s": 1_700_002_800.0}
+    row |= dict.fromkeys(["load_fired_s", "unload_fired_s", "next_unload_s", "pending"])
+    add_schedule(played(lambda _: httpx.Response(200, json=row)), {}, as_json=False)
+    assert capsys.readouterr().out.splitlines() == [
+        "Schedule s: m on the best node.",
+        "Next load: 2023-11-15 08:00 Asia/Tokyo.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("left", "said"),
     [
-        ([], "m is pinned no more: it leaves when it is idle."),
+        ([], "m is pinned no more: it stays as long as its keep-alive says."),
         (["mini"], "m is still pinned on mini: `router unpin m --node mini`."),
         ([None], "m is still pinned on every node that has it: `router unpin m`."),
     ],
@@ -85,6 +104,18 @@ def test_who_takes_back_a_pin_is_told_of_those_that_are_left(
 
     pin(played(router), "m", "studio", pinned=False)
     assert capsys.readouterr().out.replace("\n", " ").strip() == said
+
+
+def test_why_a_schedule_is_pending_is_told_below_the_list(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = dict.fromkeys(ScheduleRow.model_fields) | {"id": "s1", "model": "m", "timezone": "UTC"}
+    row |= {"load": "0 8 * * *", "pending": "load", "pending_error": "There is no room."}
+    client = played(lambda _request: httpx.Response(200, json=[row]))
+    list_schedules(client, as_json=False)
+    assert "s1: load failed: There is no room." in capsys.readouterr().out
+    list_schedules(client, as_json=True)
+    assert json.loads(capsys.readouterr().out) == [row]
 
 
 class PlayedNode:

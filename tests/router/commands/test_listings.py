@@ -121,7 +121,7 @@ def test_models_show_each_place_and_its_state(
     )
     models.show(played(answering([row])), as_json=False)
     text = capsys.readouterr().out
-    assert "a: on disk, b: failed, c: node not reachable, d: ready and pinned" in text
+    assert "a: on disk; b: failed; c: node not reachable; d: ready and pinned" in text
     assert "e: ready, paid" in text
     assert "f: ready, kept for ever" in text
     assert "g: ready, kept for 30 min, idle 5 min" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from router.lifecycle.attempts import RETRY_S, Attempts
+from router.lifecycle.attempts import RENEW_S, RETRY_S, Attempts, Pushes
 from router.lifecycle.reconcile import Load, Push, Unload
 from tests.fakes import FakeClock
 
@@ -44,3 +44,17 @@ def test_why_it_failed_is_known_by_node_or_of_any_until_it_is_done_or_the_node_g
     attempts.forget_node("n")
     assert attempts.failure(Load, "m", "n") is None
     assert not len(attempts)
+
+
+def test_a_node_is_told_again_before_it_forgets() -> None:
+    clock = FakeClock(100.0)
+    pushes = Pushes(clock)
+    pushes.on_told(PUSH)
+    clock.advance(RENEW_S - 1.0)
+    assert pushes.fresh() == {"n": PUSH}
+    clock.advance(1.0)
+    assert pushes.fresh() == {}
+    pushes.on_told(PUSH)
+    assert pushes.fresh() == {"n": PUSH}
+    pushes.forget_node("n")
+    assert pushes.fresh() == {}
