@@ -3,7 +3,7 @@
 from router import sse
 from router.answer_heads import HEADER_RETRY_AFTER
 from router.dialects import Dialect, error_body
-from router.dispatcher import NotSent
+from router.dispatcher import Cut, NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
@@ -41,7 +41,7 @@ def how(failure: RouterError) -> Failure:
     """How it ends its attempt."""
     if isinstance(failure, NotSent):
         return Failure.UNSENT
-    if isinstance(failure, Answered) and failure.is_turned_away:
+    if isinstance(failure, Cut) or (isinstance(failure, Answered) and failure.is_turned_away):
         return Failure.TURNED_AWAY
     return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
 

@@ -50,7 +50,7 @@ from router.types import (
     Ticket,
     Verdict,
 )
-from router.upstream_response import NotConnected, Response
+from router.upstream_response import CutOff, NotConnected, Response
 from router.watcher import Watcher
 
 RETRY_AFTER_S = 5
@@ -80,6 +80,10 @@ class Opened(NamedTuple):
 
 class NotSent(NodeFailed):
     """The node that was to answer is not there any more."""
+
+
+class Cut(NodeFailed):
+    """An admin has ended the request on its node, which has not failed."""
 
 
 class Dispatcher:
@@ -223,6 +227,8 @@ class Dispatcher:
 
     def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
         """The sentence for a connection to the lease's node that broke."""
+        if isinstance(error, CutOff):
+            return Cut(f"The node {self.node_name(lease)} is being drained.")
         if isinstance(error, NotConnected):
             name = self.node_name(lease)
             return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")

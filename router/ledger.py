@@ -24,6 +24,7 @@ OUTCOME_CANCELLED = "cancelled"
 OUTCOME_LATE = "deadline_exceeded"
 OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
+OUTCOME_CUT = "cut"
 REASON_UNREPORTED = "unreported"
 
 

@@ -48,7 +48,7 @@ from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, Wrong
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.types import KIND_AGENT, Lease, Ticket
 from router.upstream import IDLE_S, Upstream
-from router.upstream_response import Response
+from router.upstream_response import CutOff, Response, UpstreamBroken
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole; a stored response holds its input, too."""
@@ -120,10 +120,14 @@ class NodeClient:
         if self._session is not None:
             await self._session.close()
 
-    def break_all(self, reason: str = "The node has gone silent.") -> None:
-        """Fails the inference requests that the node carries, with the sentence; control calls go
-        on."""
-        self._upstream.break_all(reason)
+    def break_all(self) -> None:
+        """Fails the inference requests that the node carries, which has gone silent; control calls
+        go on."""
+        self._upstream.break_all(UpstreamBroken("The node has gone silent."))
+
+    def cut_all(self) -> None:
+        """Ends the inference requests that the node carries, which is no failure of its own."""
+        self._upstream.break_all(CutOff("The node is being drained."))
 
     @property
     def session(self) -> aiohttp.ClientSession:

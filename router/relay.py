@@ -15,7 +15,7 @@ from router import answer_heads, sse
 from router.answer_heads import HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY, JSON_HEADERS
 from router.answered import Answered, enveloped, how, outcome_of
 from router.dialects import dialect_of
-from router.dispatcher import REFUSAL_STATUSES, Dispatcher
+from router.dispatcher import REFUSAL_STATUSES, Cut, Dispatcher
 from router.errors import (
     ContextTooLong,
     DeadlineExceeded,
@@ -28,6 +28,7 @@ from router.foreign import ForeignAnswer
 from router.foreign_events import Ending
 from router.ledger import (
     OUTCOME_CANCELLED,
+    OUTCOME_CUT,
     OUTCOME_LATE,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
@@ -119,7 +120,8 @@ class Relay:
                     outcome = OUTCOME_LATE if late else OUTCOME_REFUSED
                     raise
                 except RouterError as failure:
-                    outcome = OUTCOME_NODE_FAILED
+                    was_cut = isinstance(failure, Cut)
+                    outcome = OUTCOME_CUT if was_cut else OUTCOME_NODE_FAILED
                     if self.content_sent:
                         raise
                     held = None  # given back, whatever comes of the wait for another one

@@ -52,10 +52,10 @@ class _Connection(asyncio.Protocol):
             self._transport.writelines((head, body))
         return response
 
-    def break_off(self, reason: str) -> None:
+    def break_off(self, failure: UpstreamBroken) -> None:
         """As `abort`; whoever waits for an answer fails, also where its end is the connection's."""
         if self._response is not None:
-            self._response.fail(UpstreamBroken(reason))
+            self._response.fail(failure)
         self.abort()
 
     def abort(self) -> None:
@@ -143,10 +143,10 @@ class Upstream:
             connection.abort()
         self._idle.clear()
 
-    def break_all(self, reason: str) -> None:
-        """Fails every exchange with the sentence. New ones may be begun."""
+    def break_all(self, failure: UpstreamBroken) -> None:
+        """Every exchange fails so. New ones may be begun."""
         for connection in list(self._all):
-            connection.break_off(reason)
+            connection.break_off(failure)
         self._idle.clear()
 
     @property

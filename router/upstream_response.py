@@ -22,6 +22,10 @@ class Unanswered(UpstreamBroken):
     """The node closed the connection before its answer."""
 
 
+class CutOff(UpstreamBroken):
+    """The router itself has ended the request on its node, since an admin wants the node empty."""
+
+
 class NotConnected(UpstreamBroken):
     """The node does not take a connection in time."""
 

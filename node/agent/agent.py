@@ -195,6 +195,7 @@ class Agent:
             disk_free_bytes=self.disk.free_bytes,
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
+            rests=self._wishes.rests,
         )
 
     def report(self) -> dict[str, Any]:

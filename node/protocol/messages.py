@@ -133,6 +133,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A model that is loaded stays so long before it gives way to another one."""
     max_swap_wait_s: float = 0.0
     """A request whose model has to wait for another one's to leave goes first after so long."""
+    rests: bool = False
+    """A router has it under maintenance: no pin holds, also none of other routers."""
 
 
 class FinishReason(StrEnum):

@@ -110,7 +110,7 @@ async def cut_requests(admin: AdminGiven, named: NodeNamed) -> NodeRow:
     row = node_row(core, record)
     client = core.watcher.client(record.id)
     if client is not None:
-        client.break_all("The node is being drained.")
+        client.cut_all()
     await admin.note("node.cut", record.name, f"{row.in_flight} in flight")
     return row
 

@@ -118,13 +118,14 @@ def _plan_node(view: NodeView, asked: Asked, told: Push | None) -> list[Action]:
     assert view.status is not None
     actions: list[Action] = []
     push = Push(view.node_id, view.status.instance_id, asked, view.state == MAINTENANCE)
-    if told != push or any(falls_short(model, asked) for model in view.status.models):
+    rests = view.status.rests
+    if told != push or any(falls_short(each, asked, rests=rests) for each in view.status.models):
         actions.append(push)
     for model in view.status.models:
         if view.state == MAINTENANCE and model.state is ModelState.READY and not model.leases:
             actions.append(Unload(view.node_id, model.name, model.generation, 0.0))
         policy = asked.get(model.name)
-        if view.state == ACTIVE and policy is not None and policy.pinned and may_load(model):
+        if _takes(view) and policy is not None and policy.pinned and may_load(model):
             actions.append(Load(view.node_id, model.name))
     return actions
 
@@ -157,21 +158,21 @@ def steps(step: Step, fleet: Iterable[NodeView], wishes: Iterable[Wish]) -> list
 
 
 def _steps_to_load(step: Step, views: list[NodeView]) -> list[Action] | None:
-    able = [view for view in views if view.state == ACTIVE and view.reachable]
+    able = [view for view in views if _takes(view) and view.reachable]
     found = [model for view in able for model in _models(view) if model.name == step.model]
     if any(model.state is ModelState.READY for model in found):
         return None
     return [Load(step.node_id, step.model) for model in found if may_load(model)]
 
 
-def falls_short(model: ModelStatus, asked: Asked) -> bool:
+def falls_short(model: ModelStatus, asked: Asked, *, rests: bool = False) -> bool:
     """Whether the node keeps the model for less long than was asked: another router may want more
-    of it, none can want less."""
+    of it, none can want less, but for one under which it `rests`."""
     policy = asked.get(model.name)
     if policy is None or model.state not in HELD:
         return False
     if policy.pinned and not model.pinned:
-        return True
+        return not rests
     wanted_s, kept_s = policy.keep_alive_s, model.keep_alive_s
     if model.pinned or wanted_s is None or kept_s is None:
         return False
@@ -209,7 +210,7 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
     else where it is loaded, else the one with most free memory; empty where there is none."""
     best, best_rank = "", (False, False, 0)
     for view in fleet:
-        if view.kind != KIND_AGENT or view.state != ACTIVE or not view.reachable:
+        if view.kind != KIND_AGENT or not _takes(view) or not view.reachable:
             continue
         told = next((each for each in _models(view) if each.name == model), None)
         if told is None or view.status is None or told.state is ModelState.PULLING:
@@ -219,6 +220,12 @@ def best_place(fleet: Iterable[NodeView], model: str, current: str = "") -> str:
         if not best or rank > best_rank:
             best, best_rank = view.node_id, rank
     return best
+
+
+def _takes(view: NodeView) -> bool:
+    """Whether models may be loaded there that nobody has asked for yet: no router, this or another,
+    has it under maintenance."""
+    return view.state == ACTIVE and view.status is not None and not view.status.rests
 
 
 def _leases(view: NodeView) -> int:

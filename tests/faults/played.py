@@ -377,6 +377,7 @@ class PlayedNode:
             models=self.disk.with_pulls(self.supervisor.status()),
             min_residency_s=self.min_residency_s,
             max_swap_wait_s=self.settings.max_swap_wait_s,
+            rests=self.wishes.rests,
         )
 
     def is_pinned(self, model: str) -> bool:

@@ -69,7 +69,7 @@ async def test_fault_39_no_agent_sees_what_a_caller_shows_the_router(
     assert held == f"Bearer {shared.agents['swift'].token}"
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", BODIES)
 async def test_a_foreign_server_does_not_see_it_either(
     router: RunningRouter, start_node: StartNode, path: str
 ) -> None:

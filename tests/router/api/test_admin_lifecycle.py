@@ -248,6 +248,7 @@ async def test_a_request_without_content_that_is_cut_goes_to_another_node(
     assert await caller.head() == 200
     assert HELLO in await caller.body()
     assert asked(first, second) == [1, 1]
+    assert router.core.dispatcher.breakers() == []
 
 
 async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
@@ -265,5 +266,9 @@ async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
     assert await caller.head() == 200
     assert await caller.chunk() == HELLO
     await cut(router)
-    assert (await in_band_error(caller))["code"] == "node_failed"
+    error = await in_band_error(caller)
+    assert (error["code"], error["message"]) == ("node_failed", "The node a is being drained.")
     assert asked(second) == [0]
+    # The node has not failed.
+    assert router.core.dispatcher.breakers() == []
+    assert 'outcome="cut"' in router.core.metrics.text().decode()

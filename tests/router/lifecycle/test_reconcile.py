@@ -13,6 +13,7 @@ from router.lifecycle.reconcile import (
     Load,
     Pull,
     Push,
+    Step,
     Unload,
     Wish,
     asked_of,
@@ -20,6 +21,7 @@ from router.lifecycle.reconcile import (
     falls_short,
     idle,
     plan,
+    steps,
 )
 from router.types import NodeView
 from tests.router.conftest import model_status, node_view
@@ -64,6 +66,20 @@ def test_a_pinned_model_is_loaded_where_it_is_whole_and_the_node_is_active() -> 
     for state in ("cordoned", "maintenance"):
         resting = view(on_disk(), state=state)
         assert plan([resting], [PIN], told(resting, PIN)) == []
+
+
+def test_a_node_that_rests_by_another_router_is_left_empty_by_pins_and_schedules() -> None:
+    """Else the two would load and unload by turns."""
+    node = view(on_disk())
+    assert node.status is not None
+    rests = msgspec.structs.replace(node.status, rests=True)
+    resting = msgspec.structs.replace(node, status=rests)
+    assert plan([resting], [PIN], told(resting, PIN)) == []
+    assert steps(Step(True, "m", "n"), [resting], []) == []
+    assert best_place([resting], "m") == ""
+    ready = msgspec.structs.replace(rests, models=(model_status("m"),))
+    leaving = msgspec.structs.replace(node, status=ready)
+    assert plan([leaving], [PIN], told(leaving, PIN)) == []
 
 
 @pytest.mark.parametrize(
