@@ -86,3 +86,4 @@ async def test_a_foreign_server_does_not_see_it_either(
     told = json.dumps([[each.target, each.headers] for each in asked])
     assert len(asked) == 1 and SECRET not in told and router.key not in told
     assert not {name.lower() for name, _ in asked[0].headers} & (set(SHOWN) - {"user-agent"})
+    assert asked[0].header("authorization") == "Bearer secret", "its own credential is not there"
