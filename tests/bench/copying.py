@@ -119,6 +119,7 @@ def _make_model(folder: Path, size_bytes: int) -> Path:
 
 def _plain_copy(source: Path, target: Path) -> float:
     """Seconds of reading, hashing and writing the file."""
+    os.sync()  # what was written before shall not be written back meanwhile
     began_s = time.perf_counter()
     digest, buffer = hashlib.sha256(), memoryview(bytearray(PIECE_BYTES))
     with source.open("rb", buffering=0) as given, target.open("wb", buffering=0) as taken:
@@ -133,6 +134,7 @@ def _plain_copy(source: Path, target: Path) -> float:
 def _peer_copy(source: Node, target: Node) -> float:
     """Seconds from the order to the model that is there."""
     share = msgspec.json.decode(source.post(PATH_SHARE, {"model": MODEL}), type=Share)
+    os.sync()
     began_s = time.perf_counter()
     target.post(PATH_PULL, PullCommand(MODEL, peer=Peer(source.url, share)))
     while target.state() is not ModelState.ON_DISK:
