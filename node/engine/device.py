@@ -11,6 +11,12 @@ IDLE_KEEP_BYTES = 64 * 1024**2
 """Buffers that an idle engine keeps for reuse."""
 
 
+def leave_thread() -> None:
+    """Ends the thread's use of MLX; without it the process may abort at its exit."""
+    mx.clear_cache()
+    mx.clear_streams()
+
+
 class Device:
     """Keeps MLX within a lease."""
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -248,20 +249,32 @@ def shared_tokens(row: Row, other: Row) -> int:
     return known
 
 
-def open_disk(spec: EngineSpec, say: Callable[[str], None]) -> SsdTier | None:
-    """The disk tier of the model, if it has one and no other process uses it."""
+def begin_fingerprint(spec: EngineSpec) -> "Future[str] | None":
+    """The fingerprint of a model that has a disk tier, made in a thread: it takes up to a second,
+    in which the model itself can be read."""
     if spec.disk is None:
         return None
-    name = fingerprint(
-        Path(spec.folder), kv_cache_bits=spec.kv_cache_bits, kv_live_bits=spec.kv_live_bits
-    )
+    thread = ThreadPoolExecutor(1, "fingerprint")
+    bits = {"kv_cache_bits": spec.kv_cache_bits, "kv_live_bits": spec.kv_live_bits}
+    made = thread.submit(fingerprint, Path(spec.folder), **bits)
+    thread.shutdown(wait=False)
+    return made
+
+
+def open_disk(
+    spec: EngineSpec, made: "Future[str] | None", say: Callable[[str], None]
+) -> SsdTier | None:
+    """The disk tier of the model, if it has one and no other process uses it. `made` is its
+    fingerprint. Raises `LoadError`."""
+    if spec.disk is None or made is None:
+        return None
     limits = Limits(
         max_bytes=spec.disk.max_bytes,
         max_files=spec.disk.max_files,
         max_bytes_per_day=spec.disk.max_bytes_per_day,
     )
     try:
-        return open_tier(Path(spec.disk.folder), limits, name)
+        return open_tier(Path(spec.disk.folder), limits, made.result())
     except (TierBusy, TierUnavailable) as error:
         say(f"{spec.model} runs without its KV cache on disk: {error}")
         return None

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import mlx.core as mx
 
 from node.engine.batches import DecodeBatch, PrefillGroup
 from node.engine.codec import codec_for
+from node.engine.device import leave_thread
 from node.engine.gather import Gather
 from node.engine.intake import Intake
 from node.engine.layers import CacheLayout
@@ -18,7 +20,7 @@ from node.engine.model import LoadedModel, load_folder
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
 from node.engine.refusals import too_long
-from node.engine.reuse import Reuse, open_disk
+from node.engine.reuse import Reuse, begin_fingerprint, open_disk
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
 from node.engine.running import Running, expected_lengths
@@ -55,25 +57,23 @@ logger = logging.getLogger(__name__)
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> "TextEngine":
     """The `EngineFactory` of text models. Raises `LoadError`."""
     try:
-        engine = TextEngine(load_folder(Path(spec.folder), progress), spec)
+        made = begin_fingerprint(spec)
+        engine = TextEngine(load_folder(Path(spec.folder), progress), spec, made)
         if spec.warm_up:
             engine.warm_up()
         return engine
     except BaseException:
-        _leave_thread()
+        leave_thread()
         raise
-
-
-def _leave_thread() -> None:
-    """Ends the thread's use of MLX; without it the process may abort at its exit."""
-    mx.clear_cache()
-    mx.clear_streams()
 
 
 class TextEngine:
     """An `Engine` of one text model. All calls come from the thread that made it."""
 
-    def __init__(self, model: LoadedModel, spec: EngineSpec) -> None:
+    def __init__(
+        self, model: LoadedModel, spec: EngineSpec, made: "Future[str] | None" = None
+    ) -> None:
+        """`made` is the model's fingerprint, where it has been begun."""
         self._model = model
         self._layout = CacheLayout.probe(
             model.network,
@@ -83,7 +83,7 @@ class TextEngine:
         self._limits = Limits(spec.prefill_chunk_tokens, spec.decode_stall_target_ms / 1000)
         self._rates = Rates()
         self._room = Room(spec.lease, self._layout.live_bytes, model.weight_bytes)
-        tier = open_disk(spec, logger.warning)
+        tier = open_disk(spec, made or begin_fingerprint(spec), logger.warning)
         self.info = Loaded(
             weight_bytes=model.weight_bytes,
             context_tokens=model.context_tokens,
@@ -394,5 +394,5 @@ class TextEngine:
         events = self._reuse.events()
         del self._model, self._layout, self._reuse, self._queue, self._room, self._upkeep
         del self._intake
-        _leave_thread()
+        leave_thread()
         return events
