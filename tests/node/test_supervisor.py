@@ -288,14 +288,14 @@ async def test_the_status_tells_what_a_model_takes_and_how_it_is_used() -> None:
 
 
 async def test_an_engine_killed_in_its_load_leaves_nothing_behind() -> None:
+    own = psutil.Process()
+    others = set(own.children())
     async with world(Script(load_delay_s=60.0)) as it:
         waiting = asyncio.create_task(it.touch())
         await it.until(ModelState.LOADING)
-        children = [each for each in psutil.Process().children() if each.is_running()]
-        while not children:
+        while not (engines := set(own.children()) - others):
             await asyncio.sleep(0)
-            children = psutil.Process().children()
-        children[0].kill()
+        engines.pop().kill()
         with pytest.raises(LoadFailure, match="ended while it loaded"):
             await waiting
         assert it.supervisor.budget.leased_bytes == 0
