@@ -11,6 +11,7 @@ from starlette.types import Send
 
 from node.dialects.base import Collected, Writer
 from node.errors import EngineFault, NodeError
+from node.protocol import comments
 from node.slots import ModelAwaited
 from node.types import Accepted, Delta, Part, Progress
 
@@ -144,11 +145,9 @@ def cached_header(cached_tokens: int) -> Headers:
 
 
 def _awaited_comment(awaited: ModelAwaited) -> bytes:
-    # A folder's name may have line breaks, which would end the comment.
-    name = awaited.name if awaited.name.isprintable() else ascii(awaited.name)
     if awaited.held_by is not None:
-        return f": waiting for {name}, {awaited.held_by}\n\n".encode()
-    return f": loading {name} {awaited.progress * 100:.0f} %\n\n".encode()
+        return comments.waiting_for(awaited.name, awaited.held_by)
+    return comments.loading(awaited.name, awaited.progress)
 
 
 def _is_complete(deltas: Sequence[Delta]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from node.protocol import comments
 from router.dialects import Dialect, event_body, response_event
 from router.errors import ContextTooLong, RouterError, UnknownModel
 from router.types import Loading, Queued
@@ -103,10 +104,7 @@ def _comment(waits_for: Queued | Loading | None) -> bytes:
             waits_for.position,
             waits_for.wait_s,
         )
-    done = "" if waits_for.progress is None else f" {waits_for.progress:.0%}".replace("%", " %")
-    # A folder's name may have line breaks, which would end the comment.
-    name = waits_for.model if waits_for.model.isprintable() else ascii(waits_for.model)
-    return f": loading {name}{done}\n\n".encode()
+    return comments.loading(waits_for.model, waits_for.progress)
 
 
 def is_filler(events: bytes) -> bool:

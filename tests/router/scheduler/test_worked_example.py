@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from array import array
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from node.protocol.messages import CacheStatus, Finished
 from node.protocol.prefix import Chain
-from router.decisions import TERMS
 from router.scheduler.rates import NodeRates
 from router.types import Coverage, Hints, Lease, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view
 from tests.router.conftest import ticket as any_ticket
 from tests.router.scheduler.fleet import Fleet, accounts, queued
+from tests.router.scheduler.page import check_terms
 
-PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
 POSITION_TOKENS, POSITION_BYTES = 256, 1024
 KV_BYTES = 147_456
 ANSWER_TOKENS = 200
@@ -102,24 +100,9 @@ def world_of_the_page() -> World:
     return world
 
 
-def rows_of_the_page() -> dict[str, tuple[float, float]]:
-    """Terms and totals on studio and on mini, as the page tells them."""
-    section = PAGE.read_text().partition("## One decision, with numbers")[2].partition("\n## ")[0]
-    table = section[section.index("| | studio | | mini | |") :].split("\n\n")[0]
-    rows = [[cell.strip(" `*") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    return {name: (float(a), float(b)) for name, _, a, _, b in rows[2:]}
-
-
 def test_the_page_s_terms_are_the_scheduler_s() -> None:
     terms = world_of_the_page().terms(asking("A", 20_480, request_id="again"))
-    told = rows_of_the_page()
-    both = terms["studio"], terms["mini"]
-    total = tuple(each.total_s for each in both)
-    assert told.pop("total") == pytest.approx(total, abs=0.006)
-    for term, name in TERMS.items():
-        seconds = tuple(getattr(each, term) for each in both)
-        assert told.pop(name, (0.0, 0.0)) == pytest.approx(seconds, abs=0.006), name
-    assert not told
+    check_terms("## One decision, with numbers", terms)
 
 
 def test_what_the_page_says_of_the_next_seconds_is_so() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import pytest
 
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus
-from router.decisions import TERMS
 from router.types import Hints, NodeTerms, NodeView, Ticket
 from tests.router.conftest import model_status, node_view
 from tests.router.scheduler.fleet import Fleet, accounts, asking
+from tests.router.scheduler.page import check_terms
 
-PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
 GB = 10**9
 CHIPS = {"studio": "Apple M4 Max", "mini": "Apple M4"}
 LOADS_S = {"studio": 6.0, "mini": 9.0}
@@ -78,24 +75,9 @@ class World(Fleet):
         return {each.node_id: each for each in self.scheduler.explain(ticket, self.moment).nodes}
 
 
-def rows_of_the_page() -> dict[str, tuple[float, float]]:
-    section = PAGE.read_text().partition("### Where a model is loaded, with numbers")[2]
-    table = section[section.index("| | studio | | mini | |") :].split("\n\n")[0]
-    rows = [[cell.strip(" `*") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
-    return {name: (float(a), float(b)) for name, _, a, _, b in rows[2:]}
-
-
 def test_the_page_s_terms_of_a_load_are_the_scheduler_s() -> None:
-    world = World()
-    terms = world.terms(turn("new", "vision", 1000))
-    both = terms["studio"], terms["mini"]
-    told = rows_of_the_page()
-    total = tuple(each.total_s for each in both)
-    assert told.pop("total") == pytest.approx(total, abs=0.006)
-    for term, name in TERMS.items():
-        seconds = tuple(getattr(each, term) for each in both)
-        assert told.pop(name, (0.0, 0.0)) == pytest.approx(seconds, abs=0.006), name
-    assert not told
+    terms = World().terms(turn("new", "vision", 1000))
+    check_terms("### Where a model is loaded, with numbers", terms)
 
 
 def test_what_the_page_says_of_those_who_come_then_is_so() -> None:

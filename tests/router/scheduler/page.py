@@ -1,0 +1,30 @@
+"""Terms that docs/scheduler.md works out, and whether the scheduler has the same."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from router.decisions import TERMS
+from router.types import NodeTerms
+
+_PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
+
+
+def check_terms(heading: str, terms: Mapping[str, NodeTerms]) -> None:
+    """The table below the heading tells the terms and totals on studio and on mini, and no more."""
+    told = _rows(heading)
+    both = terms["studio"], terms["mini"]
+    total = tuple(each.total_s for each in both)
+    assert told.pop("total") == pytest.approx(total, abs=0.006)
+    for term, name in TERMS.items():
+        seconds = tuple(getattr(each, term) for each in both)
+        assert told.pop(name, (0.0, 0.0)) == pytest.approx(seconds, abs=0.006), name
+    assert not told
+
+
+def _rows(heading: str) -> dict[str, tuple[float, float]]:
+    section = _PAGE.read_text().partition(heading)[2].partition("\n## ")[0]
+    table = section[section.index("| | studio | | mini | |") :].split("\n\n")[0]
+    rows = [[cell.strip(" `*") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    return {name: (float(a), float(b)) for name, _, a, _, b in rows[2:]}
