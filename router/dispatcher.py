@@ -36,8 +36,8 @@ from router.prefix_index import PrefixIndex
 from router.scheduler.breaker import Breaker
 from router.settings import CONNECT_TIMEOUT_S
 from router.stalls import Attempt, Stalls
+from router.states import KIND_AGENT
 from router.types import (
-    KIND_AGENT,
     PATH_COUNT_TOKENS,
     Caller,
     Decision,

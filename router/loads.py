@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from router.fleet import Fleet
 from router.metrics import Metrics, Values
-from router.types import KIND_AGENT, NodeView
+from router.states import KIND_AGENT
+from router.types import NodeView
 
 WEDGED = "wedged"
 

@@ -46,7 +46,8 @@ from registry.records import NodeRecord
 from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
-from router.types import KIND_AGENT, Lease, Ticket
+from router.states import KIND_AGENT
+from router.types import Lease, Ticket
 from router.upstream import IDLE_S, Upstream
 from router.upstream_response import CutOff, Response, UpstreamBroken
 

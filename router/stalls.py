@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from node.protocol.messages import ModelState
 from router.fleet import Fleet
-from router.types import ACTIVE, KIND_AGENT, Lease, NodeView
+from router.states import ACTIVE, KIND_AGENT
+from router.types import Lease, NodeView
 
 LOOKS = 20
 """Within the shortest limit."""

@@ -16,7 +16,8 @@ from router.errors import (
     UnknownModel,
     WrongNodeToken,
 )
-from router.types import ACTIVE, Moment, NodeView, Road, Target
+from router.states import ACTIVE
+from router.types import Moment, NodeView, Road, Target
 
 FIRST, WARM, SPILLOVER = "first", "warm", "spillover"
 SELECTORS = (FIRST, WARM, SPILLOVER)

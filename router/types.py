@@ -9,11 +9,6 @@ import msgspec
 from node.protocol.messages import Finished, ModelState, NodeStatus
 from node.protocol.prefix import Chain
 
-KIND_AGENT, KIND_OPENAI = "agent", "openai"
-"""Nodes of ours, and any server that speaks OpenAI's dialect, which tells nothing of itself."""
-ACTIVE, CORDONED, MAINTENANCE = "active", "cordoned", "maintenance"
-NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
-"""Of a node: it takes requests, it takes no new ones, or it has no models loaded either."""
 PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
 """Nothing is generated there, so that a node keeps no accounts of it."""
 

@@ -31,7 +31,7 @@ from router.ledger import Ledger
 from router.node_client import NodeClient
 from router.prefix_index import PrefixIndex
 from router.settings import LOST_GRACE_S
-from router.types import KIND_OPENAI
+from router.states import KIND_OPENAI
 
 log = logging.getLogger("mlx_fleet.nodes")
 

@@ -28,7 +28,8 @@ from router.errors import (
     UnknownModel,
 )
 from router.lifecycle.sources import can_reach, hidden, sources
-from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
+from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
+from router.types import NodeView
 
 
 @dataclass(frozen=True, slots=True)

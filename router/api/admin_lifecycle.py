@@ -13,7 +13,8 @@ from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound
 from router.lifecycle.calendar import LOAD, UNLOAD, lines_of, next_times
 from router.lifecycle.crons import NoCron, next_due_s, trigger_of
-from router.types import KIND_AGENT, NodeView
+from router.states import KIND_AGENT
+from router.types import NodeView
 
 _ID_BYTES = 4
 _GIB = 1024**3

@@ -24,7 +24,8 @@ from router.errors import (
 )
 from router.lifecycle.sources import has_whole
 from router.node_client import NodeClient
-from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
+from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
+from router.types import NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
 """States in which a model takes memory and is not on its way out."""

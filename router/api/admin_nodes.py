@@ -22,7 +22,7 @@ from router.core import Core
 from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict
 from router.node_client import NodeClient
-from router.types import ACTIVE, KIND_OPENAI
+from router.states import ACTIVE, KIND_OPENAI
 
 _NAME_CHARS = 63
 

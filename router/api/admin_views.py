@@ -16,7 +16,7 @@ NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 class Asked(BaseModel):
     """A request body; a field it does not know is refused, since it is a typing error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class NodePrices(Asked):
@@ -98,7 +98,8 @@ class SetBudget(Asked):
 class Shown(BaseModel):
     """A row of an answer; times are seconds since the epoch."""
 
-    model_config = ConfigDict(frozen=True)
+    # A command uses one or two of the rows: building the others would be most of its time.
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 class NodeModel(Shown):

@@ -6,7 +6,8 @@ from node.protocol.ids import RESPONSE_PREFIX, NodeId, parse_id, response_of
 from router.dispatcher import node_away
 from router.errors import UnknownItem, UnknownModel, UnknownPreviousResponse
 from router.fleet import Fleet
-from router.types import KIND_AGENT, Caller, NodeView
+from router.states import KIND_AGENT
+from router.types import Caller, NodeView
 
 
 def own_id(text: str, caller: Caller) -> NodeId | None:

@@ -13,7 +13,8 @@ from router.auth import SCOPE_ADMIN
 from router.core import Core
 from router.errors import RouterError, UnknownRequest
 from router.relay import Relay
-from router.types import KIND_AGENT, Caller, NodeView, ticket_id_of
+from router.states import KIND_AGENT
+from router.types import Caller, NodeView, ticket_id_of
 
 PATH = "/v1/requests"
 

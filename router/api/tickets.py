@@ -19,7 +19,7 @@ from router.core import Core
 from router.defaults import with_defaults
 from router.errors import NodeAway, PaidBudgetUsed, PaidNotAllowed, UnknownModel
 from router.last_targets import Turn
-from router.scheduler.breaker import BreakerState
+from router.states import BreakerState
 from router.targets import SPILLOVER, Asked, Order, keeps_sessions, order
 from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
 

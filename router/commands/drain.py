@@ -10,7 +10,7 @@ from router.api.admin_views import NodeRow
 from router.commands import console, durations, wording
 from router.commands.client import AdminClient, CommandFailed, Unreachable, read_rows
 from router.commands.nodes import in_flight, set_state
-from router.types import CORDONED, KIND_OPENAI, MAINTENANCE
+from router.states import CORDONED, KIND_OPENAI, MAINTENANCE
 
 T = TypeVar("T")
 

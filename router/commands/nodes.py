@@ -9,8 +9,7 @@ from rich.text import Text
 from router.api.admin_views import NodeRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
-from router.scheduler.breaker import BreakerState
-from router.types import ACTIVE, CORDONED
+from router.states import ACTIVE, CORDONED, BreakerState
 
 NO_NODES = (
     "The fleet has no nodes yet. Start `node-agent serve` on a Mac, then add it: "

@@ -38,7 +38,8 @@ from router.lifecycle.reconcile import (
 )
 from router.lifecycle.timetable import Timetable
 from router.node_client import NodeClient
-from router.types import KIND_AGENT, NodeView
+from router.states import KIND_AGENT
+from router.types import NodeView
 from router.watcher import Watcher
 
 log = logging.getLogger("mlx_fleet.lifecycle")

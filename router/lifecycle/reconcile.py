@@ -11,7 +11,8 @@ import msgspec
 from node.protocol.lifecycle import ModelPolicy
 from node.protocol.messages import ModelState, ModelStatus
 from router.lifecycle.sources import sources
-from router.types import ACTIVE, KIND_AGENT, MAINTENANCE, NodeView
+from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
+from router.types import NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
 

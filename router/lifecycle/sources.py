@@ -8,7 +8,8 @@ from urllib.parse import urlsplit
 
 from node.protocol.messages import ModelState
 from router.credentials import is_loopback
-from router.types import KIND_AGENT, NodeView
+from router.states import KIND_AGENT
+from router.types import NodeView
 
 
 def sources(fleet: Iterable[NodeView], model: str, to: NodeView) -> list[NodeView]:

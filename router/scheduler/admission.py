@@ -11,19 +11,8 @@ from router.scheduler.placement import Choice, Placement, Queues
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
 from router.scheduler.residency import to_close
 from router.scheduler.turns import Free, Turns, has_free
-from router.types import (
-    ACTIVE,
-    KIND_AGENT,
-    Action,
-    Decision,
-    Grant,
-    Lease,
-    Moment,
-    NodeView,
-    Queued,
-    Reject,
-    Ticket,
-)
+from router.states import ACTIVE, KIND_AGENT
+from router.types import Action, Decision, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket
 
 LOOK_S = 1.0
 """The queue is looked at again at least so often, and no sooner than after `MIN_LOOK_S`."""

@@ -3,10 +3,11 @@ in."""
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 
 import msgspec
+
+from router.states import BreakerState
 
 FIRST_OPEN_S = 1.0
 MAX_OPEN_S = 30.0
@@ -20,16 +21,6 @@ MIN_HELD_S, MAX_HELD_S = 1.0, 60.0
 these."""
 MIN_OUTCOMES, OFTEN = 5, 0.5
 """From so many recent outcomes on, failures that are this share of them are often."""
-
-
-class BreakerState(StrEnum):
-    """Of one model on one node."""
-
-    CLOSED = "closed"
-    OPEN = "open"
-    """It failed lately: requests go elsewhere where there is another node."""
-    HALF_OPEN = "half_open"
-    """One request may show whether it still fails."""
 
 
 class Breaker(msgspec.Struct, frozen=True):

@@ -14,18 +14,8 @@ from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.residency import IN_MEMORY, NO_ROOM, claim, fits
 from router.scheduler.sessions import Pace, Session
 from router.scheduler.warm import WarmSessions
-from router.types import (
-    ACTIVE,
-    CORDONED,
-    KIND_OPENAI,
-    MAINTENANCE,
-    NOT_COVERED,
-    Coverage,
-    NodeTerms,
-    NodeView,
-    Prefixes,
-    Ticket,
-)
+from router.states import ACTIVE, CORDONED, KIND_OPENAI, MAINTENANCE
+from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
 
 FAILED_LOAD_S = 600.0
 """Added where the last load failed, or the model makes no progress: such a node is the last resort,

@@ -24,7 +24,7 @@ from router.core import Core
 from router.credentials import NodeCredential
 from router.exchange import Receive, Send
 from router.settings import Settings
-from router.types import KIND_OPENAI
+from router.states import KIND_OPENAI
 
 
 def with_key(app: AsgiApp, key: str) -> AsgiApp:

@@ -17,7 +17,8 @@ from router.errors import NodeRefused, NodeUnreachable
 from router.fleet import Fleet
 from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.lifecycle.reconcile import Load, Unload, idle, plan
-from router.types import ACTIVE, CORDONED, MAINTENANCE, NodeView
+from router.states import ACTIVE, CORDONED, MAINTENANCE
+from router.types import NodeView
 from router.watcher import Watcher
 from tests.faults.played import HOPS, NODE_ID, Order, PlayedNode
 from tests.router.conftest import node_record

@@ -22,7 +22,7 @@ from node.errors import NodeError
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState
 from node.types import Pressure
-from router.types import ACTIVE, CORDONED, MAINTENANCE
+from router.states import ACTIVE, CORDONED, MAINTENANCE
 from tests.faults.played import (
     HERE,
     HOPS,

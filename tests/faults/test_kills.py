@@ -26,7 +26,7 @@ from router import watcher as watcher_module
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.client import Place as CommandPlace
 from router.commands.drain import asked, drain
-from router.types import ACTIVE, CORDONED
+from router.states import ACTIVE, CORDONED
 from tests.acceptance.processes import Agent, Router, agent
 from tests.acceptance.processes import router as router_process
 from tests.fakes import NO_TLS

@@ -17,7 +17,8 @@ from node.engine.script import ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import StatusEvent
 from router import watcher as watcher_module
-from router.types import ACTIVE, CORDONED, Lease, Ticket
+from router.states import ACTIVE, CORDONED
+from router.types import Lease, Ticket
 from tests.faults.rig import WAIT_S, add_real, until
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import (

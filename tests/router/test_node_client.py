@@ -29,7 +29,7 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.node_client import NodeClient
-from router.types import KIND_OPENAI
+from router.states import KIND_OPENAI
 from tests.router.conftest import (
     CHAT,
     WAIT_S,

@@ -13,10 +13,10 @@ from router.scheduler.breaker import (
     MIN_HELD_S,
     MIN_OUTCOMES,
     RECENT_S,
-    BreakerState,
     Circuit,
 )
 from router.scheduler.cost import BLAME_WAIT_S
+from router.states import BreakerState
 from router.types import Failure, Lease
 from tests.router.conftest import model_status, node_status, node_view
 from tests.router.scheduler.fleet import Fleet, accounts, asking, granted, rejected

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from router.scheduler.rates import TOKENS_PER_BYTE
-from router.types import KIND_OPENAI, Hints
+from router.states import KIND_OPENAI
+from router.types import Hints
 from tests.router.conftest import model_status, node_view
 from tests.router.scheduler.fleet import Fleet, accounts, agents, asking
 

@@ -33,9 +33,8 @@ from router.scheduler.placement import PIPELINE_S
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.residency import claim, may_load
 from router.scheduler.scheduler import MAX_ATTEMPTS, Scheduler
+from router.states import ACTIVE, CORDONED
 from router.types import (
-    ACTIVE,
-    CORDONED,
     Caller,
     Decision,
     Failure,

@@ -20,7 +20,8 @@ from router.simulator.ours import Ours
 from router.simulator.policies import Policy
 from router.simulator.replay import play
 from router.simulator.workload import Workload
-from router.types import CORDONED, Grant, Lease, NodeView, RejectKind
+from router.states import CORDONED
+from router.types import Grant, Lease, NodeView, RejectKind
 from tests.router.conftest import node_view
 from tests.router.scheduler.fleet import Fleet, asking, cached_model, granted, queued, rejected
 from tests.router.simulator.building import talks, workload
