@@ -6,6 +6,7 @@ import msgspec
 
 from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, NodeStatus
+from router.api.admin_bodies import ModelOrder
 from router.api.admin_gate import AdminGiven
 from router.api.admin_models import (
     HELD,
@@ -16,7 +17,7 @@ from router.api.admin_models import (
     named_agent,
     refuse_maintenance,
 )
-from router.api.admin_views import ModelOrder, OrderDone
+from router.api.admin_views import OrderDone
 from router.api.disk_views import PullAsked, PullStarted, RemoveAsked
 from router.core import Core
 from router.errors import (

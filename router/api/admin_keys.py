@@ -7,8 +7,9 @@ from dataclasses import asdict
 from registry import keys
 from registry.db import WriteSession
 from registry.records import KeyRecord
+from router.api.admin_bodies import CreateKey, SetBudget
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import CreateKey, KeyRow, NewKey, SetBudget
+from router.api.admin_views import KeyRow, NewKey
 from router.auth import SCOPE_ADMIN, SCOPES, new_key, new_salt
 from router.budgets import Budgets
 from router.errors import BadRequest, Conflict

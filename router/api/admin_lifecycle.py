@@ -6,9 +6,10 @@ from dataclasses import replace
 from node.protocol.messages import ModelStatus
 from registry import policies, schedules
 from registry.records import PolicyRecord, ScheduleRecord
+from router.api.admin_bodies import AddSchedule, PolicyChange
 from router.api.admin_gate import AdminGiven
 from router.api.admin_models import find_status
-from router.api.admin_views import AddSchedule, PolicyChange, PolicyRow, ScheduleRow
+from router.api.admin_views import PolicyRow, ScheduleRow
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound
 from router.lifecycle.calendar import LOAD, UNLOAD, lines_of, next_times

@@ -9,8 +9,9 @@ from operator import attrgetter
 from node.protocol.messages import ModelState, ModelStatus
 from registry import residency
 from registry.records import ResidencyRecord
+from router.api.admin_bodies import ModelOrder
 from router.api.admin_gate import Admin, AdminGiven
-from router.api.admin_views import ModelOrder, ModelPlace, ModelRow, OrderDone
+from router.api.admin_views import ModelPlace, ModelRow, OrderDone
 from router.core import Core
 from router.errors import (
     BadRequest,

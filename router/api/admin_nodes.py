@@ -8,16 +8,9 @@ from urllib.parse import urlsplit
 
 from registry import nodes
 from registry.records import NodeRecord
+from router.api.admin_bodies import AddNode, NodeNamed, NodeOrder
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import (
-    AddNode,
-    BreakerRow,
-    NodeModel,
-    NodeNamed,
-    NodeOrder,
-    NodePrices,
-    NodeRow,
-)
+from router.api.admin_views import BreakerRow, NodeModel, NodePrices, NodeRow
 from router.core import Core
 from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict

@@ -9,9 +9,9 @@ import pytest
 from node.protocol.lifecycle import ManifestFile, PullCommand, Share
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from registry.records import NodeRecord
+from router.api.admin_bodies import ModelOrder
 from router.api.admin_disk import cancel_pull, pull_model, remove_model
 from router.api.admin_gate import Admin
-from router.api.admin_views import ModelOrder
 from router.api.disk_views import PullAsked, RemoveAsked
 from router.credentials import NodeCredential
 from router.errors import (
