@@ -7,6 +7,7 @@ one. Whatever does not fit stays as it is.
 
 import ast
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -171,9 +172,16 @@ def _read(text: str) -> Any:
     return _NONE
 
 
+_PYTHON_ESCAPE = re.compile(
+    r"\\(\n|[\\'\"abfnrtv0-7]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})?"
+)
+
+
 def _read_literal(text: str) -> Any:
     if not text.startswith(("{", "[", "(", "'")):
         raise ValueError(text)
+    # As in JSON, a backslash that begins no escape is a character.
+    text = _PYTHON_ESCAPE.sub(lambda escape: escape[0] if escape[1] else "\\\\", text)
     value = ast.literal_eval(text)
     # Only what JSON can say: no sets, no bytes, no tuples as keys, no infinity.
     return _plain(value)

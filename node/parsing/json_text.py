@@ -45,6 +45,7 @@ _LONE = r"u[dD][89a-fA-F][0-9a-fA-F]{2}"
 _PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _ESCAPE = re.compile(rf"\\(?:{_PAIR}|({_LONE})|.)", re.DOTALL)
 _REPLACEMENT = "\\ufffd"
+_VALID_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 
 
 def _without_halves(text: str) -> str:
@@ -52,6 +53,12 @@ def _without_halves(text: str) -> str:
     if "\\ud" not in text and "\\uD" not in text:
         return text
     return _ESCAPE.sub(lambda escape: _REPLACEMENT if escape[1] else escape[0], text)
+
+
+def _with_backslashes(text: str) -> str:
+    """The JSON text with every backslash that begins no escape as a character: models forget to
+    escape those of patterns and paths."""
+    return _VALID_ESCAPE.sub(lambda escape: escape[0] if escape[1] else "\\\\", text)
 
 
 def _refuse_deep(text: str) -> None:
@@ -66,9 +73,16 @@ def _refuse_deep(text: str) -> None:
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text, in which strings may span lines. Raises `ValueError`."""
+    """The value of a JSON text, in which strings may span lines, and hold backslashes that begin no
+    escape. Raises `ValueError`."""
     _refuse_deep(text)
-    return _decode_lenient(_without_halves(text))
+    text = _without_halves(text)
+    try:
+        return _decode_lenient(text)
+    except ValueError:
+        if "\\" not in text:
+            raise
+        return _decode_lenient(_with_backslashes(text))
 
 
 def is_strict_json(text: str) -> bool:

@@ -41,6 +41,19 @@ def test_strings_may_span_lines_but_are_not_strict_then() -> None:
     assert is_strict_json('{"a": "b\\nc"}')
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r'"\d \u12 \$"', r"\d \u12 \$"),
+        ('"\\\n"', "\\\n"),
+        (r'"\\d \n \u0041 \ud83d\ude00 \q"', "\\d \n A \N{GRINNING FACE} \\q"),
+    ],
+)
+def test_a_backslash_that_begins_no_escape_is_a_character(text: str, value: str) -> None:
+    assert read_json(text) == value
+    assert not is_strict_json(text)
+
+
 @pytest.mark.parametrize("text", ["NaN", "[Infinity]", "{", "[" * 100_000])
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
