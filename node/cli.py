@@ -19,7 +19,6 @@ app = typer.Typer(
     name="node-agent",
     help="The node agent of mlx-fleet: serves language models on this Mac.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )

@@ -11,7 +11,7 @@ from router.cli_lifecycle import add_to
 from router.cli_models import models_app
 from router.cli_verbs import Verbs, admin, group
 from router.commands import options
-from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router
+from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
 
 app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
 app.add_typer(models_app, name="models")
@@ -21,6 +21,26 @@ app.add_typer(keys_app, name="keys")
 
 def main() -> None:
     app(prog_name="router")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(f"router {version('mlx-fleet')}")
+        except PackageNotFoundError:
+            typer.echo("router (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    """Local language models on a handful of Macs, as one OpenAI endpoint."""
 
 
 # --- processes ---
@@ -183,12 +203,12 @@ def remove_node(name: str, router: Router = None) -> None:
 
 
 @app.command()
-def nodes(router: Router = None, as_json: AsJson = False) -> None:
+def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """List the nodes and how they are."""
     from router.commands import nodes as command
 
     with admin(router) as client:
-        command.show(client, as_json=as_json)
+        command.show(client, as_json=as_json, wide=wide)
 
 
 @app.command()
@@ -240,12 +260,13 @@ def usage(
     ] = None,
     router: Router = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Show requests and tokens by key and model."""
     from router.commands import reports
 
     with admin(router) as client:
-        reports.show_usage(client, since, as_json=as_json)
+        reports.show_usage(client, since, as_json=as_json, wide=wide)
 
 
 @app.command()
@@ -289,12 +310,13 @@ def simulate(
     seed: options.Seed = 1,
     block_tokens: options.BlockTokens = None,
     as_json: AsJson = False,
+    wide: Wide = False,
 ) -> None:
     """Play a trace against the scheduler and other policies, in virtual time."""
     from router.commands import simulate as command
 
     asked = command.Asked(trace, fleet, nodes, policy, clones, gap_s, seed, block_tokens)
-    command.run(asked, as_json=as_json)
+    command.run(asked, as_json=as_json, wide=wide)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from router.cli_verbs import admin, group
-from router.commands.options import AsJson, Router
+from router.commands.options import AsJson, Router, Wide
 
 alias_app = group("Other names for models.")
 keys_app = group("API keys: who may use the fleet.")
@@ -76,12 +76,12 @@ def alias_rm(name: str, router: Router = None) -> None:
 
 
 @alias_app.command("list")
-def alias_list(router: Router = None, as_json: AsJson = False) -> None:
+def alias_list(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """List the aliases."""
     from router.commands import aliases
 
     with admin(router) as client:
-        aliases.show_all(client, as_json=as_json)
+        aliases.show_all(client, as_json=as_json, wide=wide)
 
 
 @keys_app.command("create")
@@ -121,12 +121,12 @@ def keys_create(
 
 
 @keys_app.command("list")
-def keys_list(router: Router = None, as_json: AsJson = False) -> None:
+def keys_list(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """List the keys, revoked ones too."""
     from router.commands import keys
 
     with admin(router) as client:
-        keys.show(client, as_json=as_json)
+        keys.show(client, as_json=as_json, wide=wide)
 
 
 @keys_app.command("revoke")

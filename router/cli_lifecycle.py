@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from router.cli_verbs import admin, group
-from router.commands.options import AsJson, Node, Router
+from router.commands.options import AsJson, Node, Router, Wide
 
 schedule_app = group("When models are loaded and unloaded.")
 
@@ -155,12 +155,12 @@ def add(
 
 
 @schedule_app.command("list")
-def list_schedules(router: Router = None, as_json: AsJson = False) -> None:
+def list_schedules(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
     """List the schedules, when each is due next, and what is not done yet."""
     from router.commands import lifecycle as command
 
     with admin(router) as client:
-        command.list_schedules(client, as_json=as_json)
+        command.list_schedules(client, as_json=as_json, wide=wide)
 
 
 @schedule_app.command("rm")

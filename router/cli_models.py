@@ -5,22 +5,24 @@ from typing import Annotated
 import typer
 
 from router.cli_verbs import admin, group, is_given
-from router.commands.options import AsJson, Node, Router
+from router.commands.options import AsJson, Node, Router, Wide
 
 models_app = group("Models, and the disks that they are on.", no_args_is_help=False)
 
 
 @models_app.callback(invoke_without_command=True)
-def models(context: typer.Context, router: Router = None, as_json: AsJson = False) -> None:
+def models(
+    context: typer.Context, router: Router = None, as_json: AsJson = False, wide: Wide = False
+) -> None:
     """List the models and where they are; verbs below it bring and delete them."""
     if (verb := context.invoked_subcommand) is not None:
-        if as_json or is_given(context, "router"):
+        if as_json or wide or is_given(context, "router"):
             raise typer.BadParameter(f"options go behind the verb: router models {verb} …")
         return
     from router.commands import models as command
 
     with admin(router) as client:
-        command.show(client, as_json=as_json)
+        command.show(client, as_json=as_json, wide=wide)
 
 
 @models_app.command("pull")

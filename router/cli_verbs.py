@@ -30,7 +30,6 @@ def group(text: str, *, no_args_is_help: bool = True, **options: Any) -> typer.T
     return typer.Typer(
         help=text,
         no_args_is_help=no_args_is_help,
-        add_completion=False,
         pretty_exceptions_enable=False,
         **options,
     )

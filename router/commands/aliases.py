@@ -46,7 +46,7 @@ def remove(client: AdminClient, name: str) -> None:
     console.say(f"Removed the alias {row.name} of {_models(row)}.")
 
 
-def show_all(client: AdminClient, *, as_json: bool) -> None:
+def show_all(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     answer = client.get("/aliases")
     if as_json:
         console.print_json(answer)
@@ -68,6 +68,8 @@ def show_all(client: AdminClient, *, as_json: bool) -> None:
             )
             for row in rows
         ],
+        ("Made",),
+        wide=wide,
     )
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -18,8 +17,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 from rich.text import Text
+
+from router.commands.tables import Cell, Contents, lay_out, print_on
 
 _PIPE_COLUMNS = 200
 """Width of a table that goes to a file or a pipe, where no window limits it."""
@@ -40,20 +40,22 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str | Text]]) -> None:
-    """A table; a column whose head begins with `>` holds numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(
-            column.removeprefix(">"),
-            justify="right" if right else "left",
-            no_wrap=right,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    out().print(table)
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+    less: Sequence[str] = (),
+    *,
+    wide: bool = False,
+) -> None:
+    """A table; a column whose head begins with `>` holds numbers. Those in `less` are left out,
+    in that order, where the window has no room for them and `wide` is not asked for."""
+    console = out()
+    contents = Contents(columns, rows, less)
+    layout = lay_out(contents, sys.maxsize if wide else console.width)
+    print_on(console, layout)
+    if layout.left_out:
+        missing = ", ".join(layout.left_out)
+        say(f"For want of room without: {missing}. --wide shows all.", style="dim")
 
 
 def say(text: str, style: str = "") -> None:

@@ -59,7 +59,7 @@ def read_amount(text: str) -> float | None:
     return amount
 
 
-def show(client: AdminClient, *, as_json: bool) -> None:
+def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     answer = client.get("/keys")
     if as_json:
         console.print_json(answer)
@@ -97,6 +97,8 @@ def show(client: AdminClient, *, as_json: bool) -> None:
             )
             for row in rows
         ],
+        ("Made", "Isolated", "Class", "Id", "Expires"),
+        wide=wide,
     )
 
 

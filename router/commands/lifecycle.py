@@ -87,7 +87,7 @@ def add_schedule(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -
             console.say(f"Next {what}: {_at(at_s, row.timezone)}.")
 
 
-def list_schedules(client: AdminClient, *, as_json: bool) -> None:
+def list_schedules(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     answer = client.get("/schedules")
     if as_json:
         console.print_json(answer)
@@ -99,6 +99,8 @@ def list_schedules(client: AdminClient, *, as_json: bool) -> None:
     console.print_table(
         ("Schedule", "Model", "Node", "Load", "Unload", "Time zone", "Next", "Pending"),
         [_cells(row) for row in rows],
+        ("Time zone", "Pending"),
+        wide=wide,
     )
     for row in rows:
         if row.pending_error:

@@ -15,7 +15,7 @@ NO_MODELS = (
 )
 
 
-def show(client: AdminClient, *, as_json: bool) -> None:
+def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     answer = client.get("/models")
     if as_json:
         console.print_json(answer)
@@ -25,7 +25,10 @@ def show(client: AdminClient, *, as_json: bool) -> None:
         console.say(NO_MODELS)
         return
     console.print_table(
-        ("Model", "Aliases", ">Size", ">Context", ">Active", "On"), [_cells(row) for row in rows]
+        ("Model", "Aliases", ">Size", ">Context", ">Active", "On"),
+        [_cells(row) for row in rows],
+        ("Aliases", "Context"),
+        wide=wide,
     )
     free = {place.node: place.node_free_bytes for row in rows for place in row.nodes}
     told = [f"{node} {wording.size(count)}" for node, count in sorted(free.items()) if count]

@@ -35,7 +35,7 @@ def remove(client: AdminClient, name: str) -> None:
     console.say(f"Removed the node {row.name}; requests that it still serves go on.")
 
 
-def show(client: AdminClient, *, as_json: bool) -> None:
+def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
     answer = client.get("/nodes")
     if as_json:
         console.print_json(answer)
@@ -47,6 +47,8 @@ def show(client: AdminClient, *, as_json: bool) -> None:
     console.print_table(
         ("Node", "State", "Address", "Chip", ">Memory used", ">In flight", "Models"),
         [_cells(row) for row in rows],
+        ("Chip", "Address", "Memory used"),
+        wide=wide,
     )
     for row in rows:
         for note, style in _notes(row):

@@ -16,6 +16,7 @@ Router = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
 Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
 RegistryUrl = Annotated[

@@ -12,7 +12,9 @@ NO_AUDIT = "Nothing has been changed yet."
 _COUNTS = ("Requests", "Prompt tokens", "of them cached", "Completion tokens")
 
 
-def show_usage(client: AdminClient, since: str | None, *, as_json: bool) -> None:
+def show_usage(
+    client: AdminClient, since: str | None, *, as_json: bool, wide: bool = False
+) -> None:
     answer = client.get("/usage", since_s=since_time(since, time.time()))
     if as_json:
         console.print_json(answer)
@@ -24,7 +26,8 @@ def show_usage(client: AdminClient, since: str | None, *, as_json: bool) -> None
     columns = ["Key", "Model", *(f">{name}" for name in _COUNTS)]
     if any(row.cost is not None for row in rows):
         columns.append(">Cost")
-    console.print_table(columns, [_usage_cells(row)[: len(columns)] for row in rows])
+    cells = [_usage_cells(row)[: len(columns)] for row in rows]
+    console.print_table(columns, cells, ("of them cached", "Cost"), wide=wide)
 
 
 def _usage_cells(row: UsageRow) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class Asked:
     block_tokens: int | None
 
 
-def run(asked: Asked, *, as_json: bool) -> None:
+def run(asked: Asked, *, as_json: bool, wide: bool = False) -> None:
     names = _policies(asked.policy)
     specs = _specs(asked)
     trace = _trace(asked)
@@ -74,7 +74,7 @@ def run(asked: Asked, *, as_json: bool) -> None:
         return
     console.say(_fleet_line(specs, models=len(workload.models)))
     console.say(_load_line(workload, trace))
-    print_rows(rows)
+    print_rows(rows, wide=wide)
 
 
 def _policies(asked: str) -> Sequence[str]:
@@ -157,7 +157,7 @@ def _load_line(workload: Workload, trace: Trace) -> str:
     )
 
 
-def print_rows(rows: Sequence[PolicyFigures]) -> None:
+def print_rows(rows: Sequence[PolicyFigures], *, wide: bool = False) -> None:
     rivals = [row for row in rows if row.policy != LIMIT]
     best = {field: _best(rivals, field) for field in _COLUMNS}
     cells = [
@@ -170,7 +170,8 @@ def print_rows(rows: Sequence[PolicyFigures]) -> None:
         ]
         for row in rows
     ]
-    console.print_table(("Policy", *(f">{head}" for head, _ in _COLUMNS.values())), cells)
+    heads = ("Policy", *(f">{head}" for head, _ in _COLUMNS.values()))
+    console.print_table(heads, cells, ("Imbalance", "Tokens prefilled again", "p50"), wide=wide)
     notes = [
         "* best" if any(best.values()) else "",
         f"{LIMIT} knows the future" if len(rows) > len(rivals) else "",

@@ -1,7 +1,11 @@
 """The command line, most of it against a real router."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -181,3 +185,28 @@ def test_wrong_use_is_code_2(tmp_path: Path) -> None:
     assert cli.run("serve", "--queue-limit", "0").exit_code == 2
     assert cli.run("nosuch").exit_code == 2
     assert cli.run("load").exit_code == 2
+
+
+def test_the_command_tells_its_version(cli: Cli) -> None:
+    assert cli.must("--version").split() == ["router", version("mlx-fleet")]
+
+
+@pytest.mark.parametrize(("module", "name"), [("router", "router"), ("node", "node-agent")])
+def test_a_package_runs_as_its_command(module: str, name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [name, version("mlx-fleet")]
+
+
+def test_a_shell_can_complete_the_verbs() -> None:
+    environ = {**os.environ, "_ROUTER_COMPLETE": "complete_bash"}
+    environ |= {"COMP_WORDS": "router cor", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from router.cli import main; main()"],
+        capture_output=True,
+        text=True,
+        env=environ,
+        check=False,
+    )
+    assert done.stdout.split() == ["cordon"]
