@@ -30,7 +30,6 @@ from router.core import Core
 from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
-from router.exchange import Receive, Send
 from router.fleet import Fleet
 from router.jobs import Jobs
 from router.last_targets import LastTargets
@@ -47,6 +46,7 @@ from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.stalls import Limits, Stalls
 from router.watcher import Watcher
+from serving.exchange import Receive, Send
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 

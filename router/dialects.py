@@ -7,6 +7,7 @@ import msgspec
 
 from node.protocol.errors import anthropic_kind
 from router.errors import RouterError
+from serving.refusals import Refusal
 
 
 class Dialect(StrEnum):
@@ -40,6 +41,13 @@ def id_headers(request_id: str, dialect: Dialect) -> list[tuple[bytes, bytes]]:
 def error_body(error: RouterError, dialect: Dialect) -> bytes:
     """The body of an HTTP error."""
     return _anthropic_body(error) if dialect is Dialect.ANTHROPIC else error.body()
+
+
+def refusal_body(refusal: Refusal, path: str) -> bytes:
+    """What a caller is told whose request nobody has seen."""
+    error = RouterError(refusal.message)
+    error.status, error.code, error.kind = refusal.status, refusal.code, refusal.kind
+    return error_body(error, dialect_of(path))
 
 
 def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -> bytes:

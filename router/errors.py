@@ -78,36 +78,6 @@ class ContextTooLong(BadRequest):
     code = "context_length_exceeded"
 
 
-class RequestTimeout(RouterError):
-    """The request did not come in time."""
-
-    status = 408
-    code = "request_timeout"
-    kind = "invalid_request_error"
-
-
-class HeadTooLong(RouterError):
-    """The headers of the request are longer than 64 KiB."""
-
-    status = 431
-    code = "head_too_long"
-    kind = "invalid_request_error"
-
-
-class NotImplementedHere(RouterError):
-    """The router does not do that."""
-
-    status = 501
-    code = "not_implemented"
-
-
-class WrongHttpVersion(RouterError):
-    """The router speaks HTTP/1.1."""
-
-    status = 505
-    code = "http_version_not_supported"
-
-
 class Unauthorized(RouterError):
     """The API key is missing or wrong. Send it as `Authorization: Bearer KEY`; `router keys create`
     makes one."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import cast
 
 from router.errors import ShuttingDown
-from router.exchange import Exchange
+from serving.exchange import Exchange
 
 
 async def cancel_when_left(work: Awaitable[None], exchange: Exchange) -> None:

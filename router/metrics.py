@@ -1,7 +1,7 @@
 """What the router counts of itself, as Prometheus reads it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from node.protocol.messages import Finished, ModelStatus
 from router.types import Lease, Priority, Tokens
+from serving.callers import Callers
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PREFIX = "mlx_fleet_"
@@ -21,22 +22,22 @@ _CLASSES = {priority: priority.name.lower() for priority in Priority}
 
 Values = Iterable[tuple[tuple[str, ...], float]]
 """Each with its labels."""
+_Family = GaugeMetricFamily | CounterMetricFamily
 
 
-class _Gauges(Collector):
+class _Figures(Collector):
     """Figures that others own, read when Prometheus asks."""
 
     def __init__(self) -> None:
-        self._read: list[tuple[str, str, Sequence[str], Callable[[], Values]]] = []
+        self._read: list[tuple[Callable[[], _Family], Callable[[], Values]]] = []
 
-    def add(
-        self, name: str, meaning: str, labels: Sequence[str], read: Callable[[], Values]
-    ) -> None:
-        self._read.append((name, meaning, labels, read))
+    def add(self, family: Callable[[], _Family], read: Callable[[], Values]) -> None:
+        """`family` makes an empty one."""
+        self._read.append((family, read))
 
     def collect(self) -> Iterator[Metric]:
-        for name, meaning, labels, read in self._read:
-            family = GaugeMetricFamily(name, meaning, labels=labels)
+        for empty, read in self._read:
+            family = empty()
             for values, figure in read():
                 family.add_metric(values, figure)
             yield family
@@ -69,8 +70,8 @@ class Metrics:
         """`node_name` tells the name of a node's id, by which labels name it."""
         self._node_name = node_name
         self._registry = CollectorRegistry()
-        self._gauges = _Gauges()
-        self._registry.register(self._gauges)
+        self._figures = _Figures()
+        self._registry.register(self._figures)
         self._requests = self._counter(
             "requests", "Requests that have ended.", "model", "node", "outcome"
         )
@@ -184,7 +185,20 @@ class Metrics:
         self, name: str, meaning: str, labels: Sequence[str], read: Callable[[], Values]
     ) -> None:
         """A figure that another part owns; `read` gives it, for each tuple of labels."""
-        self._gauges.add(_PREFIX + name, meaning, labels, read)
+        self._figures.add(partial(GaugeMetricFamily, _PREFIX + name, meaning, labels=labels), read)
+
+    def add_callers(self, callers: Callers) -> None:
+        """The connections that this server did not keep."""
+        family = partial(
+            CounterMetricFamily,
+            _PREFIX + "unkept_connections",
+            "Connections that were refused or cut off to keep room for others.",
+            labels=("reason",),
+        )
+        self._figures.add(
+            family,
+            lambda: [(("open_files",), callers.refused), (("no_key",), callers.cut_off)],
+        )
 
     def add_node_gauge(self, name: str, meaning: str, read: Callable[[], dict[str, int]]) -> None:
         """As `add_gauge`, of figures by the nodes' ids."""

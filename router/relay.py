@@ -23,7 +23,6 @@ from router.errors import (
     QueueFull,
     RouterError,
 )
-from router.exchange import Exchange
 from router.foreign import ForeignAnswer
 from router.foreign_events import Ending
 from router.ledger import (
@@ -38,6 +37,7 @@ from router.silence import Silence
 from router.stalls import Attempt
 from router.types import Lease, Ticket
 from router.upstream_response import Response
+from serving.exchange import Exchange
 
 RETRY_STATUSES = frozenset((409, 429, 503))
 TOO_LONG_STATUSES = frozenset((400, 413))

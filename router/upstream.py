@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from router.keepalive import Probes, probe
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream_response import NotConnected, Unanswered, UpstreamBroken
 from router.upstream_response import Response as Response
+from serving.keepalive import Probes, probe
 
 IDLE_S = 30.0
 """Shorter than a node agent's own, so that it is the router that closes an idle connection."""

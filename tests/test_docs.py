@@ -20,6 +20,7 @@ import node.settings
 import router.cli
 import router.errors
 import router.settings
+import serving.refusals
 from node.engine.script import Script
 from router.api.v1 import RELAYED_PATHS
 from router.hints import READ
@@ -102,8 +103,12 @@ def import_everything(package: Any) -> None:
 
 @pytest.mark.parametrize(
     ("package", "base"),
-    [(node, node.errors.NodeError), (router, router.errors.RouterError)],
-    ids=["node", "router"],
+    [
+        (node, node.errors.NodeError),
+        (router, router.errors.RouterError),
+        (serving, serving.refusals.Refusal),
+    ],
+    ids=["node", "router", "serving"],
 )
 def test_every_error_code_is_documented_with_its_status(package: Any, base: Any) -> None:
     import_everything(package)

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted(
     path
-    for package in ("router", "node", "registry", "migrations")
+    for package in ("router", "node", "registry", "serving", "migrations")
     for path in (ROOT / package).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))

@@ -17,6 +17,7 @@ from router.auth import SCOPE_ADMIN, key_from_headers
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, RouterError, ShuttingDown
 from router.types import Caller
+from serving.exchange import vouch
 
 T = TypeVar("T")
 
@@ -76,6 +77,7 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
                     core = core_of()
                     key = key_from_headers(request.scope["headers"])
                     request.state.admin = Admin(core, core.keys.check(key, SCOPE_ADMIN))
+                    vouch(request.scope)
                     return await handle(request)
                 except (
                     RouterError,

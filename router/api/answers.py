@@ -5,7 +5,7 @@ import msgspec
 from router.answer_heads import HEADER_SHOULD_RETRY
 from router.dialects import Dialect, error_body, id_headers
 from router.errors import MethodNotAllowed, RouterError
-from router.exchange import Send
+from serving.exchange import Send
 
 JSON_HEADERS = [(b"content-type", b"application/json")]
 

@@ -12,8 +12,8 @@ import msgspec
 
 from node.protocol.prefix import Fields, read_fields
 from router.errors import BadRequest, BodyTooLarge
-from router.exchange import Receive
 from router.settings import MAX_BODY_BYTES
+from serving.exchange import Receive
 
 Scope = MutableMapping[str, Any]
 

@@ -11,9 +11,9 @@ from router.api.methods import need
 from router.api.ownership import holder, own_id
 from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
-from router.exchange import Send
 from router.node_client import WholeAnswer
 from router.types import Caller, NodeView
+from serving.exchange import Send
 
 PATH = "/v1/responses"
 

@@ -18,11 +18,11 @@ from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.dialects import dialect_of
 from router.errors import RequestCancelled, RouterError, ShuttingDown, UnknownPath
-from router.exchange import EXTENSION, Exchange, Receive, Send
 from router.leaving import cancel_when_left
 from router.relay import Relay
 from router.targets import leads_on
 from router.types import PATH_COUNT_TOKENS, Caller, Ticket
+from serving.exchange import EXTENSION, Exchange, Receive, Send, vouch
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -65,13 +65,16 @@ class V1:
         key = key_from_headers(scope["headers"])
         if path in RELAYED_PATHS:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
+            vouch(scope)
             need(scope, "POST")
             await self._infer(caller, scope, receive)
         elif _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
+            vouch(scope)
             await self._serve_requests(caller, scope, send)
         else:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
+            vouch(scope)
             if path.startswith(responses.PATH + "/"):
                 await self._responses.serve(caller, scope, send)
             elif _is_at(path, _MODELS):

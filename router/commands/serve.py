@@ -5,7 +5,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import socket
 import sys
@@ -18,11 +17,14 @@ import uvloop
 
 from registry.errors import RegistryError
 from router.app import build_app, open_core
-from router.client_connection import ClientConnection
 from router.core import Core
 from router.credentials import is_loopback
+from router.dialects import refusal_body
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
+from serving.callers import Callers, Limits
+from serving.client_connection import protocol_of
+from serving.open_files import allow_many_files, open_files
 
 SHUTDOWN_S = 5.0
 """How long requests may go on once the router is told to end."""
@@ -32,8 +34,8 @@ _ORPHAN_S = 20.0
 """How long after its parent's end the router may still be there, whatever hangs."""
 _KEEP_ALIVE_S = 75
 _BACKLOG = 2048
-_OPEN_FILES = 10_240
-"""The most that macOS takes where its limit for all is infinite."""
+_FILES_EACH = 2
+"""A stream holds a connection to its caller and one to its node."""
 
 
 def read_settings(options: Mapping[str, Any]) -> Settings:
@@ -46,9 +48,9 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
 def run(settings: Settings) -> None:
     """Serves until a signal or the end of standard input. Raises `StartError`."""
     refuse_open_bind(settings)
-    allow_many_connections()
     stop = threading.Event()
     log_to_streams()
+    allow_many_files()
     with bind(settings) as listener, stopped_by_signals(stop):
         if settings.exit_on_stdin_eof:
             threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
@@ -69,14 +71,6 @@ async def serve(settings: Settings, listener: socket.socket, stop: threading.Eve
             )
         spare_the_collector()
         await Server(core, stop).serve([listener])
-
-
-def allow_many_connections() -> None:
-    """Each stream holds two sockets, and a shell on macOS allows 256 files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < allowed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def spare_the_collector() -> None:
@@ -122,9 +116,11 @@ class Server(uvicorn.Server):
 
 def server_config(core: Core) -> uvicorn.Config:
     app: Any = build_app(core)
+    callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH))
+    core.metrics.add_callers(callers)
     return uvicorn.Config(
         app,
-        http=ClientConnection,
+        http=protocol_of(callers),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -22,9 +22,9 @@ from router.app import AsgiApp, build_app, open_core
 from router.commands.serve import server_config
 from router.core import Core
 from router.credentials import NodeCredential
-from router.exchange import Receive, Send
 from router.settings import Settings
 from router.states import KIND_OPENAI
+from serving.exchange import Receive, Send
 
 
 def with_key(app: AsgiApp, key: str) -> AsgiApp:

@@ -15,8 +15,8 @@ import pytest
 from node.engine.script import Script as EngineScript
 from node.engine.script import ScriptedModel
 from router import upstream as upstream_module
-from router.client_connection import ClientConnection
 from router.settings import CONNECT_TIMEOUT_S
+from serving.client_connection import ClientConnection
 from tests.faults.rig import WAIT_S, add_real, until
 from tests.node.serving import running
 from tests.router.conftest import (

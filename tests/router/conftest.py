@@ -34,12 +34,14 @@ from registry import nodes
 from registry.records import AliasRecord, AliasTarget, KeyRecord, NodeRecord
 from router.app import build_app, open_core
 from router.auth import new_key
-from router.client_connection import ClientConnection
 from router.core import Core
 from router.credentials import NodeCredential
-from router.patience import USUAL, Patience
+from router.dialects import refusal_body
 from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
+from serving.callers import Callers
+from serving.client_connection import ClientConnection
+from serving.patience import USUAL, Patience
 
 WAIT_S = 20.0
 """Longest wait for anything that must happen."""
@@ -405,15 +407,14 @@ class _Errors(logging.Handler):
 @asynccontextmanager
 async def serving(app: Any, patience: Patience = USUAL) -> AsyncIterator[tuple[int, ServerState]]:
     """The app in uvicorn's own protocol on a free port; fails the test where the app raises."""
-    config = uvicorn.Config(
-        app, http=ClientConnection, ws="none", lifespan="off", log_config=None, access_log=False
-    )
+    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+    callers = Callers(refusal_body, patience=patience)
     config.load()
     state = ServerState()
     errors = _Errors()
     logging.getLogger("uvicorn.error").addHandler(errors)
     server = await asyncio.get_running_loop().create_server(
-        lambda: ClientConnection(config, state, {}, patience=patience), "127.0.0.1", 0
+        lambda: ClientConnection(config, state, {}, callers=callers), "127.0.0.1", 0
     )
     try:
         yield server.sockets[0].getsockname()[1], state

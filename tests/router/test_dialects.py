@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from router.dialects import Dialect, dialect_of, error_body, event_body
+from router.dialects import Dialect, dialect_of, error_body, event_body, refusal_body
 from router.errors import BadRequest, DeadlineExceeded, NodeFailed, QueueFull, RouterError
+from serving.refusals import NotARequest, Refusal, RequestTimeout
 from tests.router.test_errors import ALL
 
 
@@ -139,3 +140,22 @@ def test_what_the_queue_refuses_has_a_type_in_each_dialect(
 ) -> None:
     bodies = [error_body(kind(), each) for each in (Dialect.OPENAI, Dialect.ANTHROPIC)]
     assert tuple(json.loads(body)["error"]["type"] for body in bodies) == told
+
+
+@pytest.mark.parametrize("refusal", [NotARequest("Why."), RequestTimeout("Why.")])
+def test_a_request_that_nobody_has_seen_is_refused_in_the_dialect_of_its_path(
+    refusal: Refusal,
+) -> None:
+    assert json.loads(refusal_body(refusal, "/v1/chat/completions")) == {
+        "error": {
+            "message": "Why.",
+            "type": refusal.kind,
+            "param": None,
+            "code": refusal.code,
+        },
+    }
+    told = json.loads(refusal_body(refusal, "/v1/messages"))
+    assert told["type"] == "error"
+    assert told["error"]["message"] == "Why."
+    timeout = refusal.status == 408
+    assert told["error"]["type"] == ("timeout_error" if timeout else "invalid_request_error")

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from router.errors import ShuttingDown
-from router.exchange import Exchange
 from router.leaving import cancel_when_left
-from tests.router.test_exchange import Wire, exchange_on
+from serving.exchange import Exchange
+from tests.serving.test_exchange import Wire, exchange_on
 
 
 class Work:

@@ -6,14 +6,17 @@ import asyncio
 import contextlib
 import gc
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from node.protocol.messages import StatusEvent
+from serving.patience import Patience
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
+    AddNode,
     RawCaller,
     Request,
     RunningRouter,
@@ -23,6 +26,7 @@ from tests.router.conftest import (
     answer_bytes,
     model_status,
     node_status,
+    running_router,
 )
 from tests.router.test_relay import HELLO, STREAM, WHOLE, drop, hang, stream, whole
 
@@ -291,3 +295,25 @@ async def test_a_node_that_is_removed_finishes_what_it_serves(
     assert await caller.body() == b"data: [DONE]\n\n"
     await router.idle()
     assert not router.core.watcher.is_leaving(view.node_id)
+
+
+async def test_a_caller_that_stops_reading_gives_its_node_back(
+    tmp_path: Path, add_node: AddNode
+) -> None:
+    gone = asyncio.Event()
+
+    async def endless(request: Request) -> None:
+        await request.begin_stream()
+        event = b"data: " + b"x" * 65_536 + b"\n\n"
+        try:
+            while not request.gone.is_set():
+                await request.chunk(event)
+        finally:
+            gone.set()
+
+    async with running_router(tmp_path, Patience(unread_s=0.05)) as router:
+        await add_node(router, "a", endless)
+        await router.post(STREAM)
+        await asyncio.wait_for(gone.wait(), WAIT_S)
+        await router.idle()
+        assert router.core.dispatcher.open_leases == 0

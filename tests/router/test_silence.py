@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from router.exchange import Exchange
 from router.silence import Silence
+from serving.exchange import Exchange
 from tests.fakes import FakeClock
 
 HOLD_S = 10.0
@@ -36,6 +36,8 @@ class Wire:
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+    def on_vouched(self) -> None: ...
 
     def on_answered(self, exchange: Exchange) -> None: ...
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from router.client_connection import ClientConnection
-from router.exchange import Message, Receive, Send
+from router.dialects import refusal_body
 from router.upstream import Upstream
+from serving.callers import Callers
+from serving.client_connection import protocol_of
+from serving.exchange import Message, Receive, Send
 
 BODY = bytes(range(256)) * 8192
 HEAD = b"POST / HTTP/1.1\r\nhost: node\r\ncontent-length: %d\r\n\r\n" % len(BODY)
@@ -55,7 +57,7 @@ async def echo(scope: Message, receive: Receive, send: Send) -> None:
 async def port(certificate: Path) -> AsyncIterator[int]:
     config = uvicorn.Config(
         echo,
-        http=ClientConnection,
+        http=protocol_of(Callers(refusal_body)),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -2,7 +2,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import socket
 import threading
 from pathlib import Path
@@ -36,18 +35,6 @@ def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
         serve.refuse_open_bind(Settings(tmp_path, host="0.0.0.0"))
     serve.refuse_open_bind(Settings(tmp_path, host="0.0.0.0", allow_plain_http=True))
     serve.refuse_open_bind(Settings(tmp_path, host="::1"))
-
-
-def test_as_many_connections_are_allowed_as_the_system_does() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        serve.allow_many_connections()
-        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert allowed[0] > 2000 or allowed[0] == hard
-    assert allowed[1] == hard
 
 
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from router.keepalive import Probes, probe
+from serving.keepalive import Probes, probe
 
 PROBES = Probes(idle_s=15, each_s=5, count=3, unread_s=1.5)
 

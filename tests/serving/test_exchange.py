@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from router.exchange import Exchange
+from serving.exchange import Exchange
 
 
 class Wire:
@@ -25,6 +25,8 @@ class Wire:
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
+
+    def on_vouched(self) -> None: ...
 
     def on_answered(self, exchange: Exchange) -> None:
         self.answered += 1

@@ -6,15 +6,12 @@ import asyncio
 import contextlib
 import json
 import socket
-from pathlib import Path
 
 import pytest
 
-from router.exchange import EXTENSION, Exchange, Message, Receive, Send
-from router.patience import Pace, Patience, held_bytes
-from tests.router.conftest import WAIT_S, AddNode, Request, running_router
-from tests.router.test_client_connection import GET, Server, echo, serving
-from tests.router.test_relay import STREAM
+from serving.exchange import EXTENSION, Exchange, Message, Receive, Send
+from serving.patience import Pace, Patience, held_bytes
+from tests.serving.test_client_connection import GET, WAIT_S, Server, echo, serving
 
 SHORT_S = 0.05
 PIECE = b"x" * 65_536
@@ -58,43 +55,23 @@ async def test_what_is_left_of_an_answer_does_not_hold_the_connection() -> None:
         await all_gone(server)
 
 
-async def test_a_caller_that_stops_reading_gives_its_node_back(
-    tmp_path: Path, add_node: AddNode
-) -> None:
-    gone = asyncio.Event()
-
-    async def endless(request: Request) -> None:
-        await request.begin_stream()
-        event = b"data: " + PIECE + b"\n\n"
-        try:
-            while not request.gone.is_set():
-                await request.chunk(event)
-        finally:
-            gone.set()
-
-    async with running_router(tmp_path, Patience(unread_s=SHORT_S)) as router:
-        await add_node(router, "a", endless)
-        await router.post(STREAM)
-        await asyncio.wait_for(gone.wait(), WAIT_S)
-        await router.idle()
-        assert router.core.dispatcher.open_leases == 0
-
-
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "path"),
     [
-        b"POST /v1/messages HTTP/1.1\r\nhost: he",
-        b"POST /v1/messages HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf",
+        (b"POST /v1/messages HTTP/1.1\r\nhost: he", "/v1/messages"),
+        (b"POST /x HTTP/1.1\r\nhost: here\r\ncontent-length: 9\r\n\r\nhalf", "/x"),
+        (b"GE", ""),
     ],
 )
-async def test_half_a_request_is_refused_after_a_while_in_its_dialect(sent: bytes) -> None:
+async def test_half_a_request_is_refused_after_a_while(sent: bytes, path: str) -> None:
     async with serving(echo, patience=Patience(head_s=SHORT_S, body_s=SHORT_S)) as server:
         caller = await server.call()
         caller.send(sent)
         head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert b"connection: close" in head
-        assert json.loads(body)["type"] == "error"
+        told = json.loads(body)
+        assert (told["code"], told["path"]) == ("request_timeout", path)
 
 
 async def test_the_system_looks_after_callers_that_are_silent() -> None:

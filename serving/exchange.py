@@ -35,6 +35,9 @@ class Connection(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def on_vouched(self) -> None:
+        """Its caller has shown a valid key."""
+
     def on_answered(self, exchange: Exchange) -> None:
         """The answer is whole."""
 
@@ -164,6 +167,11 @@ class Exchange:
         """Whether the caller takes less than it is sent."""
         return self._connection.write_paused and not self.left
 
+    def vouch(self) -> None:
+        """Says that the caller has shown a valid key, as soon as that is known: until then its
+        connection may be cut off to make room for others."""
+        self._connection.on_vouched()
+
     async def drain(self) -> None:
         """Waits while `paused`."""
         if self.paused:
@@ -211,3 +219,11 @@ class Exchange:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def vouch(scope: Message) -> None:
+    """As `Exchange.vouch`, for who holds a request's ASGI scope; nothing for one that came over no
+    connection of ours."""
+    exchange: Exchange | None = scope.get("extensions", {}).get(EXTENSION)
+    if exchange is not None:
+        exchange.vouch()

@@ -7,7 +7,9 @@ body, one timer serves all requests of a connection, and a relay writes without 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+import socket
 from collections.abc import Callable
 from typing import Any, cast
 from urllib.parse import unquote
@@ -16,23 +18,30 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from router.dialects import dialect_of, error_body
-from router.errors import BadRequest, HeadTooLong, RequestTimeout, RouterError
-from router.exchange import EXTENSION, Exchange, Message
-from router.keepalive import probe
-from router.patience import PROBES, USUAL, Pace, Patience, held_bytes
-from router.request_head import check_head, refusal_of
+from serving.callers import Callers
+from serving.exchange import EXTENSION, Exchange, Message
+from serving.keepalive import probe
+from serving.patience import PROBES, Pace, held_bytes
+from serving.refusals import (
+    HeadTooLong,
+    NotARequest,
+    Refusal,
+    RequestTimeout,
+    TooManyConnections,
+)
+from serving.request_head import check_head, read_target, refusal_of
 
 MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 256
 _LINE_BYTES = 4
 """Of a header line besides name and value."""
 _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
-log = logging.getLogger("mlx_fleet.router")
+log = logging.getLogger("mlx_fleet.serving")
 
 
 class ClientConnection(asyncio.Protocol):
-    """What uvicorn's server makes of each connection (`uvicorn.Config(http=…)`)."""
+    """What uvicorn's server makes of each connection (`protocol_of`)."""
 
     def __init__(
         self,
@@ -41,21 +50,24 @@ class ClientConnection(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
-        patience: Patience = USUAL,
+        callers: Callers,
     ) -> None:
         if not config.loaded:
             config.load()
         self.transport: asyncio.Transport
         self.write: Callable[[bytes], None]
         self.write_paused = False
+        self._callers = callers
         self._app = config.loaded_app
         self._app_state = app_state
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._pace = Pace(patience, float(config.timeout_keep_alive), self._loop.time())
+        self._pace = Pace(callers.patience, float(config.timeout_keep_alive), self._loop.time())
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange | None = None
         """The one that is being answered."""
+        self._vouched = False
+        """Whether a request on it has shown a valid key."""
         self._deaf = False
         """Whether nothing that still comes is read."""
         self._drained: asyncio.Future[None] | None = None
@@ -79,7 +91,17 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._exchange.keep_alive = False
 
+    # --- for the callers ---
+
+    def abort(self) -> None:
+        self.transport.abort()
+
     # --- for the exchange ---
+
+    def on_vouched(self) -> None:
+        if not self._vouched:
+            self._vouched = True
+            self._callers.forget(self)
 
     def pause_reading(self) -> None:
         self.transport.pause_reading()
@@ -118,11 +140,16 @@ class ClientConnection(asyncio.Protocol):
             "server": _address(transport.get_extra_info("sockname")),
             "root_path": "",
         }
-        probe(transport.get_extra_info("socket"), PROBES)
+        connected: socket.socket = transport.get_extra_info("socket")
+        probe(connected, PROBES)
         self._timer = self._loop.call_later(self._pace.look_each_s, self._on_timer)
+        address, here = self._fixed["client"], len(self._state.connections)
+        if not self._callers.admit(self, address[0] if address else "", here, connected.fileno()):
+            self._on_broken(TooManyConnections())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
+        self._callers.forget(self)
         self._deaf = True
         del self._parser  # it refers back
         if self._timer is not None:
@@ -159,7 +186,7 @@ class ClientConnection(asyncio.Protocol):
             if self._head_bytes > MAX_HEAD_BYTES:
                 self._on_broken(HeadTooLong())
 
-    def _on_broken(self, refusal: RouterError) -> None:
+    def _on_broken(self, refusal: Refusal) -> None:
         """What came is no request, or one before the answer to another, which goes on: after that
         the connection is closed."""
         exchange = self._exchange
@@ -170,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
         if exchange is not None:
             exchange.on_lost()
         if not self._deaf and (exchange is None or not exchange.began):
-            _say(Exchange(self, b"", "1.0"), refusal, self._url)
+            self._say(Exchange(self, b"", "1.0"), refusal, self._url)
         self._deaf = True
         self.transport.close()
 
@@ -198,7 +225,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._exchange is not None:
-            raise BadRequest("A request came before the answer to the one before it.")
+            raise NotARequest("A request came before the answer to the one before it.")
         self._url = b""
         self._headers = []
         self._in_head = True
@@ -213,6 +240,8 @@ class ClientConnection(asyncio.Protocol):
         self._count(len(name) + len(value) + _LINE_BYTES)
         # What comes behind the body is no header: it could pass by whoever looked at those.
         if self._in_head:
+            if len(self._headers) == MAX_HEADERS:
+                raise HeadTooLong(f"The request has more than {MAX_HEADERS} headers.")
             self._headers.append((name.lower(), value))
 
     def _count(self, nbytes: int) -> None:
@@ -225,14 +254,11 @@ class ClientConnection(asyncio.Protocol):
         parser = self._parser
         method, version = parser.get_method(), parser.get_http_version()
         waits = check_head(version, self._headers)
+        raw_path, query = read_target(method, self._url)
         exchange = self._exchange = Exchange(self, method, version)
         exchange.expects_continue = waits
         if not parser.should_keep_alive():
             exchange.keep_alive = False
-        raw_path, query = self._url, b""
-        if not raw_path.startswith(b"/") or b"?" in raw_path or b"#" in raw_path:
-            url = httptools.parse_url(raw_path)
-            raw_path, query = url.path or b"", url.query or b""
         path = raw_path.decode("ascii")
         scope = {
             **self._fixed,
@@ -258,6 +284,15 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.on_body_complete()
 
+    def _say(self, exchange: Exchange, refusal: Refusal, url: bytes) -> None:
+        path = url.partition(b"?")[0].decode("latin-1")
+        body = self._callers.spell(refusal, path)
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        if refusal.retry_after_s is not None:
+            headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
+        exchange.begin(refusal.status, headers)
+        exchange.end(body)
+
     async def _answer(self, scope: Message, exchange: Exchange) -> None:
         try:
             await self._app(scope, exchange.receive, exchange.send)
@@ -269,15 +304,12 @@ class ClientConnection(asyncio.Protocol):
             self.transport.close()  # the caller sees that the answer is not whole
         else:
             exchange.keep_alive = False
-            _say(exchange, RouterError(), scope["raw_path"])
+            self._say(exchange, Refusal(), scope["raw_path"])
 
 
-def _say(exchange: Exchange, error: RouterError, url: bytes) -> None:
-    path = url.partition(b"?")[0].decode("latin-1")
-    body = error_body(error, dialect_of(path))
-    headers = ((b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)))
-    exchange.begin(error.status, headers)
-    exchange.end(body)
+def protocol_of(callers: Callers) -> type[asyncio.Protocol]:
+    """What uvicorn makes connections with (`uvicorn.Config(http=…)`)."""
+    return cast(type[asyncio.Protocol], functools.partial(ClientConnection, callers=callers))
 
 
 def _address(found: Any) -> tuple[str, int] | None:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from router.client_connection import MAX_HEAD_BYTES
-from tests.router.test_client_connection import echo, serving
+from serving.client_connection import MAX_HEAD_BYTES, MAX_HEADERS
+from tests.serving.test_client_connection import echo, serving
 
 GET = b"GET /x HTTP/1.1\r\n"
 POST = b"POST /x HTTP/1.1\r\nhost: here\r\n"
@@ -23,6 +23,10 @@ REFUSED = [
     ("two hosts of an old client", b"GET /x HTTP/1.0\r\n" + HOST + HOST + END, 400),
     ("two hosts in one", GET + b"host: here, there\r\n" + END, 400),
     ("a path for a host", GET + b"host: here/x\r\n" + END, 400),
+    ("a user in the host", GET + b"host: localhost:80@evil.com\r\n" + END, 400),
+    ("a wish for a tunnel", b"CONNECT here:443 HTTP/1.1\r\n" + HOST + END, 501),
+    ("a wish for a tunnel to a path", b"CONNECT /x HTTP/1.1\r\n" + HOST + END, 501),
+    ("an address without a host", b"GET http:// HTTP/1.1\r\n" + HOST + END, 400),
     ("no request", b"nonsense\r\n\r\n", 400),
     ("bytes that are no text", b"GET \xff HTTP/1.1\r\n" + HOST + END, 400),
     ("HTTP/2.0", b"GET /x HTTP/2.0\r\n" + HOST + END, 505),
@@ -51,6 +55,7 @@ REFUSED = [
     ("a head without an end", GET + b"x: " + b"y" * MAX_HEAD_BYTES, 431),
     ("a long head", GET + HOST + b"a: b\r\n" * 12_000 + END, 431),
     ("a long address", b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\n" + HOST + END, 431),
+    ("many headers", GET + HOST + b"a: b\r\n" * MAX_HEADERS + END, 431),
     ("long trailers", POST + CHUNKED + b"\r\n0\r\n" + b"a: b\r\n" * 12_000, 431),
 ]
 TAKEN = [
@@ -83,8 +88,7 @@ async def test_a_head_that_could_be_read_in_two_ways_or_in_none_is_refused(
         head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"connection: close" in head
-    error = json.loads(body)["error"]
-    assert error["code"] == CODES[status]
+    assert json.loads(body)["code"] == CODES[status]
 
 
 @pytest.mark.parametrize("sent", [each[1] for each in TAKEN], ids=[each[0] for each in TAKEN])
@@ -95,15 +99,13 @@ async def test_a_head_that_is_unusual_but_clear_is_taken(sent: bytes) -> None:
         assert (await caller.rest()).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_a_head_is_refused_in_the_dialect_of_its_path() -> None:
+async def test_a_refusal_is_spelled_for_the_path_that_was_asked() -> None:
     async with serving(echo) as server:
         caller = await server.call()
-        caller.send(b"POST /v1/messages HTTP/1.1\r\n\r\n")
+        caller.send(b"POST /v1/messages?beta=true HTTP/1.1\r\n\r\n")
         body = (await caller.rest()).partition(b"\r\n\r\n")[2]
     assert json.loads(body) == {
-        "type": "error",
-        "error": {
-            "type": "invalid_request_error",
-            "message": "A request has one `Host` header.",
-        },
+        "code": "invalid_value",
+        "message": "A request has one `Host` header.",
+        "path": "/v1/messages",
     }

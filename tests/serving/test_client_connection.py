@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -11,9 +12,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from router.client_connection import ClientConnection
-from router.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
-from router.patience import USUAL, Patience
+from serving.callers import Callers, Limits
+from serving.client_connection import ClientConnection
+from serving.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
+from serving.patience import USUAL, Patience
+from serving.refusals import Refusal
 
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 GET = b"GET /x HTTP/1.1\r\nhost: here\r\n\r\n"
@@ -43,6 +46,7 @@ class Caller:
 class Server:
     port: int
     state: ServerState
+    rules: Callers
     callers: list[Caller] = field(default_factory=list)
 
     async def call(self) -> Caller:
@@ -51,17 +55,26 @@ class Server:
         return caller
 
 
+def spell(refusal: Refusal, path: str) -> bytes:
+    told = {"code": refusal.code, "message": refusal.message, "path": path}
+    return json.dumps(told).encode()
+
+
 @asynccontextmanager
 async def serving(
-    app: App, keep_alive_s: float = 75, patience: Patience = USUAL
+    app: App,
+    keep_alive_s: float = 75,
+    patience: Patience = USUAL,
+    limits: Limits | None = None,
 ) -> AsyncIterator[Server]:
-    config = uvicorn.Config(app, http=ClientConnection, ws="none", lifespan="off", log_config=None)
+    config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None)
     config.timeout_keep_alive = keep_alive_s  # type: ignore[assignment]
     state = ServerState()
+    callers = Callers(spell, limits, patience)
     server = await asyncio.get_running_loop().create_server(
-        lambda: ClientConnection(config, state, {}, patience=patience), "127.0.0.1", 0
+        lambda: ClientConnection(config, state, {}, callers=callers), "127.0.0.1", 0
     )
-    serving = Server(server.sockets[0].getsockname()[1], state)
+    serving = Server(server.sockets[0].getsockname()[1], state, callers)
     try:
         yield serving
     finally:

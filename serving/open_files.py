@@ -1,0 +1,29 @@
+"""How many files, sockets among them, this process may have open."""
+
+import logging
+import resource
+
+_WANTED = 10_240
+"""The most that macOS takes where its limit for all is infinite."""
+
+log = logging.getLogger("mlx_fleet.serving")
+
+
+def allow_many_files() -> int:
+    """Raises the limit as far as the system lets us, and says what it is then: a shell on macOS
+    and launchd allow 256, and each stream needs at least one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _WANTED if hard == resource.RLIM_INFINITY else min(hard, _WANTED)
+    if soft == resource.RLIM_INFINITY or soft >= allowed:
+        return open_files()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (OSError, ValueError) as error:
+        log.warning("The limit of open files stays at %d: %s.", soft, error)
+    return open_files()
+
+
+def open_files() -> int:
+    """The limit as it is; where there is none, what we would ask for."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _WANTED if soft == resource.RLIM_INFINITY else soft

@@ -1,0 +1,65 @@
+"""What a caller is told before any application sees its request. A class's docstring is its default
+message; its fields are HTTP status, error code and type of error."""
+
+
+class Refusal(Exception):
+    """The server failed on this request."""
+
+    status = 500
+    code = "internal_error"
+    kind = "server_error"
+    retry_after_s: int | None = None
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()))
+
+    @property
+    def message(self) -> str:
+        return str(self.args[0])
+
+
+class NotARequest(Refusal):
+    """This is not an HTTP request."""
+
+    status = 400
+    code = "invalid_value"
+    kind = "invalid_request_error"
+
+
+class RequestTimeout(Refusal):
+    """The request did not come in time."""
+
+    status = 408
+    code = "request_timeout"
+    kind = "invalid_request_error"
+
+
+class HeadTooLong(Refusal):
+    """The headers of the request are longer than 64 KiB."""
+
+    status = 431
+    code = "head_too_long"
+    kind = "invalid_request_error"
+
+
+class NotImplementedHere(Refusal):
+    """That is not done here."""
+
+    status = 501
+    code = "not_implemented"
+
+
+class TooManyConnections(Refusal):
+    """More connections are open than this process may have files; close those that are not
+    needed, or try again later."""
+
+    status = 503
+    code = "too_many_connections"
+    retry_after_s = 5
+
+
+class WrongHttpVersion(Refusal):
+    """HTTP/1.1 is spoken here."""
+
+    status = 505
+    code = "http_version_not_supported"
