@@ -16,11 +16,14 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class MediaPart:
-    """An image, a sound or a video between the texts of a message."""
+    """A picture, a sound or a file between the texts of a message."""
 
-    kind: Literal["image", "audio", "video"]
-    source: str
-    """A data URL, or an address."""
+    kind: str
+    """As templates that know media name it: image, audio, video."""
+    text: str
+    """What the prompt of a model shows that takes text only."""
+    param: str = ""
+    """The body's field that says what it is, for errors."""
 
 
 BEFORE_ITEMS = -1

@@ -8,9 +8,11 @@ from pydantic import ValidationError
 
 from node.dialects.anthropic_signature import carried_thought
 from node.dialects.body import Lenient, arguments_text, refuse_invalid, unsupported
+from node.dialects.media import media_part, text_only
 from node.errors import BadRequest
+from node.protocol.media import document_text, is_text_document, search_result_text
 from node.protocol.volatile import without_volatile_lines
-from node.request import NO_ITEM, Message, ToolCall
+from node.request import NO_ITEM, MediaPart, Message, TextPart, ToolCall
 
 Block = dict[str, Any]
 
@@ -95,7 +97,7 @@ def read_conversation(given: Sequence[MessageFields]) -> list[Message]:
             # Once it is cleared, nothing from here on is where it is now.
             is_lasting = False
         messages += (replace(each, source=number if is_lasting else NO_ITEM) for each in read)
-    return messages
+    return [_flat(each) for each in text_only(messages)]
 
 
 def _messages(fields: MessageFields, path: str) -> list[Message]:
@@ -124,21 +126,21 @@ def _system(fields: MessageFields, path: str) -> str:
 
 def _user(content: object, path: str) -> list[Message]:
     results: list[Message] = []
-    texts: list[str] = []
+    parts: list[TextPart | MediaPart] = []
     for kind, block, at in _blocks(content, path):
         if kind == "tool_result":
             results.append(_result(_read(_ToolResult, block, at), at))
         else:
-            texts.append(_plain(kind, block, at))
-    text = _joined(texts)
-    return [*results, Message("user", text)] if text or not results else results
+            parts.append(_plain(kind, block, at))
+    said = tuple(part for part in parts if part.text)
+    return [*results, Message("user", said)] if said or not results else results
 
 
 def _result(result: _ToolResult, path: str) -> Message:
     text = ""
     if result.content is not None:
         blocks = _blocks(result.content, f"{path}.content")
-        text = _joined(_plain(kind, block, at) for kind, block, at in blocks)
+        text = _joined(_plain(kind, block, at).text for kind, block, at in blocks)
     if result.is_error and not text.lstrip().lower().startswith(_ERROR.lower()):
         text = f"{_ERROR}: {text}" if text else _ERROR
     return Message("tool", text, tool_call_id=result.tool_use_id)
@@ -156,6 +158,8 @@ def _assistant(content: object, path: str) -> Message:
         elif kind == "tool_use":
             call = _read(_ToolUse, block, at)
             calls.append(ToolCall(call.id, call.name, arguments_text(call.input)))
+        elif (media := media_part(block, at)) is not None:
+            texts.append(media.text)
         elif kind != "redacted_thinking":
             raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
     # What an answer said is put together as the model said it, without anything in between.
@@ -174,22 +178,38 @@ def _thought(block: _Thinking, path: str) -> str:
         ) from None
 
 
-def _plain(kind: str, block: Block, path: str) -> str:
-    """The text of a block of a user or of a tool."""
+def _plain(kind: str, block: Block, path: str) -> TextPart | MediaPart:
+    """A block of a user or of a tool."""
     if kind == "text":
-        return _read(_Text, block, path).text
-    if kind != "document":
+        return TextPart(_read(_Text, block, path).text)
+    if kind == "document":
+        return _document(block, path)
+    if kind == "search_result":
+        return TextPart(search_result_text(block))
+    media = media_part(block, path)
+    if media is None:
         raise unsupported(f"{kind} blocks here", f"{path}.type")
+    return media
+
+
+def _document(block: Block, path: str) -> TextPart | MediaPart:
     document = _read(_Document, block, path)
-    if document.source.type != "text":
-        raise unsupported(
-            f"documents of type {document.source.type}, only plain text", f"{path}.source.type"
-        )
-    if not isinstance(document.source.data, str):
+    source = document.source
+    if source.type == "text" and not isinstance(source.data, str):
         raise BadRequest(f"{path}.source.data must be a string.", param=f"{path}.source.data")
     if document.citations is not None and document.citations.enabled:
         raise unsupported("citations", f"{path}.citations")
-    return "\n".join(filter(None, (document.title, document.context, document.source.data)))
+    text = document_text(block)
+    if is_text_document(block):
+        return TextPart(text)
+    return MediaPart("document", text, f"{path}.source.type")
+
+
+def _flat(message: Message) -> Message:
+    content = message.content
+    if isinstance(content, str):
+        return message
+    return replace(message, content=_joined(part.text for part in content))
 
 
 def _joined(texts: Iterable[str]) -> str:

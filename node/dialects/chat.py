@@ -67,9 +67,10 @@ CHAT = FieldTable(
         **THINKING_NOTES,
         "messages": (
             "Roles system, developer, user, assistant, tool and function, in any order. Content is "
-            "a string or a list of text parts; parts with media are refused. Of an assistant: "
-            "`tool_calls`, `function_call`, `refusal`, and `reasoning_content` or `reasoning`. "
-            "A call's arguments that are no JSON object are shown to the model as text. "
+            "a string or a list of text parts; a part with media becomes "
+            "[a line of text](#pictures-sounds-and-files). Of an assistant: `tool_calls`, "
+            "`function_call`, `refusal`, and `reasoning_content` or `reasoning`. A call's "
+            "arguments that are no JSON object are shown to the model as text. "
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
         "tools": (f"Functions; other types are refused. {STRICT_NOTE}"),

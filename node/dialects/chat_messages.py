@@ -6,8 +6,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.body import Lenient, arguments_text, unsupported
+from node.dialects.media import media_part, text_only
 from node.errors import BadRequest
-from node.request import Content, Message, Role, TextPart, ToolCall
+from node.protocol.media import line_of
+from node.request import Content, MediaPart, Message, Role, TextPart, ToolCall
 
 ROLES: Mapping[str, Role] = {
     "system": "system",
@@ -21,17 +23,15 @@ ROLES: Mapping[str, Role] = {
 
 _MAY_SAY_NOTHING = ("assistant", "tool", "function")
 """Roles whose messages need no content at all; of the others it may be null."""
-_MEDIA_PARTS = (
-    "image_url",
-    "input_image",
-    "input_audio",
-    "audio_url",
-    "video",
-    "video_url",
-    "file",
-)
 _SPOKEN_BY: Mapping[Role, tuple[str, ...]] = {
-    "assistant": ("tool_calls", "function_call", "reasoning_content", "reasoning", "refusal"),
+    "assistant": (
+        "tool_calls",
+        "function_call",
+        "reasoning_content",
+        "reasoning",
+        "refusal",
+        "audio",
+    ),
     "tool": ("tool_call_id",),
 }
 """Fields that say something in messages of one role only."""
@@ -67,7 +67,7 @@ def read_messages(bodies: Sequence[MessageBody]) -> tuple[Message, ...]:
     messages: list[Message] = []
     for at, body in enumerate(bodies):
         messages.append(_message(body, at, messages))
-    return tuple(messages)
+    return tuple(text_only(messages))
 
 
 def _message(body: MessageBody, at: int, earlier: Sequence[Message]) -> Message:
@@ -81,7 +81,7 @@ def _message(body: MessageBody, at: int, earlier: Sequence[Message]) -> Message:
     if role == "assistant":
         return Message(
             role,
-            _with_refusal(content, body.refusal),
+            _with_more(content, body),
             reasoning=body.reasoning_content or body.reasoning or "",
             tool_calls=_calls(body, at, path),
             name=name,
@@ -94,8 +94,6 @@ def _message(body: MessageBody, at: int, earlier: Sequence[Message]) -> Message:
 
 
 def _refuse_misplaced(body: MessageBody, role: Role, path: str) -> None:
-    if body.audio:
-        raise unsupported("audio", f"{path}.audio")
     for speaker, fields in _SPOKEN_BY.items():
         for field in fields:
             if speaker != role and getattr(body, field):
@@ -105,14 +103,17 @@ def _refuse_misplaced(body: MessageBody, role: Role, path: str) -> None:
                 )
 
 
-def _with_refusal(content: Content, refusal: str | None) -> Content:
-    """A refusal is what the assistant said."""
-    if not refusal:
+def _with_more(content: Content, body: MessageBody) -> Content:
+    """With what the assistant said elsewhere: a refusal, and a sound, of which only the id comes
+    back."""
+    more = [body.refusal] if body.refusal else []
+    if body.audio:
+        more.append(line_of("audio"))
+    if not more:
         return content
-    if not content:
-        return refusal
     said = (TextPart(content),) if isinstance(content, str) else content
-    return (*said, TextPart(refusal))
+    parts = (*(said if content else ()), *map(TextPart, more))
+    return more[0] if len(parts) == 1 else parts
 
 
 # --- calls and their answers -----------------------------------------------------------------
@@ -176,13 +177,13 @@ def _content(body: MessageBody, path: str) -> Content:
     if not isinstance(content, list):
         raise BadRequest(f"{path} must be a string or a list of parts.", param=path)
     parts = tuple(
-        _text_part(part, f"{path}[{i}]", body.role == "assistant") for i, part in enumerate(content)
+        _part(part, f"{path}[{i}]", body.role == "assistant") for i, part in enumerate(content)
     )
     # One text is the same as a string, which every template takes.
-    return parts[0].text if len(parts) == 1 else parts
+    return parts[0].text if len(parts) == 1 and isinstance(parts[0], TextPart) else parts
 
 
-def _text_part(part: Any, path: str, may_refuse: bool) -> TextPart:  # noqa: FBT001
+def _part(part: Any, path: str, may_refuse: bool) -> TextPart | MediaPart:  # noqa: FBT001
     if not isinstance(part, Mapping):
         raise BadRequest(f"{path} must be an object.", param=path)
     kind = part.get("type")
@@ -192,6 +193,7 @@ def _text_part(part: Any, path: str, may_refuse: bool) -> TextPart:  # noqa: FBT
         if not isinstance(text, str):
             raise BadRequest(f"{path}.{field} must be a string.", param=f"{path}.{field}")
         return TextPart(text)
-    if kind in _MEDIA_PARTS:
-        raise unsupported(f"{kind} parts", f"{path}.type")
-    raise BadRequest(f"{path}.type must be text.", param=f"{path}.type")
+    media = media_part(part, path)
+    if media is None:
+        raise BadRequest(f"{path}.type must be text.", param=f"{path}.type")
+    return media

@@ -11,6 +11,7 @@ from typing import Any
 from node.dialects.base import AnswerHead
 from node.dialects.body import unsupported
 from node.dialects.constraints import format_owner, response_format
+from node.dialects.media import text_only
 from node.dialects.refusals import refuse_reasoning
 from node.dialects.responses_answer import ResponseFacts
 from node.dialects.responses_events import ResponseWriter
@@ -110,8 +111,8 @@ class AskedResponse:
         return self.facts.previous_id is not None or bool(self.references)
 
     def with_history(self, history: History) -> "AskedResponse":
-        """The same with what it refers to. Raises `UnknownItem`, and `BadRequest` if nothing is
-        there to answer."""
+        """The same with what it refers to. Raises `UnknownItem`, `BadRequest` if nothing is there
+        to answer, and `Unsupported` for media in what the user says now."""
         items: Sequence[Item] = self.items
         messages = self.request.messages or ()
         if self.needs_history:
@@ -122,7 +123,7 @@ class AskedResponse:
             messages = (Message("system", self.facts.instructions), *messages)
         if not messages:
             raise BadRequest("input holds no message.", param="input")
-        request = replace(self.request, messages=messages)
+        request = replace(self.request, messages=tuple(text_only(messages)))
         return AskedResponse(request, self.facts, tuple(items))
 
     def writer(self, head: AnswerHead) -> ResponseWriter:

@@ -97,9 +97,9 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "model": "A model of the list of models, or an alias of the router.",
         "input": (
             "A string, or items: `message` (text parts), `function_call`, `function_call_output` "
-            "(text), `reasoning`, `item_reference` to an item of a stored response. Other items, "
-            "images, files and sounds are refused. A call's arguments that are no JSON object "
-            "are shown to the model as text."
+            "(text), `reasoning`, `item_reference` to an item of a stored response. Other items "
+            "are refused; a part with media becomes [a line of text](#pictures-sounds-and-files). "
+            "A call's arguments that are no JSON object are shown to the model as text."
         ),
         "instructions": "A system message before all else, for this response only.",
         "previous_response_id": "A stored response; its input and output come before `input`.",
@@ -200,6 +200,6 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             if name not in ("metadata", "prompt_cache_options")
         },
         "client_metadata": "A label.",
-        "image": "Says something only with images, which are refused.",
+        "image": "Says something only with images, which no model here takes.",
     },
 )

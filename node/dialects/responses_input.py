@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from node.dialects.body import arguments_text, unsupported
+from node.dialects.media import media_part
 from node.errors import BadRequest, UnknownItem
 from node.protocol.canonical import model_name
 from node.protocol.ids import response_of
-from node.request import BEFORE_ITEMS, Content, Message, Role, TextPart, ToolCall
+from node.request import BEFORE_ITEMS, Content, MediaPart, Message, Role, TextPart, ToolCall
 
 Item: TypeAlias = dict[str, Any]
 
@@ -23,7 +24,6 @@ SEAL = "mlx-fleet.1."
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_MEDIA_PARTS = ("input_image", "input_file", "input_audio", "computer_screenshot")
 _OTHER_ITEMS = (
     "additional_tools",
     "apply_patch_call",
@@ -115,13 +115,13 @@ def resolved(items: Sequence[Item], history: History) -> list[Item]:
 def messages_of(
     items: Sequence[Item], path: str = "input", *, earlier: int = 0
 ) -> tuple[Message, ...]:
-    """The messages that the items stand for; references stand for none. `path` names the items in
-    errors; the first `earlier` of them are none of the body's. Raises `BadRequest`, or
-    `Unsupported` for what is no text."""
+    """The messages that the items stand for, media included; references stand for none. `path`
+    names the items in errors; the first `earlier` of them are none of the body's. Raises
+    `BadRequest`, or `Unsupported` for items that no message stands for."""
     turns = _Turns()
     for at, item in enumerate(items):
         if not _is_reference(item):
-            turns.add(item, f"{path}[{at}]", max(at - earlier, BEFORE_ITEMS))
+            turns.add(item, f"{path}[{at - earlier}]", max(at - earlier, BEFORE_ITEMS))
     turns.end_answer()
     return tuple(turns.messages)
 
@@ -157,14 +157,14 @@ def stored_item(item: Item, new_id: str) -> Item:
 
 
 def _stored_parts(content: str | Sequence[Item] | None, kind: str) -> list[Item]:
-    """The parts of what `_texts` has read."""
-    parts = [{"type": kind, "text": content}] if isinstance(content, str) else content or ()
+    """The parts of what `_parts` has read; of media, what prompts show of it."""
     more: Item = {"annotations": [], "logprobs": []} if kind == "output_text" else {}
+    given = [{"type": kind, "text": content}] if isinstance(content, str) else content or ()
     return [
         {"type": "refusal", "refusal": part["refusal"]}
         if part["type"] == "refusal"
-        else {"type": kind, "text": part["text"], **more}
-        for part in parts
+        else {"type": kind, "text": _part(part, "part").text, **more}
+        for part in given
     ]
 
 
@@ -243,8 +243,8 @@ class _Turns:
             self._answer_text(item, path)
             return
         self.end_answer()
-        texts = _texts(item.get("content"), f"{path}.content")
-        self.messages.append(Message(role, _content(texts), source=self._at))
+        content = _content(_parts(item.get("content"), f"{path}.content"))
+        self.messages.append(Message(role, content, source=self._at))
 
     def _answer_text(self, item: Item, path: str) -> None:
         content = item.get("content")
@@ -278,11 +278,10 @@ class _Turns:
         self.end_answer()
         call_id = _string(item, "call_id", path)
         output = item.get("output")
-        texts = [] if output is None else _texts(output, f"{path}.output")
+        content = _content([] if output is None else _parts(output, f"{path}.output"))
         name = self._names.get(call_id, "")
         if not name and isinstance(item.get("name"), str):
             name = model_name(item["name"], item.get("namespace"))
-        content = _content(texts)
         self.messages.append(
             Message("tool", content, tool_call_id=call_id, name=name, source=self._at)
         )
@@ -330,30 +329,37 @@ def reasoning_text(item: Item, path: str) -> str:
 
 
 def _texts(content: object, path: str) -> list[str]:
+    return [part.text for part in _parts(content, path)]
+
+
+def _parts(content: object, path: str) -> list[TextPart | MediaPart]:
     if isinstance(content, str):
-        return [content]
+        return [TextPart(content)]
     if not isinstance(content, list):
         raise BadRequest(f"{path} must be a string or a list of parts.", param=path)
-    return [_part_text(part, f"{path}[{at}]") for at, part in enumerate(content)]
+    return [_part(part, f"{path}[{at}]") for at, part in enumerate(content)]
 
 
-def _part_text(part: object, path: str) -> str:
+def _part(part: object, path: str) -> TextPart | MediaPart:
     if not isinstance(part, dict):
         raise BadRequest(f"{path} must be an object.", param=path)
     kind = part.get("type")
     if kind in _TEXT_PARTS:
-        return _string(part, "text", path, may_be_empty=True)
+        return TextPart(_string(part, "text", path, may_be_empty=True))
     if kind == "refusal":
-        return _string(part, "refusal", path, may_be_empty=True)
-    if kind in _MEDIA_PARTS:
-        raise unsupported(f"{kind} parts", f"{path}.type")
-    raise BadRequest(f"{path}.type is not the type of a part.", param=f"{path}.type")
+        return TextPart(_string(part, "refusal", path, may_be_empty=True))
+    media = media_part(part, path)
+    if media is None:
+        raise BadRequest(f"{path}.type is not the type of a part.", param=f"{path}.type")
+    return media
 
 
-def _content(texts: Sequence[str]) -> Content:
-    if len(texts) > 1:
-        return tuple(TextPart(text) for text in texts)
-    return texts[0] if texts else ""
+def _content(parts: Sequence[TextPart | MediaPart]) -> Content:
+    """One text is the same as a string, which every template takes."""
+    if not parts:
+        return ""
+    first = parts[0]
+    return first.text if len(parts) == 1 and isinstance(first, TextPart) else tuple(parts)
 
 
 def _string(item: Mapping[str, Any], name: str, path: str, *, may_be_empty: bool = False) -> str:

@@ -23,6 +23,7 @@ from node.protocol.canonical import (
     tools_form,
     utf8,
 )
+from node.protocol.media import line_of
 from node.protocol.volatile import without_volatile_lines
 
 PATH_COMPLETIONS = "/v1/completions"
@@ -100,6 +101,7 @@ class _ChatMessage(msgspec.Struct, gc=False):
     tool_calls: list[_Call] | None = None
     function_call: _Function | None = None
     refusal: str | None = None
+    audio: Any = None
 
 
 class _ChatTool(msgspec.Struct, gc=False):
@@ -127,6 +129,8 @@ def _chat_form(message: _ChatMessage) -> bytes:
         return message_form(role, text, name=message.name)
     if message.refusal:
         text += utf8(message.refusal)
+    if message.audio:
+        text += utf8(line_of("audio"))
     calls = [
         Called(call.function.name, call.function.arguments) for call in message.tool_calls or ()
     ]

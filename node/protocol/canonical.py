@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.media import media_digest
+from node.protocol.media import document_text, line_of, noun_of, search_result_text
 from node.protocol.volatile import without_volatile_lines
 
 Fields = dict[str, msgspec.Raw]
@@ -19,9 +19,9 @@ Fields = dict[str, msgspec.Raw]
 PLAIN_NAMESPACE = "functions"
 """Its functions are known to the model by their own names, as those of no namespace are."""
 
-_FORMAT = 1
+_FORMAT = 2
 """Grows with every change of the form, so that chains of two versions have nothing in common."""
-END, GAP, _MEDIA = b"\xff", b"\xfe", b"\xfd"
+END, GAP = b"\xff", b"\xfe"
 _JOINT = "__"
 ROLES: Mapping[str, bytes] = {
     "system": b"s",
@@ -33,6 +33,11 @@ ROLES: Mapping[str, bytes] = {
 }
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal")
 """Types of parts that are text."""
+_BLOCKS: Mapping[object, Callable[[Mapping[str, Any]], str]] = {
+    "document": document_text,
+    "search_result": search_result_text,
+}
+"""Types of parts with several texts."""
 
 Parts = str | list[dict[str, Any]] | None
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
@@ -136,14 +141,12 @@ def _part(part: Mapping[str, Any], clean: Callable[[str], str]) -> bytes:
         if not isinstance(text, str):
             raise Unreadable
         return utf8(clean(text))
-    source = part.get("source")
-    if kind == "document" and isinstance(source, dict) and source.get("type") == "text":
-        texts = (part.get("title"), part.get("context"), source.get("data"))
-        return utf8("\n".join(str(text) for text in texts if text))
-    digest = media_digest(part)
-    if not isinstance(kind, str) or digest is None:
+    if kind in _BLOCKS:
+        return utf8(_BLOCKS[kind](part))
+    noun = noun_of(kind)
+    if noun is None:
         raise Unreadable
-    return _MEDIA + utf8(kind) + b":" + digest
+    return utf8(line_of(noun))
 
 
 def system_form(role: bytes, content: Parts, gap: bytes) -> bytes:

@@ -1,46 +1,78 @@
-"""What names a picture, a sound or another file within a message: its bytes, or its address."""
+"""What a prompt shows of a picture, a sound or a file, which no model here takes: a line of text.
 
-import base64
-import binascii
-import hashlib
-from collections.abc import Mapping
+Router and agent make the same line of it, and the same in every turn, so that a session's prompt
+begins as the one before did.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote_to_bytes
 
-_SOURCES = (
-    "source",
-    "url",
-    "data",
-    "image_url",
-    "input_audio",
-    "audio_url",
-    "video_url",
-    "video",
-    "file",
-    "file_data",
-    "file_url",
-    "file_id",
-)
-"""Where the dialects have it, one within the other."""
-
-
-def media_digest(part: Mapping[str, Any]) -> bytes | None:
-    """The SHA-256 of a part's content, as hexadecimal digits; None where it has none."""
-    source: object = part
-    while isinstance(source, Mapping):
-        held: Mapping[str, Any] = source
-        source = next((held[name] for name in _SOURCES if held.get(name)), None)
-    if not isinstance(source, str):
-        return None
-    return hashlib.sha256(_content(source)).hexdigest().encode()
+_NOUNS: Mapping[str, str] = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "computer_screenshot": "image",
+    "audio": "audio",
+    "audio_url": "audio",
+    "input_audio": "audio",
+    "output_audio": "audio",
+    "video": "video",
+    "video_url": "video",
+    "input_video": "video",
+    "file": "file",
+    "input_file": "file",
+    "container_upload": "file",
+    "document": "document",
+}
+"""By the type of a part or a block, in the dialects' own words."""
 
 
-def _content(source: str) -> bytes:
-    """The bytes of a data URL or of base64; else the address itself."""
-    head, comma, data = source.partition(",") if source.startswith("data:") else ("", "", source)
-    if comma and not head.endswith(";base64"):
-        return unquote_to_bytes(data)
-    try:
-        return base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return source.encode("utf-8", "surrogatepass")
+def noun_of(kind: object) -> str | None:
+    """What a part of this type is; None of one that is no media."""
+    return _NOUNS.get(kind) if isinstance(kind, str) else None
+
+
+def line_of(noun: str) -> str:
+    """The line in place of it."""
+    return f"[{noun} left out: this model takes text only]"
+
+
+def document_text(block: Mapping[str, Any]) -> str:
+    """What a prompt shows of a block of type document: title, context, and its text, or the line in
+    place of it."""
+    texts = [block.get("title"), block.get("context"), *_source_texts(block.get("source"))]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
+
+
+def is_text_document(block: Mapping[str, Any]) -> bool:
+    """Whether a prompt shows all of it."""
+    source = block.get("source")
+    if not isinstance(source, Mapping) or source.get("type") != "content":
+        return isinstance(source, Mapping) and source.get("type") == "text"
+    content = source.get("content")
+    blocks = content if isinstance(content, list) else ()
+    return all(isinstance(each, Mapping) and each.get("type") == "text" for each in blocks)
+
+
+def search_result_text(block: Mapping[str, Any]) -> str:
+    """What a prompt shows of a block of type search_result."""
+    texts = [block.get("title"), block.get("source"), *_block_texts(block.get("content"))]
+    return "\n".join(text for text in texts if isinstance(text, str) and text)
+
+
+def _source_texts(source: object) -> Sequence[object]:
+    if isinstance(source, Mapping) and source.get("type") == "text":
+        return [source.get("data")]
+    if isinstance(source, Mapping) and source.get("type") == "content":
+        content = source.get("content")
+        return [content] if isinstance(content, str) else _block_texts(content)
+    return [line_of("document")]
+
+
+def _block_texts(blocks: object) -> Sequence[object]:
+    if not isinstance(blocks, list):
+        return ()
+    given = (block for block in blocks if isinstance(block, Mapping))
+    return [
+        block.get("text") if block.get("type") == "text" else line_of("document") for block in given
+    ]

@@ -177,6 +177,43 @@ def test_cuts_inside_a_long_message_miss_a_few_tokens_only(
         assert actual - 3 * SLACK_LENGTH <= counts[kept - 1] <= actual
 
 
+def shown(path: str, text: str, pictures: int) -> dict[str, Any]:
+    """What a user said with so many pictures."""
+    picture: dict[str, Any] = {
+        "type": "image_url",
+        "image_url": {"url": "data:image/png;base64,AA"},
+    }
+    if path != CHAT:
+        source = {"type": "base64", "media_type": "image/png", "data": "AA"}
+        picture = {"type": "image", "source": source, "image_url": "data:image/png;base64,AA"}
+    if path == RESPONSES:
+        picture["type"] = "input_image"
+    kind = "input_text" if path == RESPONSES else "text"
+    return {"role": "user", "content": [*([picture] * pictures), {"type": kind, "text": text}]}
+
+
+@pytest.mark.parametrize("path", DIALECTS)
+@pytest.mark.parametrize("name", ["scripted", "open", "tools last", "metaspace"])
+def test_pictures_are_bound_as_the_lines_that_stand_for_them(
+    renderers: dict[str, Renderer], name: str, path: str
+) -> None:
+    field = "input" if path == RESPONSES else "messages"
+    turns = body(path, [Turn("so", ()), Turn("go on")])[field]
+    other = [shown(path, LONG, 1), shown(path, LONG, 20)]
+    other += [shown(path, LONG[:cut] + "Another end.", 20) for cut in range(0, 3000, 300)]
+    whole, *others = (
+        bound(renderers[name], path, body(path, [], "sys", **{field: [said, *turns]}))
+        for said in (shown(path, LONG, 20), *other)
+    )
+    chain, prompt, counts = whole
+    kept = [alike(chain.hashes, each.hashes) for each, _, _ in others]
+    actual = [alike(prompt.tokens, each.tokens) for _, each, _ in others]
+    assert all(counts[one - 1] <= two for one, two in zip(kept, actual, strict=True))
+    assert len(set(kept)) > 3
+    assert kept[1] == len(chain)
+    assert actual[1] - counts[-1] <= 24
+
+
 @pytest.mark.parametrize("path", DIALECTS)
 def test_two_systems_with_a_long_begin_in_common_share_it(
     renderers: dict[str, Renderer], path: str

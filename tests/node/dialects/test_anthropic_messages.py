@@ -183,12 +183,10 @@ CITED = {
     ("message", "param"),
     [
         (user(text("a"), IMAGE), "messages[0].content[1].type"),
-        (user(result("t", content=[IMAGE])), "messages[0].content[0].content[0].type"),
         (user(PDF), "messages[0].content[0].source.type"),
         (user(CITED), "messages[0].content[0].citations"),
-        (user({"type": "search_result"}), "messages[0].content[0].type"),
+        (user({"type": "smell"}), "messages[0].content[0].type"),
         (assistant({"type": "server_tool_use"}), "messages[0].content[0].type"),
-        (assistant(IMAGE), "messages[0].content[0].type"),
         ({"role": "system", "content": [IMAGE]}, "messages[0].content[0].type"),
         (
             {"role": "system", "content": "a", "output_config": {"effort": "low"}},

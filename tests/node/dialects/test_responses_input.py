@@ -192,16 +192,14 @@ def test_a_summary_alone_is_the_reasoning() -> None:
 @pytest.mark.parametrize(
     ("item", "path"),
     [
-        ({"role": "user", "content": [{"type": "input_image"}]}, "content[0].type"),
-        ({"role": "user", "content": [{"type": "input_file"}]}, "content[0].type"),
-        ({"role": "user", "content": [{"type": "input_audio"}]}, "content[0].type"),
-        (output("a", [{"type": "input_image"}]), "output[0].type"),
         ({"type": "custom_tool_call", "call_id": "a"}, "type"),
         ({"type": "web_search_call"}, "type"),
         ({"type": "compaction", "encrypted_content": "x"}, "type"),
     ],
 )
-def test_what_is_no_text_is_unsupported_by_path(item: dict[str, Any], path: str) -> None:
+def test_items_that_no_message_stands_for_are_unsupported_by_path(
+    item: dict[str, Any], path: str
+) -> None:
     with pytest.raises(Unsupported) as caught:
         messages_of([USER, item])
     assert caught.value.param == f"input[1].{path}"

@@ -1,0 +1,102 @@
+"""What agent clients send, through a router to an agent."""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.processes import Router, admin, fleet
+
+MODEL = "scripted"
+TIMEOUT_S = 30.0
+PIXELS = "iVBORw0KGgo="
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
+    """A router before an agent whose model says little."""
+    script: dict[str, object] = {"text": "fine", "cache": {"capacity_tokens": 100_000}}
+    with fleet(tmp_path_factory.mktemp("bodies"), script) as (running, _agents):
+        running.must("load", MODEL)
+        yield running
+
+
+def ask(front: Router, path: str, body: dict[str, Any]) -> httpx.Response:
+    headers = {"authorization": f"Bearer {front.key}"}
+    body = {"model": MODEL, **body}
+    return httpx.post(front.url + path, headers=headers, json=body, timeout=TIMEOUT_S)
+
+
+def entries(front: Router) -> float:
+    """How many prefixes the router knows its node to hold."""
+    text = httpx.get(front.url + "/metrics", headers=admin(front), timeout=TIMEOUT_S).text
+    found = re.search(r"^mlx_fleet_prefix_index_entries\{.*\} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def until_known(front: Router, before: float) -> None:
+    """Until the router has been told of what a request has stored."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while entries(front) <= before:
+        assert time.monotonic() < deadline_s, "nothing is told of the prefixes"
+        time.sleep(0.02)
+
+
+def message_turns() -> list[dict[str, Any]]:
+    """Of a session in which a tool shows a picture and a PDF, as Claude Code gives them back."""
+    image = {"type": "image", "source": {"type": "base64", "data": PIXELS}}
+    pdf = {"type": "document", "source": {"type": "base64", "data": "JVBERi0="}}
+    turns: list[dict[str, Any]] = [{"role": "user", "content": "Look at pic.png, please. " * 40}]
+    for name, content, beside in (("a", [image], []), ("b", "PDF read.", [pdf])):
+        call = {"type": "tool_use", "id": name, "name": "Read", "input": {"path": name}}
+        result = {"type": "tool_result", "tool_use_id": name, "content": content}
+        turns.append({"role": "assistant", "content": [call]})
+        turns.append({"role": "user", "content": [result, *beside]})
+    turns.append({"role": "assistant", "content": "fine"})
+    turns.append({"role": "user", "content": "Go on without it. " * 20})
+    return turns
+
+
+def response_items() -> list[dict[str, Any]]:
+    """Of a session in which a tool shows a picture, as Codex gives it back."""
+    picture = {"type": "input_image", "image_url": f"data:image/png;base64,{PIXELS}"}
+    call = {"type": "function_call", "call_id": "a", "name": "view_image", "arguments": "{}"}
+    told = {"type": "output_text", "text": "fine"}
+    return [
+        {"type": "message", "role": "user", "content": "View pic.png for me. " * 40},
+        call,
+        {"type": "function_call_output", "call_id": "a", "output": [picture]},
+        {"type": "message", "role": "assistant", "content": [told]},
+        {"type": "message", "role": "user", "content": "Go on without it. " * 20},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "turns"),
+    [
+        ("/v1/messages", "messages", message_turns()),
+        ("/v1/responses", "input", response_items()),
+    ],
+)
+def test_a_session_goes_on_behind_a_picture_and_reuses_all_that_came_before(
+    front: Router, path: str, field: str, turns: list[dict[str, Any]]
+) -> None:
+    most = {"max_tokens": 8} if field == "messages" else {"max_output_tokens": 8}
+    prompts: list[int] = []
+    for count in range(1, len(turns) + 1):
+        if turns[count - 1].get("role") == "assistant" or "name" in turns[count - 1]:
+            continue
+        known = entries(front)
+        answer = ask(front, path, {field: turns[:count], **most})
+        assert answer.status_code == 200, answer.text
+        predicted, actual = map(int, answer.headers["x-fleet-cached-tokens"].split("/"))
+        if prompts:
+            # All of the prompt before, but for what may merge with the text that follows.
+            assert prompts[-1] - 4 <= predicted <= actual <= prompts[-1]
+        usage = answer.json()["usage"]
+        prompts.append(usage["input_tokens"] + usage.get("cache_read_input_tokens", 0))
+        until_known(front, known)
+    assert len(prompts) >= 3
