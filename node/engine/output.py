@@ -64,7 +64,7 @@ class OutputReader:
         else:
             parts = self._read_added(token, added)
         self.reasoning_tokens += reasons
-        return parts if self._logprobs is None else self._waiting.attach(parts)
+        return self._logged(parts)
 
     @property
     def block_text(self) -> str:
@@ -75,17 +75,21 @@ class OutputReader:
         """What comes from here on is no part of a call that is being read."""
         self._machine.end_block()
 
-    def end(self, token: int | None = None) -> list[Part]:
-        """What was held back, at the end of the row; `token` is the one that ends it."""
-        parts = self._end(None if token is None else self._added.get(token))
+    def end(self, token: int | None = None, *, is_cut: bool = False) -> list[Part]:
+        """What was held back, at the end of the row; `token` is the one that ends it. `is_cut`: the
+        model would have gone on."""
+        added = None if token is None else self._added.get(token)
+        return self._logged(self._end(added, is_cut=is_cut))
+
+    def _logged(self, parts: list[Part]) -> list[Part]:
         return parts if self._logprobs is None else self._waiting.attach(parts)
 
-    def _end(self, added: AddedToken | None) -> list[Part]:
+    def _end(self, added: AddedToken | None, *, is_cut: bool = False) -> list[Part]:
         machine = self._machine
         parts = machine.feed(self._detokenizer.flush())
         if added is not None and self._is_stop(added):
             parts += machine.feed_token(added.text, special=True)
-        return parts + machine.finish()
+        return parts + machine.finish(is_cut=is_cut)
 
     def _is_stop(self, added: AddedToken | None) -> bool:
         """Whether the token ends the row, and yet is to be read."""

@@ -138,7 +138,7 @@ class Row:
         self.output.append(token)
         if self.steer is not None and self.steer.error is not None:
             # Nothing held the token that has just been drawn.
-            return self.last(FinishReason.ERROR, self.reader.end(), self.steer.error)
+            return self.last(FinishReason.ERROR, self.reader.end(is_cut=True), self.steer.error)
         if token in end_tokens and not (self.steer is not None and self.steer.is_forced):
             return self.last(FinishReason.STOP, self.reader.end(token))
         self.token_count += 1
@@ -156,7 +156,7 @@ class Row:
     def cut_short(self, parts: Sequence[Part] = ()) -> Delta:
         """The last delta of a row for whose next token there is no room; `parts` are not told
         yet."""
-        rest = self.reader.end()
+        rest = self.reader.end(is_cut=True)
         ended = self.reader.ended
         return self.last(FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest))
 

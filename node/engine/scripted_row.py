@@ -126,7 +126,8 @@ class ScriptedRow:
     ) -> Delta:
         """The delta that ends the row; made once."""
         if finish in (FinishReason.STOP, FinishReason.LENGTH):
-            parts = [*parts, *self._waiting.attach(self.machine.finish())]
+            rest = self.machine.finish(is_cut=finish is FinishReason.LENGTH)
+            parts = [*parts, *self._waiting.attach(rest)]
         is_last = self.tally.end(
             self.token_count, self.reasoning_tokens, max(0, self._overflow_tokens)
         )

@@ -77,14 +77,15 @@ class TextMachine:
         if self._reader is not None:
             self._reader.source.end_block()
 
-    def finish(self) -> list[Part]:
-        """The parts that were held back; no more text comes."""
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """The parts that were held back; no more text comes. `is_cut`: the model would have said
+        more."""
         if self._ended:
             return []
         if self._reader is None:
             rest = self._stops.flush()
             return [Part(PartKind.CONTENT, rest)] if rest else []
-        self._reader.source.end()
+        self._reader.source.end(is_cut=is_cut)
         return self._advance(self._reader, last=True)
 
     def _plain(self, text: str) -> list[Part]:

@@ -8,8 +8,10 @@ from node.parsing.format import Grammar, ReasoningFormat, Setup, ToolFormat, spe
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
+from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.step import Malformed, Step
+from node.parsing.tell import tell
 from node.parsing.tokens import Family
 from node.types import PartKind
 
@@ -48,9 +50,10 @@ class Marked(Grammar):
         """Before any reasoning."""
         if reasoning.repeats:
             self._after = self._before
-        self._interrupted = self._after | Markers(reasoning.closers)
-        """Behind reasoning that something else than its closer has ended."""
-        self._ends = (*reasoning.closers, *reasoning.dropped)
+        self._interrupted = self._before | Markers(reasoning.closers)
+        """Behind reasoning that calls have ended."""
+        self._ends = (*reasoning.closers, *reasoning.dropped, *reasoning.openers)
+        """What may follow calls that end an output within reasoning."""
 
     # --- how an output is held ----------------------------------------------------------------
 
@@ -116,16 +119,22 @@ class Marked(Grammar):
             while reasons:
                 markers = yield from self._read_reasoning(source)
                 reasons = yield from self._read_seam(source)
-            if self._starts and not source.has_spoken:
-                yield from self._read_starts(source)
+            if self._starts and not source.has_spoken and (yield from self._read_starts(source)):
+                markers = self._behind_calls(markers)
             marker = yield from source.until(PartKind.CONTENT, markers)
             if not marker:
                 return
             if marker in self._reasoning.closers:
                 source.edge()
                 markers = self._after
-            else:
-                reasons = yield from self._read_marked(source, marker)
+                continue
+            reasons = yield from self._read_marked(source, marker)
+            if marker in self._tools.openers and not source.has_spoken:
+                markers = self._behind_calls(markers)
+
+    def _behind_calls(self, markers: Markers) -> Markers:
+        """There a model may reason again."""
+        return markers if markers is self._interrupted else self._before
 
     def _read_marked(self, source: Source, marker: str) -> Step[bool]:
         """What a marker in the answer begins; whether that is reasoning."""
@@ -187,9 +196,11 @@ class Marked(Grammar):
 
     def _read_reasoning(self, source: Source) -> Step[Markers]:
         """Until it is closed, or something else ends it; what is to be looked for behind it."""
+        thought: list[Call] = []
         while True:
             marker = yield from source.until(PartKind.REASONING, self._in_reasoning)
             if not marker:
+                self._tell_thought(source, thought)
                 return self._after
             if marker in self._reasoning.closers:
                 source.edge()
@@ -197,7 +208,7 @@ class Marked(Grammar):
             if marker in self._reasoning.unread_calls and not self._reads_calls:
                 block = self._read_unread_calls(source, marker)
             else:
-                block = self._read_last_calls(source, marker)
+                block = self._read_last_calls(source, marker, thought)
             if (yield from source.attempt(marker, block, PartKind.REASONING)):
                 return self._interrupted
 
@@ -216,10 +227,25 @@ class Marked(Grammar):
                 return True
         return False
 
-    def _read_last_calls(self, source: Source, opener: str) -> Step[None]:
+    def _tell_thought(self, source: Source, thought: Sequence[Call]) -> None:
+        """Tells the calls of an output that ends within its reasoning: without them it would say
+        nothing. Where it was cut, the model may still have thought better of them."""
+        if thought and not source.is_cut:
+            source.edge()
+            tell(source, thought)
+
+    def _read_last_calls(self, source: Source, opener: str, thought: list[Call]) -> Step[None]:
         """Calls within reasoning: only where the output ends with them, or with the reasoning's
-        end behind them. Else they are what the model thinks about."""
+        end behind them. Else they are what the model thinks about, and are added to `thought`."""
         source.keep_calls()
+        try:
+            yield from self._read_kept_calls(source, opener)
+        except Malformed:
+            thought += source.take_kept()
+            raise
+        tell(source, source.take_kept())
+
+    def _read_kept_calls(self, source: Source, opener: str) -> Step[None]:
         marker = opener
         while marker in self._tools.openers:
             yield from self._tools.read(source, marker)
@@ -228,7 +254,6 @@ class Marked(Grammar):
             yield from source.space()
             marker = yield from source.accept(*self._tools.openers, *self._ends)
         yield from self._read_end(source, marker)
-        source.tell_kept()
 
     def _read_unread_calls(self, source: Source, opener: str) -> Step[None]:
         """As `_read_last_calls`, of calls that are text."""
@@ -255,10 +280,12 @@ class Marked(Grammar):
         if not source.at_end:
             raise Malformed
 
-    def _read_starts(self, source: Source) -> Step[None]:
-        """Calls at the begin of the answer that nothing marks."""
+    def _read_starts(self, source: Source) -> Step[bool]:
+        """Calls at the begin of the answer that nothing marks; whether there are any."""
+        found = False
         while (yield from source.attempt("", self._read_start(source), PartKind.CONTENT)):
-            pass
+            found = True
+        return found
 
     def _read_start(self, source: Source) -> Step[None]:
         yield from source.space()

@@ -37,6 +37,8 @@ class Source:
         """Whether what comes now is reasoning."""
         self.has_spoken = False
         """Whether there was content, other than white space, since the last edge."""
+        self.is_cut = False
+        """Whether the output was ended within what the model would have said."""
         self.tokens = Tokens(token_markers)
         """The added tokens in the text."""
         self.budget = Budget()
@@ -77,9 +79,10 @@ class Source:
         """What has come of the block that is being read; none where there is no block."""
         return "" if self._block is None else self._text[self._block - self._base :]
 
-    def end(self) -> None:
-        """No more text comes."""
+    def end(self, *, is_cut: bool = False) -> None:
+        """No more text comes; `is_cut`: the model would have said more."""
         self._ended = True
+        self.is_cut = is_cut
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -275,14 +278,13 @@ class Source:
             self._block = self._at
 
     def keep_calls(self) -> None:
-        """From here on calls of the block are not told until `tell_kept`."""
+        """From here on calls of the block are not told until `take_kept`."""
         self._kept = []
 
-    def tell_kept(self) -> None:
-        """Tells the calls that were kept. Raises `Finished`."""
-        kept, self._kept = self._kept or (), None
-        for call in kept:
-            self.call(*call)
+    def take_kept(self) -> list[Call]:
+        """The calls that were kept; those that follow are told again."""
+        kept, self._kept = self._kept or [], None
+        return kept
 
     def say(self, kind: PartKind, text: str) -> None:
         """Text that is not as it stands in the output."""

@@ -151,6 +151,17 @@ def test_max_tokens_holds_while_the_end_of_the_reasoning_is_forced() -> None:
     assert deltas[-1].token_count == 4
 
 
+THOUGHT_CALL = '<think>Hm <tool_call>{"name": "f", "arguments": {}}</tool_call> so it is'
+
+
+@pytest.mark.parametrize(("max_tokens", "calls"), [(None, 1), (len(THOUGHT_CALL) // 4 - 1, 0)])
+def test_a_thought_that_was_cut_makes_no_call(max_tokens: int | None, calls: int) -> None:
+    output = OutputFormat("think", "hermes", tools=TOOLS)
+    deltas = run(make(Script(outputs=(THOUGHT_CALL,))), ask(output=output, max_tokens=max_tokens))
+    kinds = [part.kind for delta in deltas for part in delta.parts]
+    assert kinds.count(PartKind.TOOL_START) == calls
+
+
 # --- logprobs --------------------------------------------------------------------------------
 
 

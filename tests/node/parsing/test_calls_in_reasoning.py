@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from tests.node.parsing.reading import Said, read
+from node.parsing.machine import TextMachine
+from node.parsing.registry import grammar_for
+from node.types import PartKind
+from tests.node.parsing.call_wires import ALL_JSON, ALL_TAGGED, in_json, in_tags
+from tests.node.parsing.reading import Said, output_format, read
+from tests.node.parsing.reading import said as said_by
 
 PING = '<tool_call>{"name": "ping", "arguments": {}}</tool_call>'
 FIND = '<tool_call>{"name": "find", "arguments": {"depth": 1}}</tool_call>'
@@ -26,7 +31,7 @@ def test_calls_that_end_the_output_are_calls(end: str) -> None:
     "text", [f"r {PING} s", f"r {PING}{FIND} s", f"r {PING} <tool_call> s", f"r {PING}{FIND[:19]}"]
 )
 def test_calls_that_the_reasoning_goes_on_behind_are_reasoning(text: str) -> None:
-    assert said(text) == Said("", text)
+    assert said(f"{text}</think>") == Said("", text)
     assert said(f"{text}</think>a") == Said("a", text)
     assert said(f"{text}</think>{PING}") == Said("", text, (PINGED,))
 
@@ -39,3 +44,52 @@ def test_calls_that_an_answer_follows_are_reasoning() -> None:
 def test_undeclared_calls_are_reasoning() -> None:
     text = PING.replace("ping", "open")
     assert said(f"r {text}") == Said("", f"r {text}")
+
+
+WIRES = [
+    *((name, in_json(wire, "find", '{"depth": 1}')) for name, wire in ALL_JSON),
+    *((name, in_tags(wire, "find", {"depth": "1"})) for name, wire in ALL_TAGGED),
+]
+MARKED = [
+    (name, text)
+    for name, text in WIRES
+    if grammar_for("think", name).name.startswith("think+")
+    and text.startswith(grammar_for("none", name).openers)
+]
+
+
+@pytest.mark.parametrize(("name", "text"), MARKED)
+@pytest.mark.parametrize("behind", ["\nDone.", "<think>", "\n<think>\n", " So <think> s"])
+def test_a_call_of_reasoning_that_never_ends_counts(name: str, text: str, behind: str) -> None:
+    form = output_format(reasoning="think", tool_calls=name, tail="<think>\n")
+    output = f"r {text}{behind}"
+    whole = said_by(form, [output])
+    is_opener = behind.strip() == "<think>"
+    # The model's own words are told as they come, so markup is among them that words follow.
+    assert whole.reasoning.startswith("r" if is_opener else f"r {text.strip()}")
+    assert whole == Said("", whole.reasoning, (FOUND,))
+    assert said_by(form, output) == whole
+    assert said_by(form, [f"{output}</think>a"]).calls == ()
+
+
+def test_all_calls_of_such_reasoning_count_in_their_order() -> None:
+    assert said(f"r {PING} s {FIND} t").calls == (PINGED, FOUND)
+    assert said(f"r {PING} s {FIND[:-20]}").calls == (PINGED,)
+
+
+def test_an_output_that_was_cut_has_not_thought_to_its_end() -> None:
+    machine = TextMachine(output_format(reasoning="think", tool_calls="hermes", tail="<think>\n"))
+    parts = [*machine.feed(f"r {PING} s"), *machine.finish(is_cut=True)]
+    assert {part.kind for part in parts} == {PartKind.REASONING}
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "glm"])
+def test_an_opener_behind_a_call_is_no_content(name: str) -> None:
+    def behind(text: str) -> Said:
+        output = f"r</think>{PING}{text}"
+        return read(output, reasoning="think", tool_calls=name, tail="<think>\n")
+
+    assert behind("\n<think>\n") == Said("", "r", (PINGED,))
+    assert behind("<think>s</think>a") == Said("a", "rs", (PINGED,))
+    assert behind(f"<think></think>{FIND}") == Said("", "r", (PINGED, FOUND))
+    assert behind(" s <think>t") == Said("s <think>t", "r", (PINGED,))

@@ -263,7 +263,8 @@ class TestBlocks:
                 source.keep_calls()
                 yield from block(source)
                 yield from source.expect("!")
-                source.tell_kept()
+                for call in source.take_kept():
+                    source.call(*call)
 
             notes.append((yield from source.attempt("", reading(), CONTENT)))
             yield from source.rest(CONTENT)

@@ -259,7 +259,7 @@ def test_a_call_may_end_reasoning(block: str, thought: str) -> None:
 def test_in_reasoning_a_tag_holds_nothing_behind_its_calls() -> None:
     call = "<function=find><parameter=where>a</parameter></function>"
     text = f"<tool_call>{call} so </tool_call>"
-    found = read(text, reasoning="think", tool_calls="qwen3_coder", tail="<think>")
+    found = read(f"{text}</think>", reasoning="think", tool_calls="qwen3_coder", tail="<think>")
     assert found == Said("", text)
 
 
