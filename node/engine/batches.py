@@ -22,6 +22,9 @@ from node.engine.picker import Picked, Picker
 from node.engine.row import Row
 from node.engine.spans import KvSpan, LayerSnapshot
 
+SETTLE_PASSES = 64
+"""After so many passes, what the caches know of their rows is evaluated."""
+
 
 class RowView:
     """The cache of one row, for keeping parts of it."""
@@ -81,7 +84,7 @@ class PrefillGroup:
     def run(self, chunk_tokens: int) -> int:
         """Prefills up to `chunk_tokens` of each prompt, no further than its next cut; how many
         tokens of all prompts went through the model. Waits until it is done."""
-        counts = [min(chunk_tokens, row.next_stop() - row.done_tokens) for row in self.rows]
+        counts = self._counts(chunk_tokens)
         longest = max(counts)
         if longest == 0:
             return 0
@@ -94,13 +97,19 @@ class PrefillGroup:
             for cache in self._caches:
                 cache.prepare(lengths=counts, right_padding=padding)
         self._model.network(mx.array(chunks), cache=self._caches)
-        if any(padding):
-            for cache in self._caches:
-                cache.finalize()
+        if self._merged:
+            _finish_padding(self._caches)
         mx.eval([cache.state for cache in self._caches])
         for row, count in zip(self.rows, counts, strict=True):
             row.done_tokens += count
         return sum(counts)
+
+    def _counts(self, chunk_tokens: int) -> list[int]:
+        """How many tokens of each prompt go into the next step."""
+        counts = [min(chunk_tokens, row.next_stop() - row.done_tokens) for row in self.rows]
+        if min(counts) < max(counts) and not self._layout.tells_padding:
+            return [min(counts)] * len(counts)
+        return counts
 
     def view(self, row: Row) -> RowView:
         place = self.rows.index(row) if self._merged else None
@@ -185,6 +194,7 @@ class DecodeBatch:
         self._picker: Picker | None = None
         self._fresh = 0
         """How many of the last rows have not been fed since they joined."""
+        self._passes = 0
 
     @property
     def depth_tokens(self) -> int:
@@ -261,12 +271,24 @@ class DecodeBatch:
         logits = self._model.network(inputs[:, None], cache=self._caches)[:, -1, :]
         self._logits = logits
         self._lengths = [length + 1 for length in self._lengths]
+        self._settle()
         self._fresh = 0
         if self._picker is None:
             self._picker = Picker(self.rows, logits.shape[1])
         if self._picker.steers:
             mx.async_eval(logits)
         return self._picker
+
+    def _settle(self) -> None:
+        """Keeps the graph behind the caches short: each pass counts on what they know of their
+        rows' padding and offsets, and no layer may ever read it."""
+        if not self._merged:
+            return
+        if self._fresh:
+            _finish_padding(self._caches)
+        self._passes += 1
+        if self._passes % SETTLE_PASSES == 0:
+            mx.async_eval([cache.state for cache in self._caches])
 
     def _pick(self) -> None:
         assert self._logits is not None
@@ -308,6 +330,14 @@ def _grow_by(caches: list[Any], tokens: int) -> None:
     for leaf in flatten(caches):
         if isinstance(leaf, KVCache | QuantizedKVCache):
             leaf.step = max(1, steps) * KVCache.step
+
+
+def _finish_padding(caches: list[Any]) -> None:
+    """After the first tokens of batch caches have gone through the model: KV that is padded on the
+    right is moved, and states have no padding any more, not even one of no tokens, which mlx-lm
+    would count on with each pass."""
+    for cache in caches:
+        cache.finalize()
 
 
 def _filter(caches: list[Any], places: list[int]) -> None:

@@ -27,6 +27,7 @@ from node.engine.leaves import (
     check_classes,
     leaf_of,
 )
+from node.engine.padding import tells_padding
 from node.engine.quantized_kv import check_live_bits, live_caches
 from node.engine.spans import (
     RUN_TOKENS,
@@ -92,6 +93,12 @@ class CacheLayout:
     def needs_snapshot(self) -> bool:
         """Whether KV alone does not restore the model."""
         return bool(self._snapshot_leaves())
+
+    @cached_property
+    def tells_padding(self) -> bool:
+        """Whether prompts of unlike length may be prefilled as one batch, the shorter ones padded
+        on the right. A few tokens go through the model when it is first asked."""
+        return tells_padding(self.network)
 
     @cached_property
     def span_bytes_per_token(self) -> int:

@@ -67,6 +67,8 @@ _LATENT: dict[str, Any] = {
 
 _CONFIGS: dict[str, dict[str, Any]] = {
     "llama": _ATTENTION,
+    # Every second layer knows no places of tokens.
+    "smollm3": {**_ATTENTION, "no_rope_layer_interval": 2},
     "gemma3_text": {
         **_ATTENTION,
         **_WINDOWS,
@@ -143,6 +145,47 @@ _CONFIGS: dict[str, dict[str, Any]] = {
         "time_step_rank": "auto",
         "tie_word_embeddings": False,
     },
+    # These take padding into their states.
+    "mamba": {
+        "hidden_size": _WIDTH,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "state_size": 16,
+        "conv_kernel": 4,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "time_step_rank": 4,
+        "tie_word_embeddings": False,
+    },
+    "rwkv7": {
+        "hidden_size": _WIDTH,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "head_dim": _HEAD_WIDTH,
+        "norm_eps": 1e-5,
+        "a_low_rank_dim": 16,
+        "v_low_rank_dim": 16,
+        "gate_low_rank_dim": 16,
+        "decay_low_rank_dim": 16,
+        "tie_word_embeddings": False,
+    },
+    "nemotron_h": {
+        **_ATTENTION,
+        "hybrid_override_pattern": ["M", "*", "M", "-"],
+        "num_hidden_layers": 4,
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 16,
+        "mamba_proj_bias": False,
+        "ssm_state_size": 16,
+        "conv_kernel": 4,
+        "n_groups": 1,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "use_bias": False,
+        "use_conv_bias": True,
+        "layer_norm_epsilon": 1e-5,
+        "time_step_limit": [0.0, 100.0],
+    },
     "lfm2": {
         **_ATTENTION,
         "num_attention_heads": 2,
@@ -169,6 +212,8 @@ _CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 KINDS: tuple[str, ...] = tuple(_CONFIGS)
+PADDING_BLIND = ("mamba", "rwkv7", "nemotron_h")
+"""Kinds that cannot tell padding from tokens."""
 
 
 def make_kind(kind: str, folder: Path, **changes: Any) -> Path:

@@ -216,7 +216,7 @@ def test_live_quantised_rows_say_together_what_each_says_alone(tmp_path: Path, b
 
 
 def test_live_bits_are_refused_where_a_layer_cannot(kind: Path) -> None:
-    plain = {"llama", "qwen3_moe"}
+    plain = {"llama", "smollm3", "qwen3_moe"}
     if kind.name in plain:
         with Driver(kind, spec=make_spec(kind, kv_live_bits=8)) as engine:
             assert engine.engine._layout.span_bytes_per_token > 0
