@@ -210,6 +210,8 @@ def memory_limit_bytes(settings: Settings, machine: Machine) -> int:
             f"kv_snapshot_bytes is {gib(settings.kv_snapshot_bytes)}, but the stored KV that "
             f"snapshots are a part of may take {gib(room_bytes)}: lower --kv-snapshot-size."
         )
+    if settings.wired != "off" and not machine.has_gpu:
+        raise StartError(f"wired is {settings.wired}, but this machine has no GPU of Apple's.")
     _check_disk(settings)
     return limit_bytes
 

@@ -126,6 +126,7 @@ def engine_spec(
         kv_live_bits=settings.kv_live_bits,
         snapshot_bytes=plan.snapshot_bytes,
         disk=disk,
+        wired=settings.wired,
     )
 
 

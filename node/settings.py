@@ -22,6 +22,11 @@ THREAD_BODY_BYTES = 256 * 1024
 HOLD_HEAD_S = 10.0
 """How long the head of a stream is held for its first content; also the longest silence after."""
 
+Wired = Literal["off", "weights", "lease"]
+"""`weights`: as much as they take, set once before the load; `lease`: all that an engine may take,
+set again with each change of its lease."""
+WIRED: tuple[Wired, ...] = ("off", "weights", "lease")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -95,6 +100,8 @@ class Settings:
     """An engine that has requests and makes no progress for so long is killed."""
     spare_engine: bool = True
     """Whether an engine process without a model, some 0.1 GB, is kept for the next load."""
+    wired: Wired = "off"
+    """What of an engine's memory macOS is asked to keep wired for the GPU."""
     reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
     """Where a chat's answer has its reasoning: that, `reasoning`, or `both`."""
     responses_bytes: int | None = None
@@ -333,6 +340,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
             _keyed(key, read_keep_alive, each) for each in text.split(",") if each.strip()
         ),
         "pins": _names,
+        "wired": lambda _key, text: text,
         "reasoning_field": lambda _key, text: text,
         **dict.fromkeys(("allow_plain_http", "repeated_tool_calls", "spare_engine"), _flag),
         "script": _path,

@@ -11,6 +11,7 @@ import msgspec
 
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
+from node.settings import Wired
 
 
 class PartKind(StrEnum):
@@ -364,6 +365,7 @@ class EngineSpec(msgspec.Struct, frozen=True):
     snapshot_bytes: int = 0
     """Most of the stored KV that snapshots may take; 0: half."""
     disk: DiskCache | None = None
+    wired: Wired = "off"
     warm_up: bool = True
     """Whether it computes a little before it serves; not where a request waits, which does that
     itself."""

@@ -45,7 +45,7 @@ from node.types import (
 )
 
 _ENGINES = {
-    "text": ("node.engine.text", "load"),
+    "text": ("node.engine.load", "load"),
     "scripted": ("node.engine.scripted", "load"),
 }
 _RECEIVE_BYTES = 1 << 16

@@ -15,7 +15,14 @@ from node.parsing.registry import (
     tool_call_names,
 )
 from node.protocol.template_kwargs import RESERVED_KWARGS
-from node.settings import AUTO_BYTES, REASONING_FIELDS, Settings, default_home, read_environment
+from node.settings import (
+    AUTO_BYTES,
+    REASONING_FIELDS,
+    WIRED,
+    Settings,
+    default_home,
+    read_environment,
+)
 from node.store import ModelStore
 
 EXTRA = (
@@ -56,8 +63,11 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
     if values.get("kv_disk_bytes") == AUTO_BYTES:
         values["kv_disk_bytes"] = None
     settings = Settings(**values)
-    if settings.engine not in ENGINES:
-        raise StartError(f"engine must be one of {', '.join(ENGINES)}, not {settings.engine!r}.")
+    for name, choices in _CHOICES.items():
+        if getattr(settings, name) not in choices:
+            raise StartError(
+                f"{name} must be one of {', '.join(choices)}, not {getattr(settings, name)!r}."
+            )
     if not 0 <= settings.port <= 65_535:
         raise StartError(f"port must be from 0 to 65535, not {settings.port}.")
     _check_sizes(settings)
@@ -65,6 +75,8 @@ def read_settings(options: Mapping[str, Any], environ: Mapping[str, str] | None 
     _check_template_kwargs(settings)
     if settings.script is not None and settings.engine != "scripted":
         raise StartError("script is for the scripted engine only; add --engine scripted.")
+    if settings.wired != "off" and settings.engine == "scripted":
+        raise StartError("wired is not for the scripted engine, which has no weights.")
     return settings
 
 
@@ -75,6 +87,11 @@ _TEXT_ONLY = (
 """Settings that a scripted engine, which has no KV, cannot follow."""
 
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "engine": ENGINES,
+    "wired": WIRED,
+    "reasoning_field": REASONING_FIELDS,
+}
 _BOUNDS: dict[str, tuple[int, int | None]] = {
     "max_rows": (1, 256),
     "prefill_chunk_tokens": (16, 65_536),
@@ -88,11 +105,6 @@ _BOUNDS: dict[str, tuple[int, int | None]] = {
 
 
 def _check_formats(settings: Settings) -> None:
-    if settings.reasoning_field not in REASONING_FIELDS:
-        raise StartError(
-            f"reasoning_field must be one of {', '.join(REASONING_FIELDS)}, "
-            f"not {settings.reasoning_field!r}."
-        )
     for key, known_name, names in (
         ("tool_parsers", tool_call_name, tool_call_names),
         ("reasoning_parsers", reasoning_name, reasoning_names),

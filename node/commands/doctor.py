@@ -101,6 +101,7 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
     yield from plan_models(settings, machine, free_disk_bytes(settings.kv_folder))
     if mac:
         yield check_wired_limit(machine)
+        yield check_wired(settings)
         yield check_sleep(run)
         yield check_local_network()
     else:
@@ -280,6 +281,19 @@ def check_wired_limit(machine: Machine) -> Check:
     if share > 0.9:
         return Check(name, Level.WARN, sentence, "Leave macOS a tenth, or it may freeze.")
     return Check(name, Level.OK, sentence)
+
+
+def check_wired(settings: Settings) -> Check:
+    name = "wired memory"
+    if settings.wired == "off":
+        return Check(name, Level.OK, "Engines do not ask macOS to keep memory wired.")
+    what = "the weights" if settings.wired == "weights" else "all that engines may take"
+    sentence = f"With --wired {settings.wired}, macOS is asked to keep {what} wired for the GPU."
+    advice = (
+        "Macs have been reported to restart with a kernel panic under requests at the same time; "
+        "leave --wired off unless you try it out."
+    )
+    return Check(name, Level.WARN, sentence, advice)
 
 
 def check_sleep(run: Runner) -> Check:

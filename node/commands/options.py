@@ -8,6 +8,7 @@ import typer
 
 from node.errors import StartError
 from node.settings import (
+    WIRED,
     read_bytes,
     read_disk_bytes,
     read_duration_s,
@@ -209,6 +210,15 @@ SpareEngine = Annotated[
         "--spare-engine/--no-spare-engine",
         help="Keep an engine process ready for the next load, which then takes seconds less; "
         "default: yes.",
+    ),
+]
+WiredMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--wired",
+        help="What of an engine's memory macOS is to keep wired for the GPU; Macs have been "
+        "reported to panic with it; default off.",
+        metavar="|".join(WIRED),
     ),
 ]
 ReasoningFieldName = Annotated[

@@ -17,10 +17,19 @@ def leave_thread() -> None:
     mx.clear_streams()
 
 
-class Device:
-    """Keeps MLX within a lease."""
+def wire(most_bytes: int) -> None:
+    """Asks macOS to keep that much of MLX's memory resident for the GPU, from the buffers that are
+    made first. Macs have been reported to panic with it (docs/decisions)."""
+    if mx.metal.is_available():
+        working_set_bytes = int(mx.device_info().get("max_recommended_working_set_size", 0))
+        mx.set_wired_limit(min(most_bytes, working_set_bytes))
 
-    def __init__(self, lease: MemoryLease) -> None:
+
+class Device:
+    """Keeps MLX within a lease, wired as a whole or not at all."""
+
+    def __init__(self, lease: MemoryLease, *, is_wired: bool = False) -> None:
+        self._is_wired = is_wired
         self.set_lease(lease)
 
     def set_lease(self, lease: MemoryLease) -> None:
@@ -30,9 +39,8 @@ class Device:
             return
         mx.set_memory_limit(lease.total_bytes)
         mx.set_cache_limit(lease.overhead_bytes)
-        if mx.metal.is_available():
-            wired_bytes = int(mx.device_info().get("max_recommended_working_set_size", 0))
-            mx.set_wired_limit(min(lease.total_bytes, wired_bytes))
+        if self._is_wired:
+            wire(lease.total_bytes)
 
     @property
     def active_bytes(self) -> int:

@@ -2,9 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -16,7 +14,7 @@ from node.engine.gather import Gather
 from node.engine.intake import Intake
 from node.engine.layers import CacheLayout
 from node.engine.logprobs import Likely
-from node.engine.model import LoadedModel, load_folder
+from node.engine.model import LoadedModel
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
 from node.engine.refusals import too_long
@@ -54,19 +52,6 @@ FLUSH_S = 3.0
 logger = logging.getLogger(__name__)
 
 
-def load(spec: EngineSpec, progress: Callable[[float], None]) -> "TextEngine":
-    """The `EngineFactory` of text models. Raises `LoadError`."""
-    try:
-        made = begin_fingerprint(spec)
-        engine = TextEngine(load_folder(Path(spec.folder), progress), spec, made)
-        if spec.warm_up:
-            engine.warm_up()
-        return engine
-    except BaseException:
-        leave_thread()
-        raise
-
-
 class TextEngine:
     """An `Engine` of one text model. All calls come from the thread that made it."""
 
@@ -95,7 +80,7 @@ class TextEngine:
             disk_folder="" if tier is None else str(tier.folder),
         )
         self._reuse = Reuse(self._layout, spec, self._rates, tier)
-        self._upkeep = Upkeep(self._room, self._reuse, spec.snapshot_bytes)
+        self._upkeep = Upkeep(self._room, self._reuse, spec)
         self._queue = Queue(self._reuse, self._rates)
         self._intake = Intake(model, self.info, self._room)
         self._answers: list[Accepted | Refused] = []

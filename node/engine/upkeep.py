@@ -7,7 +7,7 @@ from node.engine.device import IDLE_KEEP_BYTES, Device
 from node.engine.rates import Rates
 from node.engine.reuse import Reuse
 from node.engine.room import Room
-from node.types import EngineStats, MemoryLease, Pressure
+from node.types import EngineSpec, EngineStats, MemoryLease, Pressure
 
 TIDY_AFTER_S = 0.5
 """Of idleness, until buffers kept for reuse go back to the system."""
@@ -28,11 +28,11 @@ class RowCounts:
 class Upkeep:
     """What is done for memory between two steps."""
 
-    def __init__(self, room: Room, reuse: Reuse, snapshot_bytes: int) -> None:
-        self.device = Device(room.lease)
+    def __init__(self, room: Room, reuse: Reuse, spec: EngineSpec) -> None:
+        self.device = Device(room.lease, is_wired=spec.wired == "lease")
         self._room = room
         self._reuse = reuse
-        self._snapshot_bytes = snapshot_bytes
+        self._snapshot_bytes = spec.snapshot_bytes
         self._pressure = Pressure.NONE
         self._worked_s = time.monotonic()
         self._tidied = True

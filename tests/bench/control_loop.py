@@ -17,7 +17,8 @@ from node.engine.blas import load_fast_blas
 load_fast_blas()
 
 from node.engine import picker  # noqa: E402  the BLAS comes first
-from node.engine.text import TextEngine, load  # noqa: E402
+from node.engine.load import load  # noqa: E402
+from node.engine.text import TextEngine  # noqa: E402
 from node.generate import (  # noqa: E402
     Constraint,
     ConstraintKind,

@@ -21,7 +21,7 @@ from mlx_lm.generate import BatchGenerator  # noqa: E402
 from mlx_lm.utils import load_model  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
-from node.engine.text import load  # noqa: E402
+from node.engine.load import load  # noqa: E402
 from node.generate import GenerateRequest, SamplingParams  # noqa: E402
 from node.types import EngineSpec, MemoryLease, Refused  # noqa: E402
 

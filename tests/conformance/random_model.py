@@ -15,7 +15,8 @@ load_fast_blas()
 
 from tokenizers import Tokenizer  # noqa: E402
 
-from node.engine.text import TextEngine, load  # noqa: E402
+from node.engine.load import load  # noqa: E402
+from node.engine.text import TextEngine  # noqa: E402
 from node.generate import GenerateRequest, SamplingParams  # noqa: E402
 from node.protocol.messages import FinishReason  # noqa: E402
 from node.types import (  # noqa: E402

@@ -63,6 +63,8 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
         {"memory_limit_bytes": 1000},
         {"kv_disk_bytes": 0, "engine": "scripted"},
         {"script": Path("x")},
+        {"wired": "all"},
+        {"wired": "lease", "engine": "scripted"},
     ],
 )
 def test_a_bad_value_stops_the_start(options: dict[str, object]) -> None:

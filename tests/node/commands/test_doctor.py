@@ -46,6 +46,7 @@ def test_examines_a_mac(tmp_path: Path) -> None:
     assert checks["sleep"].level is Level.WARN
     assert "10 minutes" in checks["sleep"].sentence
     assert checks["wired limit"].level is Level.WARN
+    assert checks["wired memory"].level is Level.OK
     assert checks["local network"].advice
     assert checks["mlx"].level is Level.FAIL
     assert "compiler" not in checks
@@ -64,6 +65,13 @@ def test_a_mac_that_does_not_sleep_is_fine() -> None:
     assert doctor.check_sleep(answers({})).level is Level.WARN
     assert doctor.check_wired_limit(Machine("x", GIB)).level is Level.OK
     assert doctor.check_wired_limit(Machine("x", 10 * GIB, 8 * GIB)).level is Level.OK
+
+
+def test_warns_of_memory_that_is_to_be_wired(tmp_path: Path) -> None:
+    check = doctor.check_wired(Settings(home=tmp_path, wired="weights"))
+    assert check.level is Level.WARN
+    assert "the weights wired" in check.sentence
+    assert "kernel panic" in check.advice
 
 
 def test_compares_the_limit_with_the_memory(tmp_path: Path) -> None:
