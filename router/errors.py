@@ -219,6 +219,13 @@ class NoNodeReady(RouterError):
     code = "no_node_ready"
 
 
+class NotTaken(NoNodeReady):
+    """No node that has this model takes it before somebody changes something."""
+
+    code = "not_taken"
+    worth_retry = False
+
+
 class NodeAway(RouterError):
     """The node that holds this cannot be reached now."""
 

@@ -14,6 +14,7 @@ from router.decisions import Decisions
 from router.errors import (
     DeadlineExceeded,
     NoNodeReady,
+    NotTaken,
     QueueFull,
     RouterError,
     UnknownModel,
@@ -41,6 +42,7 @@ from router.types import (
 _ERRORS: dict[RejectKind, type[RouterError]] = {
     RejectKind.UNKNOWN_MODEL: UnknownModel,
     RejectKind.NO_NODE: NoNodeReady,
+    RejectKind.NOT_TAKEN: NotTaken,
     RejectKind.QUEUE_FULL: QueueFull,
     RejectKind.DEADLINE: DeadlineExceeded,
 }

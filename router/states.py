@@ -8,6 +8,7 @@ KIND_AGENT, KIND_OPENAI = "agent", "openai"
 ACTIVE, CORDONED, MAINTENANCE = "active", "cordoned", "maintenance"
 NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
 """Of a node: it takes requests, it takes no new ones, or it has no models loaded either."""
+REST_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 
 
 class BreakerState(StrEnum):

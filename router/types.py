@@ -268,6 +268,9 @@ class RejectKind(StrEnum):
     """No node of the fleet has the model."""
     NO_NODE = "no_node"
     """None that has it can take it now."""
+    NOT_TAKEN = "not_taken"
+    """None that has it will take it before somebody changes something: it fits nowhere, or its
+    nodes are to rest."""
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
     """It would not begin before its deadline, or has not."""
@@ -280,7 +283,8 @@ class Reject(msgspec.Struct, frozen=True):
     kind: RejectKind
     reason: str
     """A sentence for the caller."""
-    retry_after_s: int
+    retry_after_s: int | None
+    """None: it does not help to wait."""
     position: int = 0
     """Where it would stand, or stood, in the queue; 0 where there is none."""
     wait_s: float = 0.0

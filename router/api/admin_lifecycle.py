@@ -11,7 +11,7 @@ from router.api.admin_gate import AdminGiven
 from router.api.admin_models import find_status
 from router.api.admin_views import PolicyRow, ScheduleRow
 from router.core import Core
-from router.errors import BadRequest, Conflict, NotFound
+from router.errors import BadRequest, Conflict, NotFound, UnknownModel
 from router.lifecycle.calendar import LOAD, UNLOAD, lines_of, next_times
 from router.lifecycle.crons import NoCron, next_due_s, trigger_of
 from router.states import KIND_AGENT
@@ -42,12 +42,36 @@ async def change_policy(admin: AdminGiven, change: PolicyChange) -> PolicyRow:
         record = replace(record, keep_alive_s=change.keep_alive_s)
     if change.pinned is not None:
         record = replace(record, pinned=change.pinned)
+    if change.pinned or change.keep_alive_s is not None:
+        _check_there(core, record.model, change.node)
     if change.pinned:
         _check_room(core, record.model, record.node_id)
-    detail = f"pinned={record.pinned} keep_alive_s={record.keep_alive_s} node={change.node or '*'}"
+    detail = f"{_policy_words(record)}, {f'on {change.node}' if change.node else 'everywhere'}"
     await admin.change("policy.set", model, detail, lambda session: policies.put(session, record))
     core.lifecycle.put_policy(record)
     return _policy_row(core, record)
+
+
+def _policy_words(record: PolicyRecord) -> str:
+    pinned = "pinned" if record.pinned else "not pinned"
+    if record.keep_alive_s is None:
+        return f"{pinned}, kept as the node says"
+    if record.keep_alive_s == 0:
+        return f"{pinned}, kept for ever"
+    return f"{pinned}, kept for {record.keep_alive_s:g} s"
+
+
+def _check_there(core: Core, model: str, node: str | None) -> None:
+    """Raises where the node that is named does not have the model; one that has told nothing yet
+    may have it."""
+    view = core.fleet.by_name(node) if node is not None else None
+    if view is None or view.status is None or find_status(view, model) is not None:
+        return
+    raise UnknownModel(
+        f"The node {node!r} does not have the model {model!r}; `router models pull {model} --node "
+        f"{node}` brings it there.",
+        param="model",
+    )
 
 
 def _check_room(core: Core, model: str, node_id: str, *, on_any: bool = False) -> None:
@@ -121,6 +145,7 @@ async def add_schedule(admin: AdminGiven, asked: AddSchedule) -> ScheduleRow:
         created_at_s=core.lifecycle.now_s,
     )
     _check_lines(record)
+    _check_there(core, record.model, asked.node)
     if record.load_cron is not None:
         _check_room(core, record.model, record.node_id, on_any=True)
     detail = f"load={asked.load!r} unload={asked.unload!r} {asked.timezone}"

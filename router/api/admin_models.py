@@ -25,7 +25,8 @@ from router.errors import (
 )
 from router.lifecycle.sources import has_whole
 from router.node_client import NodeClient
-from router.states import ACTIVE, KIND_AGENT, MAINTENANCE
+from router.scheduler.residency import no_room
+from router.states import ACTIVE, KIND_AGENT, MAINTENANCE, REST_WORDS
 from router.types import NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
@@ -105,11 +106,14 @@ def _pinned_by(core: Core, model: str, view: NodeView) -> str:
 def best_node(core: Core, model: str) -> NodeView:
     """Where to load: where it is loaded already, else the reachable node with most free memory.
     One that takes no requests needs no models either."""
-    views = [view for view in holders_of(core, model) if view.state == ACTIVE]
+    holders = holders_of(core, model)
+    views = [view for view in holders if view.state == ACTIVE]
     if not views:
+        resting = [f"{view.name} is {REST_WORDS[view.state]}" for view in holders]
+        why = "; ".join(resting) or "`router nodes` shows why"
         raise NoNodeReady(
-            f"No node agent that has the model {model!r} can be reached and takes requests now; "
-            "`router nodes` shows why.",
+            f"No node agent that has the model {model!r} can be reached and takes requests now: "
+            f"{why}.",
             param="model",
         )
     return max(views, key=lambda view: (_status(view, model).state in HELD, free_bytes(view)))
@@ -211,6 +215,8 @@ def _place(
         failing=failing or model.name in view.wedged,
         disk_bytes=model.disk_bytes,
         node_free_bytes=node_free_bytes,
+        no_room=(no_room(view.status, model) or None) if view.status else None,
+        node_state=view.state,
     )
 
 
@@ -238,6 +244,7 @@ def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:
         since_s=row.since_s,
         reason=None,
         paid=view.is_paid,
+        node_state=view.state,
     )
 
 

@@ -15,6 +15,7 @@ from router.core import Core
 from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict
 from router.node_client import NodeClient
+from router.scheduler.residency import fits
 from router.states import ACTIVE, KIND_OPENAI
 
 _NAME_CHARS = 63
@@ -142,6 +143,9 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         max_rows=record.max_rows,
         breakers=_breaker_rows(core, record.id),
         wedged=tuple(sorted(view.wedged)) if view else (),
+        too_large=tuple(each.name for each in status.models if not fits(status, each))
+        if status
+        else (),
         prices=NodePrices(**record.prices) if record.prices is not None else None,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)

@@ -74,6 +74,8 @@ class NodeRow(Shown):
     breakers: tuple[BreakerRow, ...] = ()
     wedged: tuple[str, ...] = ()
     """Models with which the node makes no progress."""
+    too_large: tuple[str, ...] = ()
+    """Models for which its memory is too small."""
     models: tuple[NodeModel, ...]
 
 
@@ -128,6 +130,10 @@ class ModelPlace(Shown):
     """Whether its requests cost money there."""
     failing: bool = False
     """Whether requests go elsewhere: it failed there, or makes no progress."""
+    no_room: str | None = None
+    """What it lacks where the node's memory is too small for it, as a sentence."""
+    node_state: str = "active"
+    """What an admin wants of the node: active, cordoned or maintenance."""
     disk_bytes: int = 0
     """Of its files there."""
     node_free_bytes: int = 0

@@ -1,12 +1,14 @@
 """`router models`, `load`, `unload`."""
 
 import time
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from router.api.admin_views import ModelPlace, ModelRow, OrderDone
 from router.commands import console, wording
 from router.commands.client import AdminClient, read_row, read_rows
+from router.states import REST_WORDS
 
 LOAD_TIMEOUT_S = 3600.0
 NO_MODELS = (
@@ -36,8 +38,8 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
         console.say(f"Free on disk: {', '.join(told)}")
     for row in rows:
         for place in row.nodes:
-            if place.reason:
-                console.say(f"{row.name} on {place.node}: {place.reason}", style="red")
+            for sentence in filter(None, (place.reason, place.no_room)):
+                console.say(f"{row.name} on {place.node}: {sentence}", style="red")
 
 
 def load(client: AdminClient, model: str, node: str | None) -> None:
@@ -73,19 +75,24 @@ def _place_text(place: ModelPlace) -> Text:
     text = Text(f"{place.node}: ")
     if not place.reachable:
         return text.append("node not reachable", style="red")
-    words = wording.state_words(place.state)
-    if place.progress is not None:
-        words += f" {place.progress:.0%}"
-    if place.pinned:
-        words += " and pinned"
-    elif place.keep_alive_s is not None:
-        words += f", kept {wording.kept(place.keep_alive_s)}"
-    if place.idle_s is not None:
-        words += f", idle {wording.span(place.idle_s)}"
-    if place.paid:
-        words += ", paid"
-    if place.failing:
-        words += ", failing"
-    style = "red" if place.failing else wording.state_style(place.state)
-    text.append(words, style=style)
+    is_bad = place.failing or place.no_room is not None
+    style = "red" if is_bad else wording.state_style(place.state)
+    text.append(", ".join(_place_words(place)), style=style)
     return text.append(f" ({wording.size(place.disk_bytes)})") if place.disk_bytes else text
+
+
+def _place_words(place: ModelPlace) -> Iterator[str]:
+    """How a model fares on a node that is there."""
+    done = "" if place.progress is None else f" {place.progress:.0%}"
+    yield wording.state_words(place.state) + done + (" and pinned" if place.pinned else "")
+    if place.keep_alive_s is not None and not place.pinned:
+        yield f"kept {wording.kept(place.keep_alive_s)}"
+    if place.idle_s is not None:
+        yield f"idle {wording.span(place.idle_s)}"
+    remarks = {
+        "paid": place.paid,
+        "failing": place.failing,
+        "too large for it": place.no_room is not None,
+        f"the node is {REST_WORDS.get(place.node_state)}": place.node_state in REST_WORDS,
+    }
+    yield from (words for words, holds in remarks.items() if holds)

@@ -157,6 +157,9 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
         yield row.error, "red"
     for model in row.wedged:
         yield f"{model} makes no progress.", "red"
+    if row.too_large:
+        models = wording.several(row.too_large)
+        yield f"Its memory is too small for {models}; `router models` says by how much.", "red"
     for each in row.breakers:
         failed = f"{each.model} failed {each.failures} of its last {each.outcomes} requests"
         is_open = each.state == BreakerState.OPEN

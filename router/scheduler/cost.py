@@ -11,10 +11,10 @@ import msgspec
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
 from router.scheduler.book import Books, NodeBook
 from router.scheduler.rates import NodeRates, Rates
-from router.scheduler.residency import IN_MEMORY, NO_ROOM, claim, fits
+from router.scheduler.residency import IN_MEMORY, claim, no_room
 from router.scheduler.sessions import Pace, Session
 from router.scheduler.warm import WarmSessions
-from router.states import ACTIVE, CORDONED, KIND_OPENAI, MAINTENANCE
+from router.states import ACTIVE, KIND_OPENAI, REST_WORDS
 from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
 
 FAILED_LOAD_S = 600.0
@@ -35,7 +35,6 @@ CROWD_SHARE, DELAY_SHARE = 1.5, 0.7
 several, and of others."""
 UNKNOWN_CACHE_TOKENS = 50_000
 """Of a node that does not tell."""
-STATE_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 _NO_WARM = WarmSessions()
 
 
@@ -314,9 +313,9 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
     if view.status is not None and (unfit := _unfit(view.status, model)):
         return unfit
     if view.state != ACTIVE:
-        return f"It is {STATE_WORDS[view.state]}."
-    if barred := _barred(ticket, view):
-        return barred
+        return f"It is {REST_WORDS[view.state]}."
+    if bar := barred(ticket, view):
+        return bar
     if view.node_id in ask.tried:
         return "It failed this request before."
     return ""
@@ -326,10 +325,10 @@ def _unfit(status: NodeStatus, model: ModelStatus) -> str:
     """Why the model cannot be loaded there; empty where it can, or is."""
     if model.state is ModelState.PULLING:
         return "It still pulls the model."
-    return "" if fits(status, model) else NO_ROOM
+    return no_room(status, model)
 
 
-def _barred(ticket: Ticket, view: NodeView) -> str:
+def barred(ticket: Ticket, view: NodeView) -> str:
     """Why the ticket is not for the node, whatever that is like; empty where it may be."""
     if view.is_paid is not (ticket.may_cost is not None):
         return "It costs money." if view.is_paid else "The request is for a paid server."

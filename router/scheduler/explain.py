@@ -1,6 +1,6 @@
 """Decisions in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from router.types import NodeTerms
 
@@ -35,9 +35,13 @@ def reason(chosen: NodeTerms, others: Sequence[NodeTerms], *, tied: bool) -> str
     )
 
 
-def no_node(model: str, *, known: bool) -> str:
-    if known:
-        return f"No node that has the model {model!r} can be reached now; `router nodes` shows why."
+def no_node(model: str, why: Mapping[str, str]) -> str:
+    """None that has the model can take a request; `why`, as a sentence about each of them."""
+    told = " ".join(f"{name}: {sentence}" for name, sentence in why.items())
+    return f"No node that has the model {model!r} can take it. {told} `router nodes` shows more."
+
+
+def unknown_model(model: str) -> str:
     return (
         f"No node of the fleet has the model {model!r} now; `router models` lists those there are."
     )

@@ -5,8 +5,10 @@ from math import ceil
 from msgspec.structs import replace
 
 from router.scheduler import explain
-from router.scheduler.cost import Ask
-from router.types import Moment, Reject, RejectKind, Ticket
+from router.scheduler.cost import Ask, barred, exclusion, model_of
+from router.scheduler.residency import fits
+from router.states import ACTIVE
+from router.types import Moment, NodeView, Reject, RejectKind, Ticket
 
 RETRY_AFTER_S = 5
 MAX_RETRY_AFTER_S = 60
@@ -22,9 +24,22 @@ def no_node(ask: Ask, moment: Moment) -> Reject:
         names = {view.node_id: view.name for view in moment.fleet}
         failed = [names.get(node_id, "a node that was removed") for node_id in sorted(ask.tried)]
         return _reject(ticket, RejectKind.NO_NODE, explain.failed(failed))
-    known = any(ticket.model in view.model_names() for view in moment.fleet)
-    kind = RejectKind.NO_NODE if known else RejectKind.UNKNOWN_MODEL
-    return _reject(ticket, kind, explain.no_node(ticket.model, known=known))
+    holders = [view for view in moment.fleet if ticket.model in view.model_names()]
+    if not holders:
+        return _reject(ticket, RejectKind.UNKNOWN_MODEL, explain.unknown_model(ticket.model))
+    why = {view.name: exclusion(ask, view, model_of(view, ticket.model)) for view in holders}
+    reason = explain.no_node(ticket.model, why)
+    if any(_may_take_later(ask, view) for view in holders):
+        return _reject(ticket, RejectKind.NO_NODE, reason)
+    return replace(_reject(ticket, RejectKind.NOT_TAKEN, reason), retry_after_s=None)
+
+
+def _may_take_later(ask: Ask, view: NodeView) -> bool:
+    """Whether a node that has the model may take the request without anybody's doing."""
+    if view.state != ACTIVE or barred(ask.ticket, view):
+        return False
+    model = model_of(view, ask.ticket.model)
+    return view.status is None or model is None or fits(view.status, model)
 
 
 def hopeless(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:

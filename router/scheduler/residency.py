@@ -13,7 +13,7 @@ from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from router.scheduler.book import NodeBook
 
 IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
-NO_ROOM = "It has no room for the model beside what is pinned."
+_GIB = 1 << 30
 
 
 class Claim(NamedTuple):
@@ -35,11 +35,27 @@ def needed_bytes(model: ModelStatus) -> int:
 
 def fits(status: NodeStatus, model: ModelStatus) -> bool:
     """Whether there is room for the model once all have left that may ever leave."""
-    if model.state in IN_MEMORY:
-        return True
+    return model.state in IN_MEMORY or needed_bytes(model) <= _most_free_bytes(status)
+
+
+def no_room(status: NodeStatus, model: ModelStatus) -> str:
+    """What a model lacks that does not fit, as a sentence about its node; empty where it fits."""
+    if fits(status, model):
+        return ""
+    needed, most, limit = needed_bytes(model), _most_free_bytes(status), status.memory_budget_bytes
+    pinned = f", {(limit - most) / _GIB:.1f} GiB of which are pinned" if most < limit else ""
+    smaller = "raise its --memory-limit or choose a smaller model"
+    advice = f"unpin another model, or {smaller}" if needed <= limit else smaller
+    return (
+        f"It needs {needed / _GIB:.1f} GiB for the model, and its memory limit is "
+        f"{limit / _GIB:.1f} GiB{pinned}: {(needed - most) / _GIB:.1f} GiB too few; {advice}."
+    )
+
+
+def _most_free_bytes(status: NodeStatus) -> int:
+    """Of a node's memory, once all have left that may ever leave."""
     pinned = (each for each in status.models if each.pinned and each.state in IN_MEMORY)
-    most_bytes = status.memory_budget_bytes - sum(map(needed_bytes, pinned))
-    return needed_bytes(model) <= most_bytes
+    return status.memory_budget_bytes - sum(map(needed_bytes, pinned))
 
 
 def is_coming(book: NodeBook, model: ModelStatus) -> bool:

@@ -155,6 +155,7 @@ class Ours:
                 moves.append(Dispatch(job, number))
             elif isinstance(action, Reject):
                 job = self._jobs.pop(action.ticket_id)
+                assert action.retry_after_s is not None, "a fleet that never takes a model"
                 moves.append(Retry(job, float(action.retry_after_s)))
         return moves
 

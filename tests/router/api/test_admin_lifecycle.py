@@ -69,6 +69,70 @@ async def test_a_pin_is_refused_with_figures_where_the_pinned_would_not_fit(
     assert (await ask(router, "GET", "/policies"))[1] == [row]
 
 
+async def test_nothing_is_asked_of_a_model_on_a_node_that_does_not_have_it(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await an_agent(router, start_node, 1)
+    await router.add(
+        await start_node(silent, first_events=(StatusEvent(node_status(model_status("x"))),)), "b"
+    )
+    schedule = {"load": "0 8 * * *", "timezone": "UTC"}
+    for method, path, fields in (
+        ("PATCH", "/policies", {"pinned": True}),
+        ("PATCH", "/policies", {"keep_alive_s": 60}),
+        ("POST", "/schedules", schedule),
+    ):
+        body = {"model": "m0", "node": "b", **fields}
+        status, param, said = await refusal(router, method, path, body)
+        assert (status, param) == (404, "model")
+        assert "`router models pull m0 --node b` brings it there" in said
+    assert (await ask(router, "GET", "/policies"))[1] == []
+    assert (await ask(router, "GET", "/schedules"))[1] == []
+
+
+async def test_a_pin_stands_in_the_audit_in_words(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await an_agent(router, start_node, 1)
+    await ask(router, "PATCH", "/policies", {"model": "m0", "node": "a", "pinned": True})
+    await ask(router, "PATCH", "/policies", {"model": "m0", "keep_alive_s": 90})
+    details = [row["detail"] for row in (await ask(router, "GET", "/audit"))[1]]
+    assert details[:2] == [
+        "not pinned, kept for 90 s, everywhere",
+        "pinned, kept as the node says, on a",
+    ]
+
+
+async def test_a_model_too_large_for_its_node_is_a_503_that_says_what_is_missing_and_no_wait(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    status = node_status(
+        model_status("big", state=ModelState.ON_DISK, memory_bytes=24 * GIB), node_id="id-a"
+    )
+    status = msgspec.structs.replace(status, memory_budget_bytes=16 * GIB)
+    await router.add(await start_node(silent, first_events=(StatusEvent(status),)), "a")
+    caller = await router.post({"model": "big"})
+    error = await caller.error()
+    assert (caller.status, error["code"]) == (503, "not_taken")
+    assert "a: It needs 24.0 GiB for the model" in error["message"]
+    assert "8.0 GiB too few" in error["message"]
+    assert "retry-after" not in caller.headers
+    assert caller.headers["x-should-retry"] == "false"
+    _, rows = await ask(router, "GET", "/models")
+    assert "8.0 GiB too few" in rows[0]["nodes"][0]["no_room"]
+    _, rows = await ask(router, "GET", "/nodes")
+    assert rows[0]["too_large"] == ["big"]
+
+
+async def test_a_load_where_all_nodes_rest_names_them(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await an_agent(router, start_node, 1)
+    await ask(router, "POST", "/nodes/state", {"node": "a", "state": "cordoned"})
+    _, _, said = await refusal(router, "POST", "/models/load", {"model": "m0"})
+    assert said.endswith("takes requests now: a is cordoned.")
+
+
 async def test_a_change_leaves_what_it_does_not_name(
     router: RunningRouter, start_node: StartNode
 ) -> None:

@@ -129,6 +129,38 @@ def test_models_show_each_place_and_its_state(
     assert "tiny on b: Out of memory." in text
 
 
+def test_a_model_that_fits_nowhere_is_told_where_nodes_and_models_are_listed(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs = "It needs 60.5 GiB for the model, and its memory limit is 16.0 GiB: 44.5 GiB too few."
+    place = ModelPlace(
+        node="mini",
+        reachable=True,
+        state="on_disk",
+        weight_bytes=60 * GIB,
+        context_tokens=4096,
+        active_requests=0,
+        since_s=0.0,
+        reason=None,
+        no_room=needs,
+    )
+    large = ModelRow(
+        name="big",
+        aliases=(),
+        weight_bytes=60 * GIB,
+        context_tokens=4096,
+        active_requests=0,
+        nodes=(place, place.model_copy(update={"node": "studio", "node_state": "cordoned"})),
+    )
+    models.show(played(answering([large])), as_json=False)
+    told = capsys.readouterr().out
+    assert "mini: on disk, too large for it" in told
+    assert f"big on mini: {needs}" in told
+    assert "the node is cordoned" in told
+    nodes.show(played(answering([node("mini", too_large=("big",))])), as_json=False)
+    assert "mini: Its memory is too small for big; `router models`" in capsys.readouterr().out
+
+
 def test_keys_are_valid_expired_or_revoked() -> None:
     def key(expires_at_s: float | None, revoked_at_s: float | None) -> KeyRow:
         return KeyRow(

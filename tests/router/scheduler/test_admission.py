@@ -330,6 +330,7 @@ def test_a_full_queue_turns_the_next_away_and_says_where_it_stood() -> None:
     told = rejected(fleet.ask(asking("x", 2_000)))
     assert (told.kind, told.position) == (RejectKind.QUEUE_FULL, 3)
     assert told.wait_s > 0.0
+    assert told.retry_after_s is not None
     assert RETRY_AFTER_S <= told.retry_after_s <= MAX_RETRY_AFTER_S
     assert fleet.scheduler.queued == 2
 

@@ -13,19 +13,20 @@ from msgspec.structs import replace
 
 from node.protocol.messages import ModelState, ModelStatus
 from router.scheduler.cost import TIE_S
-from router.scheduler.residency import NO_ROOM
+from router.scheduler.rejects import RETRY_AFTER_S
 from router.simulator.fleet import NodeSpec, spread
 from router.simulator.node import Node
 from router.simulator.ours import Ours
 from router.simulator.policies import Policy
 from router.simulator.replay import play
 from router.simulator.workload import Workload
-from router.states import CORDONED
+from router.states import CORDONED, MAINTENANCE
 from router.types import Grant, Lease, NodeView, RejectKind
 from tests.router.conftest import node_view
 from tests.router.scheduler.fleet import Fleet, asking, cached_model, granted, queued, rejected
 from tests.router.simulator.building import talks, workload
 
+GIB = 1 << 30
 MIN_RESIDENCY_S, MAX_SWAP_WAIT_S = 30.0, 120.0
 
 
@@ -70,17 +71,50 @@ def on_time(fleet: Fleet, now_s: float) -> list[str]:
 
 def test_a_node_where_the_model_never_fits_beside_what_is_pinned_is_out_of_the_question() -> None:
     fleet = Fleet(node("a", there("m", pinned=True), away("x")))
-    assert (
-        fleet.scheduler.explain(asking("1", model="x"), fleet.moment).nodes[0].excluded == NO_ROOM
-    )
-    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NO_NODE
+    told = rejected(fleet.ask(asking("1", model="x")))
+    assert fleet.scheduler.explain(asking("1", model="x"), fleet.moment).nodes[0].excluded
+    assert (told.kind, told.retry_after_s) == (RejectKind.NOT_TAKEN, None)
     fleet.views = (node("a", there("m"), away("x")),)
     assert fleet.lease(asking("2", model="x")).node_id == "a"
 
 
 def test_what_a_load_takes_counts_rather_than_the_weights() -> None:
     fleet = Fleet(node("a", away("x", memory_bytes=11)))
-    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NO_NODE
+    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NOT_TAKEN
+
+
+def test_a_model_that_is_too_large_says_what_it_lacks_and_what_to_do() -> None:
+    fleet = Fleet(node("a", away("x", memory_bytes=24 * GIB), budget=16 * GIB))
+    told = rejected(fleet.ask(asking("1", model="x"))).reason
+    assert "a: It needs 24.0 GiB for the model, and its memory limit is 16.0 GiB: 8.0 GiB" in told
+    assert "raise its --memory-limit or choose a smaller model" in told
+    assert "unpin" not in told
+
+
+def test_a_model_without_room_beside_what_is_pinned_says_so() -> None:
+    pinned = there("m", memory_bytes=10 * GIB, pinned=True)
+    fleet = Fleet(node("a", pinned, away("x", memory_bytes=8 * GIB), budget=16 * GIB))
+    told = rejected(fleet.ask(asking("1", model="x"))).reason
+    assert "10.0 GiB of which are pinned: 2.0 GiB too few; unpin another model" in told
+
+
+@pytest.mark.parametrize(("state", "words"), [(CORDONED, "cordoned"), (MAINTENANCE, "maintenance")])
+def test_a_node_that_rests_is_named_and_nobody_is_told_to_try_again_soon(
+    state: str, words: str
+) -> None:
+    fleet = Fleet(replace(node("a", there("x")), state=state))
+    told = rejected(fleet.ask(asking("1", model="x")))
+    assert (told.kind, told.retry_after_s) == (RejectKind.NOT_TAKEN, None)
+    assert words in told.reason
+
+
+def test_where_one_node_rests_and_another_is_away_it_helps_to_try_again() -> None:
+    resting = replace(node("a", there("x")), state=CORDONED)
+    fleet = Fleet(resting, replace(node("b", there("x")), reachable=False))
+    told = rejected(fleet.ask(asking("1", model="x")))
+    assert (told.kind, told.retry_after_s) == (RejectKind.NO_NODE, RETRY_AFTER_S)
+    assert "a: It is cordoned." in told.reason
+    assert "b: It cannot be reached." in told.reason
 
 
 def test_a_load_costs_what_the_node_says_that_the_last_one_took_and_what_is_left_of_one() -> None:
@@ -197,7 +231,7 @@ def test_a_burst_that_the_warm_node_serves_before_a_load_would_end_loads_nothing
 def test_a_cordoned_node_makes_no_room() -> None:
     closed = node("a", there("m"), away("x"))
     fleet = Fleet(replace(closed, state=CORDONED))
-    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NO_NODE
+    assert rejected(fleet.ask(asking("1", model="x"))).kind is RejectKind.NOT_TAKEN
 
 
 def in_turn(models: int, sessions: int, gap_s: float) -> Workload:
