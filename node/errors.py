@@ -1,5 +1,7 @@
 """Errors of the node agent. A class's docstring is its default message."""
 
+from node.protocol.overflow import Overflow
+
 
 class NodeError(Exception):
     """The node agent cannot do that."""
@@ -40,6 +42,20 @@ class ContextTooLong(BadRequest):
     """The prompt is longer than the model's context."""
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self, overflow: Overflow, message: str | None = None, *, param: str | None = None
+    ) -> None:
+        super().__init__(message or overflow.openai, param=param)
+        self.overflow = overflow
+
+
+class RowRefused(BadRequest):
+    """The engine does not take the request."""
+
+    def __init__(self, message: str, param: str | None, overflow: Overflow | None) -> None:
+        super().__init__(message, param=param)
+        self.overflow = overflow
 
 
 class Unauthorized(NodeError):

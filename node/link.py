@@ -14,7 +14,7 @@ from asyncio.subprocess import Process
 from collections.abc import Callable
 
 from node.engine_process import EngineProcess, spawn
-from node.errors import BadRequest, EngineDied, EngineSilent, LoadFailure, NodeError
+from node.errors import EngineDied, EngineSilent, LoadFailure, NodeError, RowRefused
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
@@ -46,10 +46,6 @@ from node.types import (
 
 CLEAR_S = 30.0
 """How long an engine may take to forget its stored KV."""
-
-
-class RowRefused(BadRequest):
-    """The engine does not take the request."""
 
 
 _GRAVITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.ERROR)
@@ -295,7 +291,7 @@ class EngineLink:
                     row.on_accepted(report)
             case Refused():
                 if row := self._rows.pop(report.uid, None):
-                    row.on_failure(RowRefused(report.reason, param=report.param))
+                    row.on_failure(RowRefused(report.reason, report.param, report.overflow))
             case Marked():
                 self._on_marked(report)
             case EngineStats():

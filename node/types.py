@@ -11,6 +11,7 @@ import msgspec
 
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
+from node.protocol.overflow import Overflow
 from node.settings import Wired
 
 
@@ -183,6 +184,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     uid: str
     reason: str
     param: str | None = None
+    overflow: Overflow | None = None
+    """Of a prompt that is too long."""
 
 
 class Marked(msgspec.Struct, frozen=True, tag="marked"):

@@ -1,5 +1,6 @@
 """How a node's answer ends an attempt."""
 
+from node.protocol.overflow import ANTHROPIC_WORDS
 from router import sse
 from router.answer_heads import HEADER_RETRY_AFTER
 from router.dialects import Dialect, error_body
@@ -56,7 +57,11 @@ def outcome_of(status: int) -> str:
 def enveloped(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | None:
     """An error of the server of that name as the dialect's callers read it; None where they can
     read it as it is."""
-    if status < 400 or dialect is Dialect.OPENAI or sse.error_message(body):
+    if status < 400 or dialect is Dialect.OPENAI:
+        return None
+    if _is_to_respell(body, dialect):
+        return error_body(sse.too_long_error(body), dialect)
+    if sse.error_message(body):
         return None
     words = " ".join(body.decode(errors="replace").split())[:MAX_TOLD_CHARS]
     kind = NodeFailed if status >= 500 else NodeRefused
@@ -64,3 +69,19 @@ def enveloped(name: str, status: int, body: bytes, dialect: Dialect) -> bytes | 
     error = kind(f"{said}: {words}" if words else f"{said}.")
     error.status = status
     return error_body(error, dialect)
+
+
+def respelled(events: bytes, dialect: Dialect) -> bytes | None:
+    """The same for a stream that such an error begins."""
+    body = sse.leading_too_long(events)
+    if body is None or not _is_to_respell(body, dialect):
+        return None
+    return sse.error_event(sse.too_long_error(body), dialect)
+
+
+def _is_to_respell(body: bytes, dialect: Dialect) -> bool:
+    """Whether it is the error for a prompt that is too long, in words by which the dialect's
+    clients do not know it."""
+    if dialect is not Dialect.ANTHROPIC or not sse.is_too_long(body):
+        return False
+    return not sse.error_message(body).startswith(ANTHROPIC_WORDS)

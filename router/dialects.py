@@ -6,7 +6,8 @@ from enum import StrEnum
 import msgspec
 
 from node.protocol.errors import anthropic_kind
-from router.errors import RouterError
+from node.protocol.overflow import ANTHROPIC_WORDS
+from router.errors import ContextTooLong, RouterError
 from serving.refusals import Refusal
 
 
@@ -79,12 +80,19 @@ def _response_error(
 
 
 def _anthropic_body(error: RouterError) -> bytes:
-    message = error.message
-    if error.param and error.param not in message:
-        message = f"{error.param}: {message}"
     kind = anthropic_kind(error.status)
-    told = {"type": kind, "message": message, **error.standing()}
+    told = {"type": kind, "message": _anthropic_message(error), **error.standing()}
     body: dict[str, object] = {"type": "error", "error": told}
     if error.request_id:
         body["request_id"] = error.request_id
     return _encode(body)
+
+
+def _anthropic_message(error: RouterError) -> str:
+    message = error.message
+    if isinstance(error, ContextTooLong):
+        overflow = error.overflow
+        return f"{ANTHROPIC_WORDS}: {message}" if overflow is None else overflow.anthropic
+    if error.param and error.param not in message:
+        return f"{error.param}: {message}"
+    return message

@@ -6,6 +6,8 @@ from typing import Self
 
 import msgspec
 
+from node.protocol.overflow import Overflow
+
 
 class RouterError(Exception):
     """The router failed on this request."""
@@ -76,6 +78,17 @@ class ContextTooLong(BadRequest):
     """The prompt is longer than the model's context."""
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        overflow: Overflow | None = None,
+        param: str | None = None,
+    ) -> None:
+        """`overflow`: None where the numbers are not known."""
+        super().__init__(message or (overflow and overflow.openai), param=param)
+        self.overflow = overflow
 
 
 class Unauthorized(RouterError):

@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 
 from router import answer_heads, sse
 from router.answer_heads import HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY, JSON_HEADERS
-from router.answered import Answered, enveloped, how, outcome_of
+from router.answered import Answered, enveloped, how, outcome_of, respelled
 from router.dialects import dialect_of
 from router.dispatcher import REFUSAL_STATUSES, Cut, Dispatcher
 from router.errors import (
@@ -202,17 +202,20 @@ class Relay:
         finished = False
         try:
             await self._check(lease, response)
-            if response.status == 200 and self.ticket.stream:
+            status = response.status
+            if status == 200 and self.ticket.stream:
                 await self._pass_stream(lease, response)
             else:
                 body = await response.read_all(MAX_ANSWER_BYTES)
                 if self._foreign is not None:
                     self._foreign.read(body)
-                self._pass_whole(lease, response.status, response.headers, body)
+                    if status >= 500 and sse.is_too_long(body):
+                        status = ContextTooLong.status  # else clients would send it again
+                self._pass_whole(lease, status, response.headers, body)
             finished = True
             if self._foreign is not None and self._foreign.ending is Ending.FAILED:
                 return OUTCOME_NODE_FAILED
-            return outcome_of(response.status)
+            return outcome_of(status)
         except OSError as error:
             raise self._dispatcher.node_failed(lease, error) from error
         finally:
@@ -228,6 +231,8 @@ class Relay:
         final = response.headers.get(HEADER_SHOULD_RETRY) == b"false"
         if (status in RETRY_STATUSES and not final) or (may_fall_back and status >= 500):
             body = await response.read_all(MAX_ANSWER_BYTES)
+            if may_fall_back and sse.is_too_long(body):
+                raise sse.too_long_error(body)
             raise Answered(status, response.headers, body)
         if status in REFUSAL_STATUSES:
             await response.read_all(MAX_ANSWER_BYTES)
@@ -237,7 +242,7 @@ class Relay:
             if status == NO_MODEL_STATUS and sse.is_without_model(body):
                 raise Answered(status, response.headers, body)
             if may_fall_back and sse.is_too_long(body):
-                raise ContextTooLong(sse.error_message(body))
+                raise sse.too_long_error(body)
             response.give_back(body)
 
     async def _pass_stream(self, lease: Lease, response: Response) -> None:
@@ -287,6 +292,8 @@ class Relay:
         content = events
         if not self.content_sent and self._foreign is not None:
             events, content = self._foreign.begin(events)
+            if (told := respelled(content, self._dialect)) is not None:
+                events = events.removesuffix(content) + told
         if not self.content_sent:
             self._raise_leading(content)
         if events:
@@ -319,7 +326,7 @@ class Relay:
         if error is not None:
             raise Answered(NodeFailed.status, JSON_HEADERS, error)
         if self.ticket.may_fall_back and (error := sse.leading_too_long(events)):
-            raise ContextTooLong(sse.error_message(error))
+            raise sse.too_long_error(error)
 
     def _note(self, events: bytes) -> None:
         """Something of the answer has come, unless that is a node's own filler."""

@@ -10,6 +10,7 @@ import msgspec
 from node.protocol import comments
 from router.dialects import Dialect, event_body, response_event
 from router.errors import ContextTooLong, RouterError, UnknownModel
+from router.overflow import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.types import Loading, Queued
 
 PING = b": keep-alive\n\n"
@@ -31,19 +32,8 @@ _ERROR_TYPES = ("error", "response.failed")
 """Of events of response streams."""
 _TOO_LONG_TYPE = "exceed_context_size_error"
 """Of llama.cpp."""
-_TOO_LONG = re.compile(
-    r"(?i)prompt has \d+ tokens; the .*context"  # node agents, to Anthropic's clients
-    r"|maximum context length"  # OpenAI, vLLM
-    r"|exceeds? the (available context size|context length)"  # llama.cpp; Ollama
-    r"|context the overflows|loaded with context length of only"  # LM Studio
-    r"|prompt (is )?too long"  # Anthropic; oMLX
-    r"|longer than the model's context length"  # SGLang
-    r"|maximum prompt length is"  # xAI
-)
 _NO_MODEL = re.compile(r"(?i)\bmodel\b.{0,300}\b(not found|not exist)", re.DOTALL)
 """Of Ollama, vLLM and OpenAI."""
-MAX_SEARCHED_CHARS = 2000
-"""Of a message, which may be as long as an answer."""
 
 _CALLERS_TYPES = frozenset(("invalid_request_error", "not_found_error", "request_too_large"))
 _CALLERS_CODES = frozenset(
@@ -148,9 +138,14 @@ def is_too_long(answer: bytes) -> bool:
     error = _error_of(answer)
     if error is None:
         return False
-    return (
-        error.code == ContextTooLong.code or error.type == _TOO_LONG_TYPE or _says(_TOO_LONG, error)
-    )
+    is_coded = error.code == ContextTooLong.code or error.type == _TOO_LONG_TYPE
+    return is_coded or is_overflow(error.message or "")
+
+
+def too_long_error(answer: bytes) -> ContextTooLong:
+    """That error as the router's own, with what is known of the lengths."""
+    message = error_message(answer)
+    return ContextTooLong(message, overflow=overflow_in(message))
 
 
 def leading_too_long(events: bytes) -> bytes | None:
@@ -164,11 +159,8 @@ def is_without_model(answer: bytes) -> bool:
     error = _error_of(answer)
     if error is None:
         return False
-    return error.code == UnknownModel.code or _says(_NO_MODEL, error)
-
-
-def _says(words: re.Pattern[str], error: _ErrorFields) -> bool:
-    return words.search((error.message or "")[:MAX_SEARCHED_CHARS]) is not None
+    said = (error.message or "")[:MAX_SEARCHED_CHARS]
+    return error.code == UnknownModel.code or _NO_MODEL.search(said) is not None
 
 
 def _error_of(answer: bytes) -> _ErrorFields | None:
@@ -190,9 +182,19 @@ def leading_error(events: bytes) -> bytes | None:
     return None if found is None else node_error(found[1])
 
 
+def leads_with_refusal(events: bytes) -> bool:
+    """Whether an error comes before any content for which the request itself is at fault."""
+    found = _ERROR.match(events, _end_of_silence(events))
+    if found is None or _error_of(found[1]) is None:
+        return False
+    return node_error(found[1]) is None
+
+
 def node_error(told: bytes) -> bytes | None:
     """The error that an event tells, as the JSON of a whole answer, unless the request itself is at
     fault."""
+    if is_too_long(told):
+        return None
     try:
         spoken = _decode_spoken(told)
     except _BROKEN:

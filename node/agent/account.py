@@ -5,9 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.errors import BadRequest, ContextTooLong, EngineFault, NodeError, ShuttingDown
-from node.generate import GenerateRequest
-from node.link import RowRefused, RowStream
+from node.errors import (
+    BadRequest,
+    ContextTooLong,
+    EngineFault,
+    NodeError,
+    RowRefused,
+    ShuttingDown,
+)
+from node.link import RowStream
 from node.prefix_digest import PrefixDigest
 from node.prompt import Prompt
 from node.protocol.messages import FinishReason
@@ -139,14 +145,13 @@ def account_view(account: Account, now_s: float) -> dict[str, Any]:
     }
 
 
-def refusal(
-    exc: RowRefused, generate: GenerateRequest, request: TextRequest, handle: EngineHandle
-) -> BadRequest:
+def refusal(exc: RowRefused, request: TextRequest) -> BadRequest:
     """The engine's refusal in the caller's terms."""
     is_prompt = exc.param in ("messages", "prompt")
-    if is_prompt and len(generate.tokens) >= handle.info.context_tokens:
-        return ContextTooLong(exc.message, param=request.prompt_field)
-    return BadRequest(exc.message, param=request.prompt_field if is_prompt else exc.param)
+    param = request.prompt_field if is_prompt else exc.param
+    if exc.overflow is not None:
+        return ContextTooLong(exc.overflow, exc.message, param=param)
+    return BadRequest(exc.message, param=param)
 
 
 def raise_unless_complete(last: Delta) -> None:

@@ -27,8 +27,8 @@ from node.agent.account import (
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed, positions_of
 from node.agent.warming import Warming
-from node.errors import NodeError, RequestCancelled, ShuttingDown, UnknownRequest
-from node.link import RowRefused, RowStream
+from node.errors import NodeError, RequestCancelled, RowRefused, ShuttingDown, UnknownRequest
+from node.link import RowStream
 from node.prompt import Prompt, Renderers, generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.prefix import Chain
@@ -220,7 +220,7 @@ class Requests:
             handle.link.cancel(row.uid)
             raise
         except RowRefused as exc:
-            raise refusal(exc, generate, request, handle) from None
+            raise refusal(exc, request) from None
         return handle, row
 
     def _tell_begin(self, account: Account, deltas: Sequence[Delta]) -> None:

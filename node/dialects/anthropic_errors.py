@@ -2,7 +2,7 @@
 
 import msgspec
 
-from node.errors import NodeError, Unsupported
+from node.errors import ContextTooLong, NodeError, Unsupported
 from node.protocol.errors import anthropic_kind
 
 _DETAILS: dict[str, dict[str, object]] = {
@@ -15,15 +15,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 def error_body(error: NodeError, request_id: str = "") -> bytes:
-    """The error as JSON. The envelope has no place for the field at fault, so the message names
-    it; `request_id` is left out where it is empty."""
-    message = error.message
-    if error.param and error.param not in message:
-        message = f"{error.param}: {message}"
-    told: dict[str, object] = {"type": anthropic_kind(error.status), "message": message}
+    """The error as JSON; `request_id` is left out where it is empty."""
+    told: dict[str, object] = {"type": anthropic_kind(error.status), "message": _message(error)}
     if isinstance(error, Unsupported) and error.param in _DETAILS:
         told["details"] = _DETAILS[error.param]
     body: dict[str, object] = {"type": "error", "error": told}
     if request_id:
         body["request_id"] = request_id
     return _encode(body)
+
+
+def _message(error: NodeError) -> str:
+    """The envelope has no place for the field at fault, so the message names it."""
+    if isinstance(error, ContextTooLong):
+        return error.overflow.anthropic
+    if error.param and error.param not in error.message:
+        return f"{error.param}: {error.message}"
+    return error.message

@@ -15,7 +15,7 @@ import numpy as np
 from node.engine.grammar import Compiler
 from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.model import LoadedModel
-from node.engine.refusals import refusal, too_long
+from node.engine.refusals import refusal, refused_size
 from node.engine.room import Room
 from node.engine.row import Row, make_row, output_limit
 from node.engine.steering import steering_of
@@ -61,8 +61,8 @@ class Intake:
         if refused is not None:
             return refused
         longest = self.room.longest_tokens(self.info.context_tokens)
-        if len(tokens) >= longest:
-            return Refused(request.uid, too_long(len(tokens), longest), "messages")
+        if (refused := refused_size(request, longest)) is not None:
+            return refused
         row = make_row(request, tokens, output_limit(request, longest), self.model.vocabulary)
         if is_held(request) and not request.warm:
             job = partial(compile_answer, self._compiler, request, self._markers)

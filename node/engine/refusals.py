@@ -3,7 +3,11 @@
 from node.engine.cache.parts import Tokens
 from node.generate import GenerateRequest
 from node.parsing.registry import grammar_for
+from node.protocol.overflow import Overflow
 from node.types import Loaded, Refused
+
+_PROMPT = "messages"
+"""What the field with a prompt is called in a refusal; the agent knows its name in each dialect."""
 
 
 def refusal(
@@ -15,16 +19,10 @@ def refusal(
     bias = [token for token, _ in request.sampling.logit_bias]
     if is_running:
         return Refused(request.uid, "A request with this id is running.")
-    if not len(tokens):
-        return Refused(request.uid, "The prompt is empty.", "messages")
-    if len(tokens) >= info.context_tokens:
-        reason = (
-            f"The prompt has {len(tokens)} tokens; the model's context of "
-            f"{info.context_tokens} leaves no room for an answer."
-        )
-        return Refused(request.uid, reason, "messages")
+    if (refused := refused_length(request, info)) is not None:
+        return refused
     if not 0 <= tokens.min() <= tokens.max() < vocab_size:
-        return Refused(request.uid, "The prompt has ids beyond the vocabulary.", "messages")
+        return Refused(request.uid, "The prompt has ids beyond the vocabulary.", _PROMPT)
     if request.max_tokens is not None and request.max_tokens < 1 and not request.warm:
         return Refused(request.uid, "max_tokens must be at least 1.", "max_tokens")
     if (refused := refused_choices(request, info)) is not None:
@@ -33,6 +31,26 @@ def refusal(
         reason = f"logit_bias names ids beyond the vocabulary of {vocab_size} tokens."
         return Refused(request.uid, reason, "logit_bias")
     return unknown_format(request)
+
+
+def refused_length(request: GenerateRequest, info: Loaded) -> Refused | None:
+    """The refusal of an empty prompt, and of one that leaves no room for an answer."""
+    overflow = Overflow(len(request.tokens), info.context_tokens)
+    if not overflow.prompt_tokens:
+        return Refused(request.uid, "The prompt is empty.", _PROMPT)
+    if overflow.prompt_tokens < overflow.context_tokens:
+        return None
+    return Refused(request.uid, overflow.openai, _PROMPT, overflow)
+
+
+def refused_size(request: GenerateRequest, longest_tokens: int) -> Refused | None:
+    """The refusal of a prompt whose KV the memory can never hold, which has room for a row of
+    `longest_tokens`."""
+    prompt_tokens = len(request.tokens)
+    if prompt_tokens < longest_tokens:
+        return None
+    reason = too_large(prompt_tokens, longest_tokens)
+    return Refused(request.uid, reason, _PROMPT, Overflow(prompt_tokens, longest_tokens))
 
 
 def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
@@ -60,9 +78,9 @@ def unknown_format(request: GenerateRequest) -> Refused | None:
     return None
 
 
-def too_long(tokens: int, longest: int) -> str:
-    """Why a prompt is refused that the memory can never hold."""
+def too_large(prompt_tokens: int, longest_tokens: int) -> str:
+    """Why a prompt is not run whose KV the memory can never hold."""
     return (
-        f"The KV of {tokens} tokens does not fit into the memory that this model was given, which "
-        f"holds {longest} tokens. Raise --memory-limit, or unload another model."
+        f"{Overflow(prompt_tokens, longest_tokens).openai} The KV of more does not fit into the "
+        "memory that this model was given: raise --memory-limit, or unload another model."
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from node.engine.base import LoadError
 from node.engine.choices import Tally, choice_of
-from node.engine.refusals import refused_choices, unknown_format
+from node.engine.refusals import refused_choices, refused_length, unknown_format
 from node.engine.script import Script, parse_script
 from node.engine.scripted_cache import PrefixCache
 from node.engine.scripted_row import ScriptedRow, pieces_of
@@ -115,17 +115,6 @@ class ScriptedEngine:
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
         self._fail("submit")
-        prompt_tokens = len(request.tokens)
-        room_tokens = self.info.context_tokens - prompt_tokens
-        if room_tokens < 1 or prompt_tokens == 0:
-            return Refused(
-                request.uid,
-                f"The prompt has {prompt_tokens} tokens; the context of this model is "
-                f"{self.info.context_tokens}, and one must be left for the answer."
-                if prompt_tokens
-                else "The prompt is empty.",
-                "messages",
-            )
         if (refused := self._refusal(request)) is not None:
             return refused
         cached_tokens = self._prefixes.cached_tokens(request.tokens, request.salt)
@@ -133,10 +122,12 @@ class ScriptedEngine:
         row, *others = (self._row(request, choice, tally) for choice in range(request.choices))
         row.others = others
         self._waiting.append(row)
-        return Accepted(request.uid, prompt_tokens, cached_tokens)
+        return Accepted(request.uid, len(request.tokens), cached_tokens)
 
     def _refusal(self, request: GenerateRequest) -> Refused | None:
         """Why the script cannot answer it."""
+        if (refused := refused_length(request, self.info)) is not None:
+            return refused
         output = request.output
         if output is not None and output.must_call:
             return Refused(request.uid, NOT_FORCED, output.must_call_param)

@@ -17,7 +17,7 @@ from node.engine.logprobs import Likely
 from node.engine.model import LoadedModel
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
-from node.engine.refusals import too_long
+from node.engine.refusals import too_large
 from node.engine.reuse import Reuse, begin_fingerprint, open_disk
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
@@ -177,7 +177,7 @@ class TextEngine:
             longest = self._room.longest_tokens(self.info.context_tokens)
             if len(row.tokens) >= longest:
                 self._queue.remove(row)
-                error = too_long(len(row.tokens), longest)
+                error = too_large(len(row.tokens), longest)
                 for each in row.choices:
                     lost = not each.output
                     self._said.append(

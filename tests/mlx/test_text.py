@@ -12,6 +12,7 @@ from node.engine.model import LoadedModel
 from node.engine.schedule import USUAL_ANSWER_TOKENS
 from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
+from node.protocol.overflow import Overflow
 from node.types import Delta, MemoryLease, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE, make_tiny
@@ -279,6 +280,11 @@ def test_a_prompt_that_memory_can_never_hold_is_refused(tiny: Path) -> None:
     with Driver(tiny, spec=make_spec(tiny, lease=lease)) as engine:
         refused = engine.submit("a", (5,) * 600)
         assert isinstance(refused, Refused) and "--memory-limit" in refused.reason
+        assert refused.overflow == Overflow(600, 512)
+        assert not isinstance(engine.submit("c", (5,) * 100), Refused)
+        refused = engine.submit("d", (5,) * CONTEXT_TOKENS)
+        assert isinstance(refused, Refused)
+        assert refused.overflow == Overflow(CONTEXT_TOKENS, CONTEXT_TOKENS)
         engine.submit("b", (5,) * 500, max_tokens=None)
         row = engine.run()["b"]
         # Its own KV ends the row where the memory ends.

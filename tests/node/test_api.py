@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -25,6 +26,7 @@ from node.protocol.messages import (
     ModelState,
     StatusEvent,
 )
+from node.protocol.overflow import Overflow
 from node.settings import THREAD_BODY_BYTES
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running
 
@@ -365,6 +367,40 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_its_code(tmp_path: Path
         assert bias.json()["error"]["code"] == "invalid_value"
         await agent.chat("x", max_tokens=1)
         assert (await events.next(Finished)).seq == 1
+
+
+OVERFLOWS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x" * 40}]},
+    "/v1/completions": {"prompt": "x" * 40},
+    "/v1/responses": {"input": "x" * 40},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x" * 40}], "max_tokens": 9},
+}
+
+
+@pytest.mark.parametrize("path", OVERFLOWS)
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_prompt_that_is_too_long_is_told_as_the_dialect_s_clients_know_it(
+    tmp_path: Path, path: str, is_late: bool
+) -> None:
+    load_s = 1.0 if is_late else 0.0
+    script = Script(models=(ScriptedModel(context_tokens=8),), load_delay_s=load_s)
+    body = {"model": "scripted", "stream": True, **OVERFLOWS[path]}
+    async with running(tmp_path, script, hold_head_s=0.01 if is_late else WAIT_S) as agent:
+        answer = await agent.client.post(path, json=body)
+    assert answer.status_code == (200 if is_late else 400)
+    told = data_of(answer.text)[-1] if is_late else answer.json()
+    overflow = Overflow(told_tokens(told), 8)
+    assert overflow.prompt_tokens >= 10
+    if path == "/v1/messages":
+        error = {"type": "invalid_request_error", "message": overflow.anthropic}
+        assert told == {"type": "error", "error": error, "request_id": told["request_id"]}
+        return
+    assert told["error"]["code"] == "context_length_exceeded"
+    assert told["error"]["message"] == overflow.openai
+
+
+def told_tokens(told: Any) -> int:
+    return max(map(int, re.findall(r"[0-9]+", told["error"]["message"])))
 
 
 async def test_names_and_ids_of_the_caller_come_back(tmp_path: Path) -> None:

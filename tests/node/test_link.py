@@ -15,10 +15,10 @@ import pytest
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.engine_process import spawn
-from node.errors import EngineDied, EngineSilent, LoadFailure, ShuttingDown
+from node.errors import EngineDied, EngineSilent, LoadFailure, RowRefused, ShuttingDown
 from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
-from node.link import EngineLink, RowRefused, RowStream
+from node.link import EngineLink, RowStream
 from node.protocol.messages import FinishReason
 from node.types import (
     CacheEvent,

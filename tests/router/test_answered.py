@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from router.answered import MAX_TOLD_CHARS, Answered, enveloped, how
+from node.protocol.overflow import Overflow
+from router.answered import MAX_TOLD_CHARS, Answered, enveloped, how, respelled
 from router.dialects import Dialect
 from router.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
@@ -22,6 +23,43 @@ def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect() -> None:
     told = json.loads(enveloped("a", 500, b"", Dialect.RESPONSES) or b"")
     assert told["error"]["message"] == "The node a answered with status 500."
     assert told["error"]["code"] == "node_failed"
+
+
+VLLM = (
+    b'{"error":{"message":"This model\'s maximum context length is 8 tokens, not 9.",'
+    b'"type":"BadRequestError","param":null,"code":400}}'
+)
+OLLAMA = b'{"error":"the input length exceeds the context length"}'
+TOO_LONG = {"vllm": VLLM, "ollama": OLLAMA}
+SPELLED = {
+    "vllm": Overflow(9, 8).anthropic,
+    "ollama": "prompt is too long: the input length exceeds the context length",
+}
+
+
+@pytest.mark.parametrize("server", TOO_LONG)
+def test_a_prompt_that_is_too_long_is_told_in_the_words_that_anthropic_s_clients_know(
+    server: str,
+) -> None:
+    error = {"type": "invalid_request_error", "message": SPELLED[server]}
+    whole = json.loads(enveloped("a", 400, TOO_LONG[server], Dialect.ANTHROPIC) or b"")
+    assert whole == {"type": "error", "error": error}
+    event = respelled(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", Dialect.ANTHROPIC) or b""
+    assert json.loads(event.removeprefix(b"event: error\ndata: ")) == whole
+
+
+@pytest.mark.parametrize("dialect", [Dialect.OPENAI, Dialect.RESPONSES])
+def test_others_know_it_by_the_server_s_own(dialect: Dialect) -> None:
+    assert enveloped("a", 400, VLLM, dialect) is None
+    assert respelled(b"data: " + VLLM + b"\n\n", dialect) is None
+
+
+def test_what_is_in_anthropic_s_words_stays_as_it_is() -> None:
+    error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
+    body = json.dumps({"type": "error", "error": error}).encode()
+    assert enveloped("a", 400, body, Dialect.ANTHROPIC) is None
+    assert respelled(b"event: error\ndata: " + body + b"\n\n", Dialect.ANTHROPIC) is None
+    assert respelled(b'event: message_start\ndata: {"type":"x"}\n\n', Dialect.ANTHROPIC) is None
 
 
 def test_a_long_page_is_cut() -> None:

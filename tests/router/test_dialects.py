@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
+from node.protocol.overflow import Overflow
 from router.dialects import Dialect, dialect_of, error_body, event_body, refusal_body
-from router.errors import BadRequest, DeadlineExceeded, NodeFailed, QueueFull, RouterError
+from router.errors import (
+    BadRequest,
+    ContextTooLong,
+    DeadlineExceeded,
+    NodeFailed,
+    QueueFull,
+    RouterError,
+)
 from serving.refusals import NotARequest, Refusal, RequestTimeout
 from tests.router.test_errors import ALL
 
@@ -39,7 +47,19 @@ def test_every_error_has_an_anthropic_envelope(kind: type[RouterError]) -> None:
     assert set(answer) == {"type", "error", "request_id"}
     assert (answer["type"], answer["request_id"]) == ("error", "req_1")
     assert set(answer["error"]) == {"type", "message"}
-    assert answer["error"]["message"] == error.message
+    own_words = isinstance(error, ContextTooLong)
+    assert answer["error"]["message"] == ("prompt is too long: " * own_words) + error.message
+
+
+def test_a_prompt_that_is_too_long_is_told_in_each_dialect_s_words() -> None:
+    overflow = Overflow(9, 8)
+    error = ContextTooLong(overflow=overflow, param="messages")
+    for told in (error_body, event_body):
+        said = json.loads(told(error, Dialect.ANTHROPIC))["error"]
+        assert said == {"type": "invalid_request_error", "message": overflow.anthropic}
+        said = json.loads(told(error, Dialect.OPENAI))["error"]
+        assert said["message"] == overflow.openai
+        assert said["code"] == "context_length_exceeded"
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from node.protocol.overflow import Overflow
 from registry.records import UsageRecord
 from router.estimated import EstimatedPrefixes
-from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_SERVED
+from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -304,6 +305,49 @@ async def test_what_comes_soon_after_the_last_event_is_passed_on_and_the_connect
         await router.idle()
     connections = {id(each.writer) for each in node.requests if each.target == "/v1/responses"}
     assert len(connections) == 1
+
+
+TOO_LONG = (
+    b'{"error":{"message":"request (9 tokens) exceeds the available context size (8 tokens), '
+    b'try increasing it","type":"exceed_context_size_error","code":400}}'
+)
+
+
+async def test_anthropic_s_clients_hear_in_their_words_that_a_prompt_is_too_long(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    async def script(request: Request) -> None:
+        await request.answer(TOO_LONG, "400 Bad Request")
+
+    await add(router, start_node, script)
+    caller = await router.post(MESSAGE, MESSAGES)
+    assert await caller.head() == 400
+    told = json.loads(await caller.body())["error"]
+    assert told == {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
+    caller = await router.post(STREAM)
+    assert await caller.body() == TOO_LONG
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
+async def test_a_server_that_calls_it_its_own_failure_has_not_failed(
+    router: RunningRouter, start_node: StartNode, path: str
+) -> None:
+    async def script(request: Request) -> None:
+        await request.answer(TOO_LONG, "500 Internal Server Error")
+
+    await add(router, start_node, script)
+    caller = await router.post(MESSAGE, path)
+    assert await caller.head() == 400
+    await ended(router, OUTCOME_REFUSED)
+
+
+async def test_so_they_do_where_the_stream_has_begun(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    await add(router, start_node, says(MESSAGE_START, b"data: " + TOO_LONG + b"\n\n"))
+    caller = await router.post(MESSAGE, MESSAGES)
+    _, found, event = (await caller.body()).partition(MESSAGE_START + b"event: error\ndata: ")
+    assert found and json.loads(event)["error"]["message"] == Overflow(9, 8).anthropic
 
 
 async def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from node.protocol.messages import StatusEvent
+from node.protocol.overflow import Overflow
 from tests.router.conftest import (
     CHAT,
     Request,
@@ -21,9 +22,8 @@ from tests.router.conftest import (
 
 MESSAGES = "/v1/messages"
 AGENT = (
-    b'{"error":{"message":"The prompt has 9 tokens; the model\'s context of 8 leaves no room for '
-    b'an answer.","type":"invalid_request_error","param":"messages",'
-    b'"code":"context_length_exceeded"}}'
+    b'{"error":{"message":"%b","type":"invalid_request_error","param":"messages",'
+    b'"code":"context_length_exceeded"}}' % Overflow(9, 8).openai.encode()
 )
 TOO_LONG = {
     "agent": AGENT,
@@ -79,7 +79,7 @@ async def test_a_prompt_that_is_too_long_goes_to_the_next_model(
 async def test_in_anthropic_s_words_it_does_too(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    error = {"type": "invalid_request_error", "message": json.loads(AGENT)["error"]["message"]}
+    error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
     answer = json.dumps({"type": "error", "error": error}).encode()
     await add(router, start_node, only_b(answer))
     assert await ask(router, "auto", MESSAGES) == (200, OK, "b")

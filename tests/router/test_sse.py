@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from node.protocol.overflow import Overflow
 from router import sse
 from router.dialects import Dialect, event_body
 from router.errors import NodeFailed
@@ -71,6 +72,12 @@ def test_what_is_no_error_is_not_too_long_and_says_nothing(answer: bytes) -> Non
 )
 def test_a_prompt_that_is_too_long_is_known_by_each_server_s_words(message: str) -> None:
     assert sse.is_too_long(json.dumps({"error": {"message": message}}).encode())
+
+
+def test_a_prompt_that_is_too_long_becomes_the_router_s_own_error_with_its_lengths() -> None:
+    message = "The input (11 tokens) is longer than the model's context length (8 tokens)."
+    error = sse.too_long_error(json.dumps({"error": {"message": message}}).encode())
+    assert (error.message, error.overflow) == (message, Overflow(11, 8))
 
 
 def test_only_the_beginning_of_a_message_is_looked_at() -> None:
@@ -171,6 +178,8 @@ PINGS = b'event: ping\ndata: {"type": "ping"}\n\n: x\n\n' * 2
         (b"event: message_start\ndata: {}\n\nevent: error\ndata: " + ANTHROPIC + b"\n\n", None),
         (b'data: {"type":"error","code":"context_length_exceeded","message":"No."}\n\n', None),
         (b'data: {"error":{"code":500,"message":"No."}}\n\n', NUMBERED),
+        (b'data: {"error":{"type":"exceed_context_size_error","message":"No."}}\n\n', None),
+        (b'data: {"error":"the input length exceeds the context length"}\n\n', None),
     ],
 )
 def test_an_error_before_content_is_found_unless_the_caller_s(

@@ -6,6 +6,7 @@ import pytest
 
 from node.dialects.anthropic_errors import error_body
 from node.errors import BadRequest, ContextTooLong, NodeError
+from node.protocol.overflow import Overflow
 
 
 class _Failure(NodeError):
@@ -38,10 +39,21 @@ def test_the_status_names_the_kind(status: int, kind: str) -> None:
 
 
 def test_the_message_names_the_field_at_fault() -> None:
-    named = json.loads(error_body(ContextTooLong(param="messages")))
-    assert named["error"]["message"].startswith("messages: The prompt")
+    named = json.loads(error_body(BadRequest("It is wrong.", param="top_k")))
+    assert named["error"]["message"] == "top_k: It is wrong."
     again = json.loads(error_body(BadRequest("top_k is wrong.", param="top_k")))
     assert again["error"]["message"] == "top_k is wrong."
+
+
+def test_a_prompt_that_is_too_long_is_told_in_anthropic_s_words_and_nothing_else() -> None:
+    error = ContextTooLong(Overflow(9, 8), "It is too long.", param="messages")
+    assert json.loads(error_body(error)) == {
+        "type": "error",
+        "error": {
+            "type": "invalid_request_error",
+            "message": "prompt is too long: 9 tokens > 7 maximum",
+        },
+    }
 
 
 def test_without_an_id_none_is_told() -> None:

@@ -9,6 +9,7 @@ from node.engine.scripted import ScriptedEngine, StepFailure, UnloadFailure, loa
 from node.engine.scripted_cache import ScriptedCache
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
+from node.protocol.overflow import Overflow
 from node.types import Accepted, Delta, EngineSpec, Loaded, MemoryLease, Pressure, Progress, Refused
 
 
@@ -112,7 +113,7 @@ def test_refuses_a_prompt_without_room_for_an_answer() -> None:
     assert isinstance(engine.submit(ask(tokens=(1,) * 99)), Accepted)
     refused = engine.submit(ask(tokens=(1,) * 100))
     assert isinstance(refused, Refused)
-    assert refused.param == "messages"
+    assert (refused.param, refused.overflow) == ("messages", Overflow(100, 100))
     assert isinstance(engine.submit(ask(tokens=())), Refused)
 
 

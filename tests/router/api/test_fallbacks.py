@@ -290,6 +290,7 @@ FULL = b'{"error":{"message":"Full.","code":"queue_full","type":"server_error","
     ("status", "told", "code"),
     [
         ("400 Bad Request", TOO_LONG, "context_length_exceeded"),
+        ("500 Internal Server Error", TOO_LONG, "context_length_exceeded"),
         ("503 Service Unavailable", LOAD_FAILED, "node_failed"),
     ],
 )

@@ -1,0 +1,35 @@
+"""What an engine refuses for its length, with the numbers that clients want."""
+
+import pytest
+
+from node.engine.refusals import refused_length, refused_size
+from node.generate import GenerateRequest
+from node.protocol.overflow import Overflow
+from node.types import Loaded, Refused
+
+INFO = Loaded(weight_bytes=1, context_tokens=8, max_rows=1, vocab_size=10)
+
+
+def ask(length: int) -> GenerateRequest:
+    return GenerateRequest("u", (1,) * length, 1)
+
+
+@pytest.mark.parametrize("length", [8, 9, 800])
+def test_a_prompt_that_leaves_no_room_for_an_answer_is_an_overflow(length: int) -> None:
+    overflow = Overflow(length, 8)
+    refused = Refused("u", overflow.openai, "messages", overflow)
+    assert refused_length(ask(length), INFO) == refused
+
+
+def test_an_empty_prompt_is_refused_and_one_with_room_is_not() -> None:
+    refused = refused_length(ask(0), INFO)
+    assert refused is not None and refused.overflow is None
+    assert refused_length(ask(7), INFO) is None
+
+
+def test_what_the_memory_can_never_hold_is_an_overflow_that_says_how_to_mend_it() -> None:
+    assert refused_size(ask(4), 5) is None
+    refused = refused_size(ask(5), 5)
+    assert refused is not None and refused.overflow == Overflow(5, 5)
+    assert refused.reason.startswith(Overflow(5, 5).openai)
+    assert "--memory-limit" in refused.reason

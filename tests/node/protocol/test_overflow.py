@@ -1,0 +1,24 @@
+"""The sentences by which clients know that a prompt is too long."""
+
+import re
+
+import pytest
+
+from node.protocol.overflow import Overflow
+
+CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
+"""What it reads the two numbers with."""
+
+
+@pytest.mark.parametrize(("prompt", "most"), [(64, 63), (64, 8), (200_001, 200_000)])
+def test_claude_code_reads_by_how_much_a_prompt_is_too_long(prompt: int, most: int) -> None:
+    said = Overflow(prompt, most + 1).anthropic
+    assert said == f"prompt is too long: {prompt} tokens > {most} maximum"
+    found = CLAUDE_CODE.fullmatch(said.removesuffix(" maximum"))
+    assert found and (int(found[1]), int(found[2])) == (prompt, most)
+
+
+def test_openai_s_clients_find_openai_s_words() -> None:
+    said = Overflow(9, 8).openai
+    assert said.startswith("This model's maximum context length is 8 tokens")
+    assert said.endswith(".") and " 9 tokens" in said
