@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from node import faults
 from node.agent.agent import Agent, Identity
 from node.api.app import Api, ApiOptions
-from node.api.call import send_error
+from node.api.call import refusal_body, send_error
 from node.control import add_error_handlers, control_router, health_router
 from node.control_models import files_router, models_router
 from node.defaults import ModelDefaults
@@ -34,9 +34,14 @@ from node.settings import HOLD_HEAD_S, Settings
 from node.slots import EngineKind
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
 from node.warm import read_plan
+from serving.callers import Callers, Limits
+from serving.open_files import open_files
+from serving.patience import USUAL, Patience
 
 STOP_GRACE_S = 5.0
 """How long an engine may take to end at shutdown before it is killed."""
+_FILES_EACH = 1
+"""A stream holds the connection of its caller; engines are processes of their own."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +50,11 @@ class NodeApp:
     """The whole agent as one ASGI application. On a loopback bind it serves loopback `Host` headers
     only: a web page whose name resolves to 127.0.0.1 must not reach the agent from a browser."""
 
-    def __init__(self, agent: Agent, routes: ASGIApp, *, local_only: bool) -> None:
+    def __init__(
+        self, agent: Agent, routes: ASGIApp, callers: Callers, *, local_only: bool
+    ) -> None:
         self.agent = agent
+        self.callers = callers
         self._routes = routes
         self._local_only = local_only
 
@@ -90,7 +98,9 @@ def _without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeApp:
+def build_app(
+    settings: Settings, *, hold_head_s: float = HOLD_HEAD_S, patience: Patience = USUAL
+) -> NodeApp:
     """The agent of `settings`. Raises `StartError`."""
     agent = build_agent(settings)
     token, _ = load_token(settings)
@@ -113,10 +123,11 @@ def build_app(settings: Settings, *, hold_head_s: float = HOLD_HEAD_S) -> NodeAp
     rest.include_router(files_router(agent))
     add_error_handlers(rest)
     options = ApiOptions(token, hold_head_s, settings.reasoning_field)
-    routes: ASGIApp = _Routes(Api(agent, options, responses), rest)
+    callers = Callers(refusal_body, Limits.within(open_files(), _FILES_EACH), patience)
+    routes: ASGIApp = _Routes(Api(agent, options, responses, callers), rest)
     if settings.engine == "scripted":
         routes = faults.wrap(routes, settings)
-    return NodeApp(agent, routes, local_only=is_loopback(settings.host))
+    return NodeApp(agent, routes, callers, local_only=is_loopback(settings.host))
 
 
 def _response_limits(settings: Settings) -> StoreLimits:

@@ -18,6 +18,7 @@ from node.protocol.lifecycle import (
     PullCommand,
 )
 from node.protocol.messages import ModelCommand, encode_status
+from serving.exchange import vouch
 
 MODEL_COMMAND = Depends(command_of(ModelCommand))
 
@@ -63,6 +64,8 @@ def files_router(agent: Agent) -> APIRouter:
         request: Request, model: Annotated[str, Query()], path: Annotated[str, Query()]
     ) -> Response:
         ticket = request.headers.get(HEADER_TICKET, "")
-        return ModelFile(agent.disk.shares.file(ticket, model, path))
+        file = agent.disk.shares.file(ticket, model, path)
+        vouch(request.scope)
+        return ModelFile(file)
 
     return router

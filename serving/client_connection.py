@@ -33,6 +33,9 @@ from serving.request_head import check_head, read_target, refusal_of
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
+KEEP_ALIVE_S = 75
+"""How long a connection may be open without a request, of every server here; a router's connections
+to nodes are idle for less."""
 _LINE_BYTES = 4
 """Of a header line besides name and value."""
 _ASGI = {"version": "3.0", "spec_version": "2.3"}

@@ -31,6 +31,7 @@ from node.protocol.prefix import Chain, Chainer, read_fields
 from node.response_store import ResponseStore
 from node.settings import HOLD_HEAD_S
 from node.stream import EventStream, collect
+from serving.callers import Callers
 
 MODELS_PATH = "/v1/models"
 REQUESTS_PATH = "/v1/requests"
@@ -55,8 +56,11 @@ class ApiOptions:
 class Api:
     """The endpoints of one agent."""
 
-    def __init__(self, agent: Agent, options: ApiOptions, store: ResponseStore) -> None:
+    def __init__(
+        self, agent: Agent, options: ApiOptions, store: ResponseStore, callers: Callers
+    ) -> None:
         self._agent = agent
+        self._callers = callers
         self._token = options.token.encode()
         self._hold_head_s = options.hold_head_s
         self._created_s = int(time.time())
@@ -95,6 +99,7 @@ class Api:
         token = given.strip() if scheme.lower() == b"bearer" else call.header(b"x-api-key")
         if not hmac.compare_digest(token, self._token):
             raise Unauthorized
+        call.vouch()
 
     async def _answer(self, call: Call) -> None:
         path = call.path
@@ -168,4 +173,8 @@ class Api:
         await call.send_json(msgspec.json.encode(answer))
 
     async def _report(self, call: Call) -> None:
-        await call.send_json(msgspec.json.encode(self._agent.report()))
+        connections = {
+            "refused_connections": self._callers.refused,
+            "cut_off_connections": self._callers.cut_off,
+        }
+        await call.send_json(msgspec.json.encode({**self._agent.report(), **connections}))

@@ -14,6 +14,8 @@ from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, HEADER_SALT
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.stream import Headers
+from serving.exchange import vouch
+from serving.refusals import Refusal
 
 _ANTHROPIC = "/v1/messages"
 
@@ -58,6 +60,10 @@ class Call:
 
     def text_header(self, name: str) -> str:
         return self.header(name.encode()).decode("utf-8", "replace")
+
+    def vouch(self) -> None:
+        """Says that the token is right, so that the connection counts as a known caller's."""
+        vouch(self._scope)
 
     def query(self) -> dict[str, list[str]]:
         """The values of each name of the query string."""
@@ -170,6 +176,13 @@ def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
     """The error as the dialect of the path says it."""
     spell = anthropic_errors.error_body if is_anthropic(path) else openai_errors.error_body
     return spell(error, request_id)
+
+
+def refusal_body(refusal: Refusal, path: str) -> bytes:
+    """What a caller is told whose request nobody has seen."""
+    error = NodeError(refusal.message)
+    error.status, error.code, error.kind = refusal.status, refusal.code, refusal.kind
+    return error_body(path, error)
 
 
 def is_anthropic(path: str) -> bool:

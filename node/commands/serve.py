@@ -19,6 +19,8 @@ from node.app import STOP_GRACE_S, NodeApp, build_app, is_loopback, load_token
 from node.commands.configuration import need_extra
 from node.errors import StartError
 from node.settings import Settings
+from serving.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.open_files import allow_many_files
 
 GRACE_S = 10.0
 """How long running answers may take to end at shutdown."""
@@ -38,13 +40,14 @@ def serve(settings: Settings) -> None:
         raise StartError("Standard input is closed, and the agent would end with it at once.")
     if settings.engine == "text":
         need_extra()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    allow_many_files()
     with bind(settings.host, settings.port) as listener:
         # Before anything else can fail, since the next start does not show it again.
         token, is_new = load_token(settings)
         if is_new:
             announce_token(settings.host, listener, token)
         app = build_app(settings)
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         server = AgentServer(app, url_of(settings.host, listener))
         if settings.exit_on_stdin_eof:
             watch_end(sys.stdin.fileno(), server.stop)
@@ -126,24 +129,27 @@ def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
     return thread
 
 
+def server_config(app: NodeApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        loop="uvloop",
+        http=protocol_of(app.callers),
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=LAST_RESORT_S,
+    )
+
+
 class AgentServer(uvicorn.Server):
     """uvicorn with a line that says when it listens, and a shutdown that loses no accounts."""
 
     def __init__(self, app: NodeApp, url: str) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                loop="uvloop",
-                http="httptools",
-                ws="none",
-                lifespan="on",
-                log_level="warning",
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_graceful_shutdown=LAST_RESORT_S,
-            )
-        )
+        super().__init__(server_config(app))
         self._agent = app.agent
         self._url = url
         self._loop: asyncio.AbstractEventLoop | None = None

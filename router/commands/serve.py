@@ -23,7 +23,7 @@ from router.dialects import refusal_body
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
 from serving.callers import Callers, Limits
-from serving.client_connection import protocol_of
+from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.open_files import allow_many_files, open_files
 
 SHUTDOWN_S = 5.0
@@ -32,7 +32,6 @@ _LAST_WORDS_S = 2.0
 """How long after that a caller may take to read why its request ended."""
 _ORPHAN_S = 20.0
 """How long after its parent's end the router may still be there, whatever hangs."""
-_KEEP_ALIVE_S = 75
 _BACKLOG = 2048
 _FILES_EACH = 2
 """A stream holds a connection to its caller and one to its node."""
@@ -129,7 +128,7 @@ def server_config(core: Core) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(SHUTDOWN_S + _LAST_WORDS_S),
     )
 

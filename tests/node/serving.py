@@ -13,6 +13,7 @@ import msgspec
 import uvicorn
 
 from node.app import NodeApp, build_app, load_token
+from node.commands.serve import server_config
 from node.engine.script import Script
 from node.protocol.messages import (
     HEADER_PROTOCOL,
@@ -23,6 +24,7 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.settings import Settings
+from serving.patience import USUAL, Patience
 from tests.fakes import NO_TLS
 
 WAIT_S = 30.0
@@ -108,7 +110,12 @@ class RunningAgent:
 
 @contextlib.asynccontextmanager
 async def running(
-    home: Path, script: Script | None = None, *, hold_head_s: float = 5.0, **fields: Any
+    home: Path,
+    script: Script | None = None,
+    *,
+    hold_head_s: float = 5.0,
+    patience: Patience = USUAL,
+    **fields: Any,
 ) -> AsyncIterator[RunningAgent]:
     """An agent whose engines follow `script`, unless `fields`, which are further settings, name
     another kind."""
@@ -117,12 +124,12 @@ async def running(
     file.write_bytes(msgspec.json.encode(script or Script()))
     settings = Settings(home=home, **{"engine": "scripted", "script": file, **fields})
     token, _ = load_token(settings)
-    app = build_app(settings, hold_head_s=hold_head_s)
+    app = build_app(settings, hold_head_s=hold_head_s, patience=patience)
     listener = socket.create_server(("127.0.0.1", 0))
     # Passed on to its connections. The product's loop sets it by itself; without it each answer
     # on a connection that stays waits some 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on"))
+    server = _Server(server_config(app))
     task = asyncio.create_task(server.serve([listener]))
     agent = RunningAgent(app, token, listener.getsockname()[1])
     try:

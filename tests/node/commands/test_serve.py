@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,10 +36,11 @@ pytestmark = pytest.mark.timeout(90)
 
 
 @contextmanager
-def agent(home: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def agent(home: Path, *options: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """`before`: a command that runs the agent's."""
     command = [sys.executable, "-m", "node.cli", "serve", "--home", str(home), "--port", "0"]
     with subprocess.Popen(
-        [*command, "--engine", "scripted", "--exit-on-stdin-eof", *options],
+        [*before, *command, "--engine", "scripted", "--exit-on-stdin-eof", *options],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
