@@ -13,7 +13,8 @@ from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden
 from router.fleet import Fleet
 from router.settings import Settings
-from tests.router.conftest import RunningRouter, StartNode, node_record, silent
+from serving.exchange import Exchange
+from tests.router.conftest import CHAT, RunningRouter, StartNode, node_record, silent
 
 
 def mode(path: Path) -> int:
@@ -133,3 +134,20 @@ async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRoute
         caller = await router.send(method, path, content_length="0")
         assert await caller.head() == status
         assert (await caller.error())["message"] == words
+
+
+@pytest.mark.parametrize(
+    ("path", "admin"),
+    [("/v1/models", False), ("/v1/requests", False), ("/admin/nodes", True), (CHAT, False)],
+)
+async def test_a_connection_is_known_by_a_valid_key_only(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch, path: str, *, admin: bool
+) -> None:
+    vouched: list[Exchange] = []
+    monkeypatch.setattr(Exchange, "vouch", lambda exchange: vouched.append(exchange))
+    refused = await router.send("GET", path, x_api_key="wrong")
+    assert (await refused.head(), vouched) == (401, [])
+    key = router.core.settings.admin_key_file.read_text().strip() if admin else router.key
+    known = await router.send("GET", path, x_api_key=key)
+    await known.head()
+    assert len(vouched) == 1
