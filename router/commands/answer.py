@@ -3,9 +3,9 @@
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -41,6 +41,16 @@ class Answer:
     """From the first content to the last."""
 
 
+class Hears(Protocol):
+    """Whoever follows an answer."""
+
+    def comment(self, words: str) -> None:
+        """What fills the silence before it: how far the load of its model is."""
+
+    def text(self, text: str) -> None:
+        """The next piece of its content."""
+
+
 @dataclass(slots=True)
 class _Stream:
     """What has been read of an answer."""
@@ -71,7 +81,7 @@ class Chat:
         self,
         model: str,
         messages: Sequence[Message],
-        on_text: Callable[[str], None],
+        hears: Hears,
         temperature: float | None = None,
     ) -> Answer:
         """Streams one answer. Raises `CommandFailed`, also where it breaks off in the middle."""
@@ -93,17 +103,19 @@ class Chat:
                     response.read()
                     raise refused(self.place, response, self.place.first_key_file)
                 stream = _Stream(started_s, response.headers.get("x-fleet-node", "?"), [], {})
-                _read(stream, response.iter_lines(), on_text)
+                _read(stream, response.iter_lines(), hears)
         except httpx.HTTPError as error:
             raise unreachable(self.place, error) from error
         return _answer(stream)
 
 
-def _read(stream: _Stream, lines: Iterable[str], on_text: Callable[[str], None]) -> None:
+def _read(stream: _Stream, lines: Iterable[str], hears: Hears) -> None:
     for line in lines:
         field, _, value = line.partition(":")
         if field == "" and (found := _FLEET_COMMENT.search(value)):
             stream.node = found[1]
+        elif field == "" and (words := value.strip()):
+            hears.comment(words)
         elif field == "data" and value.strip() == "[DONE]":
             stream.whole = True
         elif field == "data":
@@ -111,7 +123,7 @@ def _read(stream: _Stream, lines: Iterable[str], on_text: Callable[[str], None])
                 stream.last_s = time.monotonic()
                 stream.first_s = stream.first_s or stream.last_s
                 stream.parts.append(text)
-                on_text(text)
+                hears.text(text)
     if not stream.whole:
         raise CommandFailed("The answer broke off before its end.")
 

@@ -1,12 +1,13 @@
 """`router chat`: one question, or a conversation."""
 
 import sys
+from contextlib import ExitStack
 
 from router.commands import console
 from router.commands.answer import Answer, Chat, Message, for_terminal, summary
 from router.commands.client import CommandFailed
 
-_LEAVE = ("/exit", "/quit")
+_LEAVE = ("/exit", "/quit", "/bye")
 
 
 def run(chat: Chat, model: str, prompt: str | None, system: str | None) -> None:
@@ -26,19 +27,36 @@ def ask(
     chat: Chat, model: str, messages: list[Message], temperature: float | None = None
 ) -> Answer:
     """Prints the answer as it comes, then where it came from."""
-    shown: list[str] = []
-
-    def show(text: str) -> None:
-        shown.append(text)
-        _print_text(text)
-
-    try:
-        answer = chat.ask(model, messages, show, temperature)
-    finally:
-        if shown:
-            print(flush=True)
+    with _Reader(model) as reader:
+        answer = chat.ask(model, messages, reader, temperature)
     console.say(summary(answer), style="dim")
     return answer
+
+
+class _Reader:
+    """Shows that an answer is waited for until it begins, then the answer as it comes."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._waiting = ExitStack()
+        self._has_text = False
+
+    def __enter__(self) -> "_Reader":
+        self._show = self._waiting.enter_context(console.progress(f"waiting for {self._model}"))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._waiting.close()
+        if self._has_text:
+            print(flush=True)
+
+    def comment(self, words: str) -> None:
+        self._show(for_terminal(words))
+
+    def text(self, text: str) -> None:
+        self._waiting.close()
+        self._has_text = True
+        _print_text(text)
 
 
 def converse(chat: Chat, model: str, history: list[Message]) -> None:

@@ -63,8 +63,9 @@ def say(text: str, style: str = "") -> None:
 
 
 @contextmanager
-def progress(what: str, *, in_pipes: bool = True) -> Iterator[None]:
-    """Shows that work goes on, and for how long: a spinner, or one line where there is none."""
+def progress(what: str, *, in_pipes: bool = True) -> Iterator[Callable[[str], None]]:
+    """Shows that work goes on, and for how long: a spinner, or one line where there is none. What
+    is yielded replaces its words, from any thread."""
     console = err()
     if not console.is_terminal:
         timer = threading.Timer(_SILENT_S, lambda: print(f"{what} …", file=sys.stderr, flush=True))
@@ -72,14 +73,14 @@ def progress(what: str, *, in_pipes: bool = True) -> Iterator[None]:
         if in_pipes:
             timer.start()
         try:
-            yield
+            yield lambda _words: None
         finally:
             timer.cancel()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        bar.add_task(what, total=None)
-        yield
+        task = bar.add_task(what, total=None)
+        yield lambda words: bar.update(task, description=words)
 
 
 @contextmanager

@@ -1,16 +1,19 @@
 """`router models`, `load`, `unload`."""
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.text import Text
 
 from router.api.admin_views import ModelPlace, ModelRow, OrderDone
 from router.commands import console, wording
-from router.commands.client import AdminClient, read_row, read_rows
+from router.commands.client import AdminClient, CommandFailed, read_row, read_rows
 from router.states import REST_WORDS
 
 LOAD_TIMEOUT_S = 3600.0
+_POLL_S = 0.5
 NO_MODELS = (
     "No node of the fleet has a model yet. `router nodes` shows the nodes and the errors of those "
     "that do not answer."
@@ -44,13 +47,53 @@ def show(client: AdminClient, *, as_json: bool, wide: bool = False) -> None:
 
 def load(client: AdminClient, model: str, node: str | None) -> None:
     started_s = time.monotonic()
-    with console.progress(f"loading {model}" + (f" on {node}" if node else "")):
+    what = f"loading {model}" + (f" on {node}" if node else "")
+    with (
+        console.progress(what) as show,
+        _watching(client, model, lambda done: show(f"{what} {done}")),
+    ):
         answer = client.post("/models/load", {"model": model, "node": node}, LOAD_TIMEOUT_S)
     done = read_row(OrderDone, answer)
     console.say(
         f"{done.model} is ready on {', '.join(done.nodes)}, "
         f"after {time.monotonic() - started_s:.1f} s."
     )
+
+
+@contextmanager
+def _watching(client: AdminClient, model: str, show: Callable[[str], None]) -> Iterator[None]:
+    """Tells how far loads of the model are, until the end."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_POLL_S):
+            try:
+                rows = read_rows(ModelRow, client.get("/models"))
+            except CommandFailed:
+                # The load itself tells what is wrong.
+                continue
+            if (done := _loaded_share(rows, model)) is not None:
+                show(f"{done:.0%}")
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
+    """Of the load of the model that is furthest; None where none tells."""
+    shares = (
+        place.progress
+        for row in rows
+        if model == row.name or model in row.aliases
+        for place in row.nodes
+        if place.state == "loading" and place.progress is not None
+    )
+    return max(shares, default=None)
 
 
 def unload(client: AdminClient, model: str, node: str | None) -> None:

@@ -1,10 +1,12 @@
 import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from router.commands import chat
+from router.commands import chat, console
 from router.commands.answer import Answer, Chat, for_terminal, summary
 from router.commands.client import CommandFailed, Place
 
@@ -35,9 +37,26 @@ def talking(
     return Chat(Place(key="k"), httpx.MockTransport(handler))
 
 
+class Heard:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.comments: list[str] = []
+
+    def text(self, text: str) -> None:
+        self.parts.append(text)
+
+    def comment(self, words: str) -> None:
+        self.comments.append(words)
+
+
+def heard(talk: Chat) -> tuple[Answer, Heard]:
+    reader = Heard()
+    return talk.ask("tiny", [{"role": "user", "content": "hi"}], reader), reader
+
+
 def asked(talk: Chat) -> tuple[Answer, list[str]]:
-    parts: list[str] = []
-    return talk.ask("tiny", [{"role": "user", "content": "hi"}], parts.append), parts
+    answer, reader = heard(talk)
+    return answer, reader.parts
 
 
 def test_an_answer_streams_and_is_counted() -> None:
@@ -54,6 +73,29 @@ def test_an_answer_streams_and_is_counted() -> None:
 def test_the_node_may_be_named_in_a_comment() -> None:
     answer, _ = asked(talking([": fleet node=studio model=tiny\n\n", *HI], node=None))
     assert answer.node == "studio"
+
+
+def test_how_far_a_load_is_comes_in_comments_before_the_answer() -> None:
+    loading = [": loading tiny\n\n", ": loading tiny 43 %\n\n", ":\n\n"]
+    _, reader = heard(talking([*loading, *HI]))
+    assert reader.comments == ["loading tiny", "loading tiny 43 %", "keep-alive"]
+
+
+def test_a_person_sees_how_far_the_load_is_until_the_answer_begins(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown: list[str] = []
+
+    @contextmanager
+    def progress(what: str) -> Iterator[Callable[[str], None]]:
+        shown.append(what)
+        yield shown.append
+        shown.append("over")
+
+    monkeypatch.setattr(console, "progress", progress)
+    chat.run(talking([": loading tiny 43 %\n\n", *HI[:1], *HI[2:]]), "tiny", "hi", None)
+    assert shown == ["waiting for tiny", "loading tiny 43 %", "over"]
+    assert capsys.readouterr().out.startswith("Hello\n")
 
 
 def test_an_error_in_the_stream_is_its_sentence() -> None:

@@ -1,7 +1,9 @@
 """What the listings print."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -16,7 +18,7 @@ from router.api.admin_views import (
     NodePrices,
     NodeRow,
 )
-from router.commands import aliases, keys, models, nodes, reports
+from router.commands import aliases, console, keys, models, nodes, reports
 from router.commands.client import AdminClient
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
@@ -217,6 +219,37 @@ def test_a_load_tells_where_and_how_long(
     text = capsys.readouterr().out
     assert "tiny is ready on a, after 0.0 s." in text
     assert "tiny is unloaded on a." in text
+
+
+def test_a_load_shows_how_much_of_it_is_done(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    told = threading.Event()
+
+    @contextmanager
+    def progress(what: str) -> Iterator[Callable[[str], None]]:
+        def show(words: str) -> None:
+            shown.append(words)
+            told.set()
+
+        yield show
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            place = {"node": "mini", "reachable": True, "state": "loading", "progress": 0.42}
+            known = {"weight_bytes": 1, "context_tokens": 1, "active_requests": 0}
+            places = [{**place, **known, "since_s": 0.0, "reason": None}]
+            return httpx.Response(
+                200, json=[{"name": "tiny", "aliases": ["fast"], **known, "nodes": places}]
+            )
+        assert told.wait(10)
+        return httpx.Response(200, json={"model": "tiny", "nodes": ["mini"], "took_s": 1.0})
+
+    monkeypatch.setattr(models, "_POLL_S", 0.001)
+    monkeypatch.setattr(console, "progress", progress)
+    models.load(played(handler), "fast", None)
+    assert shown[0] == "loading fast 42%"
 
 
 def test_since_is_a_length_of_time_before_now() -> None:
