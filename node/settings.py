@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from node.errors import StartError
+from serving.variables import misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 THREAD_BODY_BYTES = 256 * 1024
@@ -353,6 +354,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         ),
         "served_model_names": _names,
     }
+    known = {f"{prefix}{name.upper()}" for name in (*readers, "token")}
+    # What the router takes, it checks itself.
+    ours = (name for name in values if not name.startswith("MLX_FLEET_ROUTER_"))
+    if sentence := misspelt(ours, known):
+        raise StartError(sentence)
     found: dict[str, object] = {}
     for key, text in values.items():
         if not key.startswith(prefix):

@@ -21,12 +21,13 @@ async def add(session: WriteSession, record: KeyRecord) -> KeyRecord:
 
 
 async def revoke(session: WriteSession, key_id_or_name: str, now_s: float) -> KeyRecord:
-    """Revoke the key of that id, else the unrevoked key of that name. Raises NotFound.
+    """Revoke the key of that id, else the unrevoked key of that name, else the one of that name
+    that was revoked last. Raises NotFound.
 
     A key revoked before keeps its first time of revocation.
     """
     found = await _find(session, keys.c.id == key_id_or_name)
-    record = found or await get(session, key_id_or_name)
+    record = found or await _by_name(session, key_id_or_name)
     if record.revoked_at_s is not None:
         return record
     revoked = update(keys).where(keys.c.id == record.id).values(revoked_at_s=now_s)
@@ -59,6 +60,15 @@ async def list_all(session: ReadSession) -> list[KeyRecord]:
     """All keys, revoked ones too, oldest first."""
     ordered = select(keys).order_by(keys.c.created_at_s, keys.c.id)
     return [_record(row) for row in await session.fetch_all(ordered)]
+
+
+async def _by_name(session: ReadSession, name: str) -> KeyRecord:
+    """The unrevoked key of that name, else the one that was revoked last. Raises NotFound."""
+    named = select(keys).where(keys.c.name == name)
+    row = await session.fetch_one(named.order_by(keys.c.revoked_at_s.desc().nulls_first()).limit(1))
+    if row is None:
+        raise NotFound("key", name)
+    return _record(row)
 
 
 def _active(name: str) -> ColumnElement[bool]:

@@ -138,7 +138,8 @@ def keys_revoke(name: str, router: Router = None) -> None:
         keys.revoke(client, name)
 
 
-@keys_app.command("set-budget")
+# A negative amount is told what is wrong with it, not that there is no such option.
+@keys_app.command("set-budget", context_settings={"ignore_unknown_options": True})
 def keys_set_budget(
     name: str,
     amount: Annotated[

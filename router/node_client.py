@@ -86,6 +86,12 @@ class _ForeignModel(msgspec.Struct):
     id: msgspec.Raw
 
 
+NO_TOKEN = (
+    "The node wants its token, and none was given: `router add-node … --token TOKEN`. The agent "
+    "keeps it in the file `token` of its folder; `node-agent token` there shows it."
+)
+
+
 class NodeClient:
     """One node's connection pool. No pool is shared, so that one dead node blocks no other."""
 
@@ -308,7 +314,7 @@ class NodeClient:
             return
         body = await self._read(response, _LIST_BYTES)
         if response.status in (401, 403):
-            raise WrongNodeToken
+            raise WrongNodeToken(None if self._credential.token else NO_TOKEN)
         sentence = _sentence(body)
         if response.status == 426:
             raise WrongNodeProtocol(sentence)

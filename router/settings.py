@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.errors import StartError
+from serving.variables import misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
@@ -133,6 +134,11 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
     """The settings that environment variables give. Raises `StartError` naming key and value."""
     values = os.environ if environ is None else environ
     prefix = "MLX_FLEET_ROUTER_"
+    known = {f"{prefix}{name.upper()}" for name in (*READERS, "url")}
+    # What the node agent takes, it checks itself.
+    ours = (name for name in values if not name.startswith("MLX_FLEET_NODE_"))
+    if sentence := misspelt(ours, known):
+        raise StartError(sentence)
     found: dict[str, object] = {}
     for key, text in values.items():
         if not key.startswith(prefix):

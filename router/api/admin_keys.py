@@ -9,7 +9,7 @@ from registry.db import WriteSession
 from registry.records import KeyRecord
 from router.api.admin_bodies import CreateKey, SetBudget
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import KeyRow, NewKey
+from router.api.admin_views import KeyRow, NewKey, RevokedKey
 from router.auth import SCOPE_ADMIN, SCOPES, new_key, new_salt
 from router.budgets import Budgets
 from router.errors import BadRequest, Conflict
@@ -56,7 +56,7 @@ async def create_key(admin: AdminGiven, asked: CreateKey) -> NewKey:
     return NewKey(key=key, **_row(admin.core.budgets, record).model_dump())
 
 
-async def revoke_key(admin: AdminGiven, id_or_name: str) -> KeyRow:
+async def revoke_key(admin: AdminGiven, id_or_name: str) -> RevokedKey:
     """From the answer on, no request with the key is let in."""
     now_s = time.time()
 
@@ -71,7 +71,8 @@ async def revoke_key(admin: AdminGiven, id_or_name: str) -> KeyRow:
 
     record = await admin.change("key.revoke", id_or_name, "", revoke)
     admin.core.keys.remove(record.digest)
-    return _row(admin.core.budgets, record)
+    row = _row(admin.core.budgets, record)
+    return RevokedKey(**row.model_dump(), already=record.revoked_at_s != now_s)
 
 
 async def set_budget(admin: AdminGiven, id_or_name: str, asked: SetBudget) -> KeyRow:

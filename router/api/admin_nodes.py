@@ -123,6 +123,7 @@ def default_name(url: str, taken: Collection[str]) -> str:
 def node_row(core: Core, record: NodeRecord) -> NodeRow:
     view = core.fleet.node(record.id)
     status = view.status if view else None
+    there = frozenset(model.name for model in status.models) if status else frozenset[str]()
     return NodeRow(
         id=record.id,
         name=record.name,
@@ -141,8 +142,8 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         leases=sum(model.leases for model in status.models) if status else 0,
         state=record.state,
         max_rows=record.max_rows,
-        breakers=_breaker_rows(core, record.id),
-        wedged=tuple(sorted(view.wedged)) if view else (),
+        breakers=_breaker_rows(core, record.id, there),
+        wedged=tuple(sorted(view.wedged & there)) if view else (),
         too_large=tuple(each.name for each in status.models if not fits(status, each))
         if status
         else (),
@@ -154,7 +155,8 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
     )
 
 
-def _breaker_rows(core: Core, node_id: str) -> tuple[BreakerRow, ...]:
+def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[BreakerRow, ...]:
+    """Of the models that are still on the node."""
     return tuple(
         BreakerRow(
             model=each.model,
@@ -163,7 +165,7 @@ def _breaker_rows(core: Core, node_id: str) -> tuple[BreakerRow, ...]:
             outcomes=each.outcomes,
         )
         for each in core.dispatcher.breakers()
-        if each.node_id == node_id
+        if each.node_id == node_id and each.model in there
     )
 
 

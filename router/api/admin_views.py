@@ -178,6 +178,11 @@ class NewKey(KeyRow):
     """Shown this once; the router keeps its digest only."""
 
 
+class RevokedKey(KeyRow):
+    already: bool
+    """Whether it was revoked before."""
+
+
 class UsageRow(Shown):
     key_id: str
     key: str

@@ -71,7 +71,9 @@ def failure(name: str, lines: Sequence[str]) -> str:
     if not said:
         return f"{name} ended without a word."
     if len(said) == 1 or any(line.startswith('  File "') for line in said):
-        return f"{name}: {said[-1]}"
+        # Each command names itself before its words, this one too.
+        words = said[-1].removeprefix(f"{name}: ")
+        return words if name == ROUTER else f"{name}: {words}"
     return "\n".join([f"{name} ended; its last words:", *said])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from router.api.admin_views import KeyRow, NewKey
+from router.api.admin_views import KeyRow, NewKey, RevokedKey
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 
@@ -30,7 +30,11 @@ def create(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -> None
 
 
 def revoke(client: AdminClient, id_or_name: str) -> None:
-    row = read_row(KeyRow, client.delete(f"/keys/{in_path(id_or_name)}"))
+    row = read_row(RevokedKey, client.delete(f"/keys/{in_path(id_or_name)}"))
+    if row.already and row.revoked_at_s is not None:
+        when = wording.ago(row.revoked_at_s, time.time())
+        console.say(f"The key {row.name} ({row.prefix}…) is revoked already, {when}.")
+        return
     console.say(f"Revoked the key {row.name} ({row.prefix}…).")
 
 

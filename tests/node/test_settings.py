@@ -27,6 +27,12 @@ def test_an_unknown_setting_is_named() -> None:
         read_environment({"MLX_FLEET_NODE_PROT": "1"})
 
 
+def test_a_variable_that_is_nearly_ours_stops_the_start() -> None:
+    with pytest.raises(StartError, match="did you mean MLX_FLEET_NODE_PORT?"):
+        read_environment({"MLX_FLEET_NOED_PORT": "1"})
+    assert read_environment({"MLX_FLEET_ROUTER_PROT": "1", "MLX_FLEET_NODE_TOKEN": "x"}) == {}
+
+
 @pytest.mark.parametrize("name", ["HOME", "SCRIPT"])
 def test_an_empty_path_does_not_mean_the_current_folder(name: str) -> None:
     with pytest.raises(StartError, match=f"MLX_FLEET_NODE_{name} must be a path"):

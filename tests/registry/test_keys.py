@@ -62,6 +62,17 @@ async def test_a_second_revocation_keeps_the_first_time(registry: Registry) -> N
     assert (await registry.write(lambda s: keys.revoke(s, "k1", 4.0))).revoked_at_s == 3.0
 
 
+async def test_a_key_that_is_revoked_again_by_name_is_the_one_that_was_revoked_last(
+    registry: Registry,
+) -> None:
+    await registry.write(lambda s: keys.add(s, KEY))
+    await registry.write(lambda s: keys.revoke(s, "ci", 3.0))
+    await registry.write(lambda s: keys.add(s, NEXT))
+    await registry.write(lambda s: keys.revoke(s, "ci", 5.0))
+    again = await registry.write(lambda s: keys.revoke(s, "ci", 9.0))
+    assert (again.id, again.revoked_at_s) == (NEXT.id, 5.0)
+
+
 async def test_an_unknown_key_is_not_found(registry: Registry) -> None:
     with pytest.raises(NotFound, match="no key 'ci'"):
         await registry.write(lambda s: keys.revoke(s, "ci", 1.0))

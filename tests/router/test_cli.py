@@ -80,6 +80,12 @@ def test_a_key_is_made_used_and_revoked(cli: Cli) -> None:
     }
     cli.must("keys", "revoke", "ci")
     assert "MLX_FLEET_KEY" in cli.fails("nodes")
+    cli.environ["MLX_FLEET_KEY"] = None
+    assert "is revoked already, just now." in cli.must("keys", "revoke", "ci")
+
+
+def test_a_negative_budget_is_told_what_is_wrong_with_it(cli: Cli) -> None:
+    assert "'-3' is neither" in cli.fails("keys", "set-budget", "first", "-3")
 
 
 def test_a_key_is_listed_with_its_class_and_as_isolated(cli: Cli) -> None:

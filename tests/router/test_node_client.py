@@ -123,6 +123,14 @@ async def test_a_share_is_what_the_node_answers(
         await client_of(other, clients).share("m")
 
 
+async def test_a_node_that_was_given_no_token_is_not_said_to_have_refused_one(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    client = client_of(await start_node(answers(b"", "401 Unauthorized")), clients, token="")
+    with pytest.raises(WrongNodeToken, match="none was given: `router add-node … --token TOKEN`"):
+        await client.status()
+
+
 @pytest.mark.parametrize(
     ("status", "body", "error", "words"),
     [

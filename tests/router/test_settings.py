@@ -98,6 +98,24 @@ def test_an_unknown_setting_stops_the_start() -> None:
         read_environment({PREFIX + "PROT": "1"})
 
 
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("MLX_FLEET_ROUTR_PORT", "MLX_FLEET_ROUTER_PORT"),
+        ("MLX_FLEET_HOEM", "MLX_FLEET_HOME"),
+        ("MLX_FLEET_KYE", "MLX_FLEET_KEY"),
+    ],
+)
+def test_a_variable_that_is_nearly_ours_stops_the_start(wrong: str, right: str) -> None:
+    with pytest.raises(StartError, match=f"{wrong} is not a setting; did you mean {right}?"):
+        read_environment({wrong: "1"})
+
+
+@pytest.mark.parametrize("name", ["NODE_PROT", "SMOLLM2", "GGUF", "SHARED", "SOAK", "TEST_DEVICE"])
+def test_variables_of_others_that_begin_alike_are_theirs(name: str) -> None:
+    assert read_environment({f"MLX_FLEET_{name}": "1"}) == {}
+
+
 def test_files_lie_in_the_home_folder_and_the_bind_is_loopback() -> None:
     settings = Settings(home=Path("/h"))
     assert settings.registry == "/h/registry.db"

@@ -22,7 +22,7 @@ from tests.router.conftest import (
     node_status,
     silent,
 )
-from tests.router.test_relay import HELLO, STREAM, asked, hang, in_band_error, stream
+from tests.router.test_relay import HELLO, STREAM, WHOLE, asked, drop, hang, in_band_error, stream
 from tests.router.test_relay_failing import until
 
 GIB = 1024**3
@@ -336,3 +336,17 @@ async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
     # The node has not failed.
     assert router.core.dispatcher.breakers() == []
     assert 'outcome="cut"' in router.core.metrics.text().decode()
+
+
+async def test_what_failed_is_not_shown_any_more_once_the_model_is_gone_from_the_node(
+    router: RunningRouter, start_node: StartNode
+) -> None:
+    node = await start_node(drop)
+    await router.add(node, "a")
+    await (await router.post(WHOLE)).body()
+    _, (row,) = await ask(router, "GET", "/nodes")
+    assert [each["model"] for each in row["breakers"]] == ["m"]
+    await node.tell(StatusEvent(node_status(model_status("other"), node_id="id-a")))
+    await until(lambda: "other" in router.core.fleet.snapshot[0].model_names())
+    _, (row,) = await ask(router, "GET", "/nodes")
+    assert row["breakers"] == []

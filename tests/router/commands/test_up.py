@@ -100,9 +100,12 @@ def test_the_model_asked_for_wins_then_one_that_is_ready() -> None:
 
 def test_a_failed_child_is_told_in_its_own_last_words() -> None:
     assert fleet_of_one.failure("router", []) == "router ended without a word."
-    assert fleet_of_one.failure("router", ["Port taken.", ""]) == "router: Port taken."
+    assert fleet_of_one.failure("router", ["Port taken.", ""]) == "Port taken."
+    assert fleet_of_one.failure("router", ["router: Port taken."]) == "Port taken."
+    agent = fleet_of_one.failure("node-agent", ["node-agent: Port taken."])
+    assert agent == "node-agent: Port taken."
     traceback = ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no"]
-    assert fleet_of_one.failure("router", traceback) == "router: OSError: no"
+    assert fleet_of_one.failure("router", traceback) == "OSError: no"
     missing = ["ModuleNotFoundError: No module named 'mlx_lm'"]
     assert "pip install 'mlx-fleet[node]'" in fleet_of_one.failure("node-agent", missing)
     assert fleet_of_one.failure("router", ["one", "two"]).splitlines()[1:] == ["one", "two"]
