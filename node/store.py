@@ -6,7 +6,6 @@ is data and never a path: the store alone turns a name into a folder.
 """
 
 import contextlib
-import difflib
 import logging
 import os
 import re
@@ -22,6 +21,7 @@ from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, NodeError, StartError, UnknownModel
 from node.kv_estimate import estimate_kv, first_count
 from node.parsing.selection import Formats
+from node.protocol.models import near_names
 from node.request import TextRequest
 
 PARTIAL_MARKER = ".partial"
@@ -218,12 +218,7 @@ class ModelStore:
 
     def near(self, name: str) -> tuple[str, ...]:
         """Up to three names that resemble `name`, the nearest first."""
-        by_key: dict[str, str] = {}
-        for entry in self.list():
-            by_key.setdefault(entry.name.rpartition("/")[2].lower(), entry.name)
-            by_key[entry.name.lower()] = entry.name
-        keys = difflib.get_close_matches(name.lower(), by_key, n=6, cutoff=0.5)
-        return tuple(dict.fromkeys(by_key[key] for key in keys))[:3]
+        return near_names(name, (entry.name for entry in self.list()))
 
     def folder_for(self, name: str) -> Path:
         """Where a model of that name goes; nothing is made. Raises `BadRequest` for a bad name."""

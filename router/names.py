@@ -1,8 +1,8 @@
 """Which name means which models: their own names, aliases, and patterns of aliases."""
 
-import difflib
 from collections.abc import Iterable
 
+from node.protocol.models import near_names
 from registry.records import AliasRecord, AliasTarget
 from router.errors import UnknownModel
 from router.fleet import Fleet
@@ -101,7 +101,7 @@ class Names:
     def unknown(self, name: str) -> UnknownModel:
         """That nobody has it, with names that are near."""
         shown = name[:NAME_CHARS]
-        near = difflib.get_close_matches(shown, sorted(self.listed()), n=3)
+        near = near_names(shown, sorted(self.listed()))
         hint = f" Did you mean {', '.join(near)}?" if near else ""
         return UnknownModel(f"No node of the fleet has the model {shown!r}.{hint}", param="model")
 

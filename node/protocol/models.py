@@ -1,12 +1,16 @@
 """The list of models, in one shape that OpenAI's and Anthropic's clients read."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import msgspec
 
 _encode = msgspec.json.Encoder().encode
+_COMPARED_CHARS = 200
+_LEAST_CHARS = 3
+"""Of a part of a name that says something."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,20 @@ class ModelCard:
     reasoning_parser: str = ""
     state: str = ""
     """Of its residency."""
+
+
+def near_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
+    """Up to three of the names that resemble `name`, the nearest first. The owner before the slash
+    is often left out, and so is the case of letters."""
+    by_key: dict[str, str] = {}
+    for each in names:
+        by_key.setdefault(each.rpartition("/")[2].lower(), each)
+        by_key[each.lower()] = each
+    asked = name[:_COMPARED_CHARS].lower()
+    keys = difflib.get_close_matches(asked, by_key, n=6, cutoff=0.5)
+    # A name is near to a longer one that goes on from it: Qwen3-4B, and Qwen3-4B-4bit.
+    longer = sorted(key for key in by_key if len(asked) >= _LEAST_CHARS and asked in key)
+    return tuple(dict.fromkeys(by_key[key] for key in (*keys, *longer)))[:3]
 
 
 def model_body(card: ModelCard, created_s: int) -> bytes:

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import anthropic
 import openai
+import pytest
 
-from node.protocol.models import ModelCard, model_body, models_body
+from node.protocol.models import ModelCard, model_body, models_body, near_names
 from tests.node.dialects.openai_stream import serving
 
 CARD = ModelCard("org/m", 4096, ("completion", "tools"), "hermes", "think", "ready")
@@ -65,3 +66,31 @@ def test_a_page_tells_its_ends() -> None:
     assert (page["first_id"], page["last_id"]) == ("org/m", "b")
     empty = json.loads(models_body([], 5))
     assert (empty["data"], empty["first_id"], empty["last_id"]) == ([], None, None)
+
+
+FLEET = (
+    "mlx-community/Qwen3-4B-4bit",
+    "mlx-community/Qwen3-30B-A3B-4bit",
+    "smollm2",
+    "gpt-oss-120b",
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"),
+    [
+        ("Qwen3-4B", "mlx-community/Qwen3-4B-4bit"),
+        ("qwen3-4b-4bit", "mlx-community/Qwen3-4B-4bit"),
+        ("mlx-community/Qwen3-4B-8bit", "mlx-community/Qwen3-4B-4bit"),
+        ("smollm", "smollm2"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+    ],
+)
+def test_a_name_that_is_nearly_a_model_s_finds_it(asked: str, nearest: str) -> None:
+    assert near_names(asked, FLEET)[0] == nearest
+
+
+def test_what_resembles_nothing_finds_nothing() -> None:
+    assert near_names("claude-opus-4-5", FLEET) == ()
+    assert near_names("", FLEET) == ()
+    assert len(near_names("q" * 100_000, FLEET)) == 0
