@@ -12,7 +12,7 @@ class NodeError(Exception):
     param: str | None = None
     retry_after_s: int | None = None
     is_final: bool = False
-    """Clients that try again on such a status are told not to."""
+    """Nobody is to try again, though the status alone does not say so."""
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -73,6 +73,11 @@ class UnknownPath(NodeError):
     status = 404
     code = "not_found"
     kind = "invalid_request_error"
+
+    @classmethod
+    def at(cls, path: str) -> "UnknownPath":
+        """For a path as it was asked for."""
+        return cls(f"There is nothing at {path[:200]}.")
 
 
 class MethodNotAllowed(NodeError):

@@ -1,13 +1,15 @@
 """The headers of answers: what of a node's head its caller sees, and what the router adds."""
 
+from typing import NamedTuple
+
+from node.protocol import errors
 from node.protocol.ids import client_id
 from router.dialects import Dialect, id_headers
 from router.types import Lease, Ticket
 
 HEADER_CACHED = b"x-fleet-cached-tokens"
 HEADER_RETRY_AFTER = b"retry-after"
-HEADER_SHOULD_RETRY = b"x-should-retry"
-"""`false`: whoever could try again by the status alone is told not to."""
+HEADER_SHOULD_RETRY = errors.HEADER_SHOULD_RETRY.encode()
 PASSED_HEADERS = (b"content-type", b"cache-control", HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY)
 """No length: an in-band error may make a stream longer than its node has promised."""
 JSON_HEADERS = {b"content-type": b"application/json"}
@@ -19,16 +21,27 @@ _STREAM_HEADERS = [
 Headers = list[tuple[bytes, bytes]]
 
 
+class NodeHead(NamedTuple):
+    """What a node's answer begins with."""
+
+    status: int
+    headers: dict[bytes, bytes]
+
+
 def of_silence(ticket: Ticket, dialect: Dialect) -> Headers:
     """Of a stream that the router begins before a node does."""
     return _STREAM_HEADERS + _of_fleet(ticket, ticket.request_id, dialect)
 
 
 def of_node(
-    ticket: Ticket, lease: Lease, node_name: str, upstream: dict[bytes, bytes], dialect: Dialect
+    ticket: Ticket, lease: Lease, node_name: str, head: NodeHead, dialect: Dialect
 ) -> Headers:
     """Of an answer that a node has begun, with those of the node's own that are passed on."""
+    status, upstream = head
     headers = [(name, upstream[name]) for name in PASSED_HEADERS if name in upstream]
+    # Other servers seldom tell how long to wait with a 429.
+    if HEADER_SHOULD_RETRY not in upstream and errors.is_final(status, tells_wait=True):
+        headers.append((HEADER_SHOULD_RETRY, b"false"))
     headers += _of_fleet(ticket, id_on_node(lease), dialect)
     headers.append((b"x-fleet-node", node_name.encode()))
     queue_ms = max(0.0, lease.granted_s - ticket.arrived_s) * 1e3

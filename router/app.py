@@ -19,6 +19,7 @@ from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, WriteSession, router_id
 from registry.migrate import open_migrated
 from registry.records import KeyRecord
+from router.answer_heads import HEADER_SHOULD_RETRY
 from router.api.admin import admin_routes
 from router.api.answers import send_error
 from router.api.bodies import Scope
@@ -233,8 +234,8 @@ def _answer_errors(rest: FastAPI, routers: Iterable[Router]) -> None:
         path = request.scope["path"]
         routes = (route for router in routers for route in router.routes)
         methods = methods_of(routes, request.scope)
-        answer: RouterError = UnknownPath(f"There is nothing at {path}.")
-        headers = {}
+        answer: RouterError = UnknownPath.at(path)
+        headers = {HEADER_SHOULD_RETRY.decode(): "false"}
         if getattr(error, "status_code", 404) == 405 and methods:
             answer = MethodNotAllowed.at(path, methods)
             headers["allow"] = ", ".join(methods)

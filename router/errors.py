@@ -6,6 +6,7 @@ from typing import Self
 
 import msgspec
 
+from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
 
 
@@ -16,7 +17,7 @@ class RouterError(Exception):
     code = "internal_error"
     kind = "server_error"
     worth_retry = True
-    """False: clients that would retry by the status alone are told not to."""
+    """False: nobody is to try again, though the status alone does not say so."""
 
     def __init__(
         self,
@@ -39,6 +40,12 @@ class RouterError(Exception):
     @property
     def message(self) -> str:
         return str(self.args[0])
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the same request would be refused again."""
+        tells_wait = self.retry_after_s is not None
+        return not self.worth_retry or is_final(self.status, tells_wait=tells_wait)
 
     def standing(self) -> dict[str, object]:
         """What the error says of the queue, in every dialect; empty where it has to do with
@@ -114,6 +121,11 @@ class UnknownPath(RouterError):
     status = 404
     code = "not_found"
     kind = "invalid_request_error"
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """For a path as it was asked for."""
+        return cls(f"There is nothing at {path[:200]}.")
 
 
 class MethodNotAllowed(RouterError):
@@ -215,6 +227,7 @@ class PaidBudgetUsed(RouterError):
     status = 429
     code = "paid_budget_used"
     kind = "rate_limit_error"
+    worth_retry = False
 
 
 class DeadlineExceeded(RouterError):

@@ -364,7 +364,8 @@ class Relay:
         self._head_sent = True
         self._head_node = lease.node_id
         name = self._dispatcher.node_name(lease)
-        headers = answer_heads.of_node(self.ticket, lease, name, upstream, self._dialect)
+        head = answer_heads.NodeHead(status, upstream)
+        headers = answer_heads.of_node(self.ticket, lease, name, head, self._dialect)
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         if self.ticket.shows_decision:

@@ -293,6 +293,8 @@ class ClientConnection(asyncio.Protocol):
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         if refusal.retry_after_s is not None:
             headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
+        if refusal.is_final:
+            headers.append((b"x-should-retry", b"false"))
         exchange.begin(refusal.status, headers)
         exchange.end(body)
 

@@ -9,6 +9,8 @@ class Refusal(Exception):
     code = "internal_error"
     kind = "server_error"
     retry_after_s: int | None = None
+    is_final: bool = False
+    """Whether the same request would be refused again."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or " ".join((type(self).__doc__ or "").split()))
@@ -24,6 +26,7 @@ class NotARequest(Refusal):
     status = 400
     code = "invalid_value"
     kind = "invalid_request_error"
+    is_final = True
 
 
 class RequestTimeout(Refusal):
@@ -40,6 +43,7 @@ class HeadTooLong(Refusal):
     status = 431
     code = "head_too_long"
     kind = "invalid_request_error"
+    is_final = True
 
 
 class NotImplementedHere(Refusal):
@@ -47,6 +51,7 @@ class NotImplementedHere(Refusal):
 
     status = 501
     code = "not_implemented"
+    is_final = True
 
 
 class TooManyConnections(Refusal):
@@ -63,3 +68,4 @@ class WrongHttpVersion(Refusal):
 
     status = 505
     code = "http_version_not_supported"
+    is_final = True

@@ -23,7 +23,7 @@ from node.dialects.base import AnswerHead, Asked
 from node.dialects.chat import read_chat
 from node.dialects.chat_answer import ReasoningField
 from node.dialects.completions import read_completion
-from node.errors import NodeError, Unauthorized, UnknownPath
+from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
@@ -115,14 +115,12 @@ class Api:
         elif path.startswith("/v1/responses/"):
             await self._responses.follow_up(call)
         elif path.startswith(MODELS_PATH + "/"):
-            call.need_method("GET")
-            card = await self._agent.card(path.removeprefix(MODELS_PATH + "/"))
-            await call.send_json(model_body(card, self._created_s))
+            await self._show_model(call, path.removeprefix(MODELS_PATH + "/"))
         elif path.startswith(REQUESTS_PATH + "/"):
             call.need_method("DELETE")
             await self._cancel(call, path.removeprefix(REQUESTS_PATH + "/"))
         else:
-            raise UnknownPath(f"There is nothing at {path[:200]}.")
+            raise UnknownPath.at(call.path)
 
     def _read(
         self, call: Call, read: Callable[[bytes], Asked], body: bytes
@@ -156,6 +154,15 @@ class Api:
 
     async def _list_models(self, call: Call) -> None:
         await call.send_json(models_body(await self._agent.cards(), self._created_s))
+
+    async def _show_model(self, call: Call, name: str) -> None:
+        try:
+            card = await self._agent.card(name)
+        except UnknownModel:
+            call.need_method("GET", is_there=False)
+            raise
+        call.need_method("GET")
+        await call.send_json(model_body(card, self._created_s))
 
     async def _list_requests(self, call: Call) -> None:
         node_id = self._agent.identity.node_id

@@ -9,7 +9,8 @@ from urllib.parse import parse_qs
 from starlette.types import Message, Receive, Scope, Send
 
 from node.dialects import anthropic_errors, openai_errors
-from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized
+from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
+from node.protocol.errors import HEADER_SHOULD_RETRY, is_final
 from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, HEADER_SALT
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
@@ -69,12 +70,17 @@ class Call:
         """The values of each name of the query string."""
         return parse_qs(self._scope.get("query_string", b"").decode("latin-1"))
 
-    def need_method(self, *methods: str) -> None:
-        """Raises `MethodNotAllowed`. HEAD counts as GET."""
-        if self.method not in methods:
-            error = MethodNotAllowed(f"{self.path} takes {' and '.join(methods)}.")
-            error.methods = methods
-            raise error
+    def need_method(self, *methods: str, is_there: bool = True) -> None:
+        """Raises `MethodNotAllowed`. HEAD counts as GET. `is_there`: whether the path ends with
+        the name of a thing; else another method asks for a path that only looks like one, and
+        raises `UnknownPath`."""
+        if self.method in methods:
+            return
+        if not is_there:
+            raise UnknownPath.at(self.path)
+        error = MethodNotAllowed(f"{self.path} takes {' and '.join(methods)}.")
+        error.methods = methods
+        raise error
 
     async def read(self, parse: Callable[[bytes], T]) -> T:
         """`parse(body)`, in a thread for a large body, so that it stalls no stream. Raises
@@ -199,8 +205,8 @@ def _error_headers(error: NodeError) -> Headers:
     headers: Headers = []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if error.is_final:
-        headers.append((b"x-should-retry", b"false"))
+    if error.is_final or is_final(error.status, tells_wait=error.retry_after_s is not None):
+        headers.append((HEADER_SHOULD_RETRY.encode(), b"false"))
     if isinstance(error, MethodNotAllowed):
         allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]
         headers.append((b"allow", ", ".join(allowed).encode()))

@@ -25,7 +25,7 @@ from node.dialects.responses_stored import (
     unknown_response,
 )
 from node.errors import RequestCancelled, UnknownPath
-from node.protocol.ids import RESPONSE_PREFIX, client_id
+from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
 from node.protocol.prefix import Chain, Chainer, Fields, Head, read_fields
 from node.response_store import ResponseStore
@@ -141,24 +141,25 @@ class ResponsesApi:
     async def follow_up(self, call: Call) -> None:
         """GET, DELETE and what else there is of one response. Raises a `NodeError`."""
         response_id, slash, rest = call.path.removeprefix(PATH + "/").partition("/")
+        is_id = parse_id(response_id) is not None
         if not slash:
-            call.need_method("GET", "DELETE")
+            call.need_method("GET", "DELETE", is_there=is_id)
             if call.method == "GET":
                 await self._retrieve(call, response_id)
             else:
                 await self._delete(call, response_id)
         elif rest == "cancel":
-            call.need_method("POST")
+            call.need_method("POST", is_there=is_id)
             await self._cancel(call, response_id)
         elif rest == "input_items":
-            call.need_method("GET")
+            call.need_method("GET", is_there=is_id)
             page = read_items_page(call.query())
             stored = await self._store.get(response_id, call.origin)
             if stored is None:
                 raise unknown_response(response_id)
             await call.send_json(input_items_body(stored, page))
         else:
-            raise UnknownPath(f"There is nothing at {call.path[:200]}.")
+            raise UnknownPath.at(call.path)
 
     async def _retrieve(self, call: Call, response_id: str) -> None:
         seals = check_retrieve(call.query())

@@ -1,4 +1,7 @@
-"""What an error's HTTP status is called where clients read more than the status."""
+"""What an error's HTTP status means to clients, beyond the number."""
+
+HEADER_SHOULD_RETRY = "x-should-retry"
+"""`false`: whoever would send the same request again by the status alone is told not to."""
 
 _ANTHROPIC_KINDS = {
     400: "invalid_request_error",
@@ -12,6 +15,14 @@ _ANTHROPIC_KINDS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
+
+
+def is_final(status: int, *, tells_wait: bool) -> bool:
+    """Whether the same request would be refused again, however often it is sent. Clients that
+    refresh a key, or wait for a model, send even a 401 or 404 ten times and more."""
+    if status == 429:
+        return not tells_wait
+    return 400 <= status < 500 and status not in (408, 409)
 
 
 def anthropic_kind(status: int) -> str:

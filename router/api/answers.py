@@ -20,7 +20,7 @@ async def send_error(send: Send, error: RouterError, dialect: Dialect = Dialect.
     headers = list(JSON_HEADERS)
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if not error.worth_retry:
+    if error.is_final:
         headers.append((HEADER_SHOULD_RETRY, b"false"))
     if isinstance(error, MethodNotAllowed):
         allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]

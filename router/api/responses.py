@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from node.protocol.ids import RESPONSE_PREFIX
+from node.protocol.ids import RESPONSE_PREFIX, parse_id
 from router.answer_heads import PASSED_HEADERS
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
@@ -37,8 +37,9 @@ class StoredResponses:
         path = scope["path"]
         target = _TARGET.fullmatch(path)
         if target is None:
-            raise UnknownPath(f"There is nothing at {path}.")
-        method = need(scope, *_METHODS[target["verb"]])
+            raise UnknownPath.at(path)
+        is_id = parse_id(target["id"]) is not None
+        method = need(scope, *_METHODS[target["verb"]], is_there=is_id)
         view = self._holder(target["id"], caller)
         target_on_node = path + _query(scope["query_string"])
         try:

@@ -13,11 +13,18 @@ from router.api.methods import need
 from router.api.models import Models
 from router.api.requests import Running, RunningRequests
 from router.api.responses import StoredResponses, pass_answer
-from router.api.tickets import Call, Tickets
+from router.api.tickets import UNABLE, Call, Tickets
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.dialects import dialect_of
-from router.errors import RequestCancelled, RouterError, ShuttingDown, UnknownPath
+from router.errors import (
+    ContextTooLong,
+    RequestCancelled,
+    RouterError,
+    ShuttingDown,
+    UnknownModel,
+    UnknownPath,
+)
 from router.leaving import cancel_when_left
 from router.relay import Relay
 from router.targets import leads_on
@@ -78,12 +85,19 @@ class V1:
             if path.startswith(responses.PATH + "/"):
                 await self._responses.serve(caller, scope, send)
             elif _is_at(path, _MODELS):
-                need(scope, "GET")
-                name = path.removeprefix(_MODELS).removeprefix("/")
-                body = self._models.one(name) if name else self._models.all()
-                await send_bytes(send, 200, body, JSON_HEADERS)
+                await self._show_models(scope, send)
             else:
-                raise UnknownPath(f"There is nothing at {path}.")
+                raise UnknownPath.at(path)
+
+    async def _show_models(self, scope: Scope, send: Send) -> None:
+        name = scope["path"].removeprefix(_MODELS).removeprefix("/")
+        try:
+            body = self._models.one(name) if name else self._models.all()
+        except UnknownModel:
+            need(scope, "GET", is_there=False)
+            raise
+        need(scope, "GET")
+        await send_bytes(send, 200, body, JSON_HEADERS)
 
     # --- inference ---
 
@@ -129,12 +143,21 @@ class V1:
             except RouterError as error:
                 if relay.content_sent or not (call.left and leads_on(error, call.road)):
                     raise
-                ticket = await self._tickets.next(call, relay.attempts)
+                ticket = await self._next(call, relay, error)
                 decisions.fell_back(ticket, relay.ticket.model, error.code)
                 running.relay = self._relay(ticket, exchange)
             finally:
                 if relay.content_sent and exchange.status == 200:
                     self._tickets.answered(call)
+
+    async def _next(self, call: Call, relay: Relay, error: RouterError) -> Ticket:
+        """The ticket for the next model, after the relay has failed with `error`."""
+        try:
+            return await self._tickets.next(call, relay.attempts)
+        except UNABLE:
+            if isinstance(error, ContextTooLong):
+                raise error from None  # which its client can mend
+            raise
 
     def _relay(self, ticket: Ticket, exchange: Exchange) -> Relay:
         core = self._core

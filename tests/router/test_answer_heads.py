@@ -1,8 +1,10 @@
 """Which headers an answer has."""
 
+import pytest
 from msgspec.structs import replace
 
 from router import answer_heads
+from router.answer_heads import NodeHead
 from router.dialects import Dialect
 from tests.router.conftest import lease, ticket
 
@@ -17,7 +19,9 @@ UPSTREAM = {
 def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> None:
     asked = ticket()
     granted = replace(lease(), predicted_tokens=20, granted_s=asked.arrived_s + 0.25)
-    headers = dict(answer_heads.of_node(asked, granted, "studio", UPSTREAM, Dialect.OPENAI))
+    headers = dict(
+        answer_heads.of_node(asked, granted, "studio", NodeHead(200, UPSTREAM), Dialect.OPENAI)
+    )
     request_id = headers.pop(b"x-request-id")
     assert request_id == answer_heads.id_on_node(granted).encode()
     assert headers == {
@@ -27,6 +31,28 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
         b"x-fleet-queue-ms": b"250.0",
         b"x-fleet-cached-tokens": b"20/30",
     }
+
+
+@pytest.mark.parametrize(
+    ("status", "upstream", "told"),
+    [
+        (200, {}, None),
+        (400, {}, b"false"),
+        (404, {}, b"false"),
+        (409, {}, None),
+        (409, {b"x-should-retry": b"false"}, b"false"),
+        (429, {}, None),
+        (400, {b"x-should-retry": b"true"}, b"true"),
+        (503, {}, None),
+    ],
+)
+def test_whether_to_try_again_is_what_the_node_says_or_else_its_status(
+    status: int, upstream: dict[bytes, bytes], told: bytes | None
+) -> None:
+    head = NodeHead(status, upstream)
+    headers = answer_heads.of_node(ticket(), lease(), "studio", head, Dialect.OPENAI)
+    said = [value for name, value in headers if name == b"x-should-retry"]
+    assert said == ([] if told is None else [told])
 
 
 def test_a_node_that_tells_no_cached_tokens_gets_no_header_of_them() -> None:

@@ -45,9 +45,9 @@ async def drop(request: Request) -> None:
     request.drop()
 
 
-def refuse(status: str, **headers: str) -> Script:
+def refuse(status: str, answer: bytes = FULL, **headers: str) -> Script:
     async def script(request: Request) -> None:
-        await request.answer(FULL, status, **headers)
+        await request.answer(answer, status, **headers)
 
     return script
 

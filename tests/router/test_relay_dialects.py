@@ -87,6 +87,7 @@ async def test_a_missing_key_is_told_in_the_caller_s_dialect(
 ) -> None:
     caller = await router.send("POST", path, content_length="0")
     error = await told(caller, path)
+    assert caller.headers["x-should-retry"] == "false"
     assert (caller.status, error["type"]) == (401, "authentication_error")
 
 
@@ -97,6 +98,7 @@ async def test_a_missing_scope_is_told_in_the_caller_s_dialect(
     caller = await router.send("POST", path, x_api_key=router.new_key("x"), content_length="0")
     error = await told(caller, path)
     assert (caller.status, error["type"]) == (403, "permission_error")
+    assert caller.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("path", sorted(RELAYED_PATHS))
@@ -116,6 +118,7 @@ async def test_a_refused_request_is_told_so_in_the_caller_s_dialect(
     caller = await router.post(body, path)
     error = await told(caller, path)
     assert caller.status == status
+    assert caller.headers.get("x-should-retry") == ("false" if status < 500 else None)
     if path.startswith(MESSAGES):
         assert error["type"] == kind
 
@@ -127,6 +130,7 @@ async def test_anthropic_s_clients_hear_of_wrong_paths_and_methods(
     caller = await router.send(method, path, x_api_key=router.key, content_length="0")
     await told(caller, path)
     assert caller.status == (405 if method == "GET" else 404)
+    assert caller.headers["x-should-retry"] == "false"
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])

@@ -88,6 +88,7 @@ async def test_a_head_that_could_be_read_in_two_ways_or_in_none_is_refused(
         head, _, body = (await caller.rest()).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"connection: close" in head
+    assert b"x-should-retry: false" in head
     assert json.loads(body)["code"] == CODES[status]
 
 

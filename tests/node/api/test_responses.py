@@ -10,6 +10,7 @@ import pytest
 
 from node.dialects.responses_answer import StoredResponse
 from node.engine.script import Script
+from node.protocol.ids import client_id
 from node.protocol.prefix import Head
 from node.response_store import ResponseFile, ResponseStore
 from tests.node.serving import WAIT_S, RunningAgent, running
@@ -167,6 +168,9 @@ async def test_head_is_get_without_a_body(tmp_path: Path, path: str) -> None:
     assert response.headers["content-length"] == full.headers["content-length"]
 
 
+AN_ID = client_id("resp_", "0" * 16, "r")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
@@ -174,7 +178,9 @@ async def test_head_is_get_without_a_body(tmp_path: Path, path: str) -> None:
         ("POST", "/v1/models", "GET, HEAD"),
         ("POST", "/v1/requests/", "GET, HEAD"),
         ("GET", "/v1/requests/x", "DELETE"),
-        ("POST", "/v1/responses/x", "GET, DELETE, HEAD"),
+        ("POST", f"/v1/responses/{AN_ID}", "GET, DELETE, HEAD"),
+        ("GET", f"/v1/responses/{AN_ID}/cancel", "POST"),
+        ("POST", "/v1/models/scripted", "GET, HEAD"),
     ],
 )
 async def test_another_method_is_405_and_says_which_are_allowed(
@@ -183,6 +189,26 @@ async def test_another_method_is_405_and_says_which_are_allowed(
     async with running(tmp_path, SHORT) as agent:
         response = await agent.client.request(method, path)
     assert (response.status_code, response.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/responses/compact"),
+        ("GET", "/v1/responses/compact/cancel"),
+        ("POST", "/v1/responses/compact/input_items"),
+        ("POST", "/v1/models/load"),
+        ("POST", "/v1/embeddings"),
+    ],
+)
+async def test_a_word_is_not_read_as_the_name_of_a_thing(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async with running(tmp_path, SHORT) as agent:
+        response = await agent.client.request(method, path)
+    assert response.status_code == 404
+    error = response.json()["error"]
+    assert (error["code"], error["message"]) == ("not_found", f"There is nothing at {path}.")
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/requests/"])

@@ -11,6 +11,7 @@ import pytest
 
 from registry import nodes
 from tests.router.api.test_admin_aliases import ask
+from tests.router.api.test_fallbacks import TOO_LONG
 from tests.router.api.test_v1 import inferences, refused
 from tests.router.conftest import (
     CHAT,
@@ -147,9 +148,22 @@ async def test_a_budget_that_is_used_up_ends_it_for_this_month(
         assert await (await router.post(body)).head() == 200
     caller = await router.post(body)
     await refused(caller, 429, "paid_budget_used")
+    assert caller.headers["x-should-retry"] == "false"
     assert 0 < int(caller.headers["retry-after"]) <= 31 * 86_400
     await set_budget(router, 1)
     assert await (await router.post(body)).head() == 200
+
+
+async def test_where_nothing_is_left_for_the_next_target_a_prompt_that_is_too_long_is_told(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode
+) -> None:
+    node = await a_cloud(router, start_node)
+    await add_node(router, "a", refuse("400 Bad Request", TOO_LONG))
+    router.core.names.put(alias("auto", "m", "m@cloud"))
+    await set_budget(router, 0.000001)
+    caller = await router.post({"model": "auto", "max_tokens": 100})
+    await refused(caller, 400, "context_length_exceeded")
+    assert asked(node) == []
 
 
 async def test_requests_at_once_share_what_is_left_of_a_budget(

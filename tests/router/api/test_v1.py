@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.protocol.ids import client_id
 from node.protocol.messages import StatusEvent
 from router.api.bodies import parse_routing, trace_lines, with_model
 from router.api.models import Models
@@ -24,6 +25,7 @@ from tests.router.conftest import (
     RunningRouter,
     ScriptedNode,
     StartNode,
+    agent_id,
     alias,
     model_status,
     node_status,
@@ -120,6 +122,9 @@ async def test_another_path_is_404(router: RunningRouter, method: str, path: str
     await refused(caller, 404, "not_found")
 
 
+AN_ID = client_id("resp_", agent_id("a"), "r")
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -128,9 +133,9 @@ async def test_another_path_is_404(router: RunningRouter, method: str, path: str
         ("PUT", "/v1/completions"),
         ("POST", "/v1/models"),
         ("GET", "/v1/responses"),
-        ("POST", "/v1/responses/a"),
-        ("GET", "/v1/responses/a/cancel"),
-        ("DELETE", "/v1/responses/a/input_items"),
+        ("POST", f"/v1/responses/{AN_ID}"),
+        ("GET", f"/v1/responses/{AN_ID}/cancel"),
+        ("DELETE", f"/v1/responses/{AN_ID}/input_items"),
         ("POST", "/v1/requests"),
         ("GET", "/v1/requests/a"),
     ],
@@ -143,6 +148,26 @@ async def test_another_method_is_405(router: RunningRouter, method: str, path: s
     allowed = caller.headers["allow"].split(", ")
     assert allowed and method not in allowed
     assert ("HEAD" in allowed) == ("GET" in allowed)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/responses/compact"),
+        ("POST", "/v1/responses/compact/input_items"),
+        ("PUT", "/v1/responses/input_tokens"),
+        ("POST", "/v1/models/load"),
+        ("POST", "/v1/embeddings"),
+    ],
+)
+async def test_a_word_is_not_read_as_the_name_of_a_thing(
+    router: RunningRouter, method: str, path: str
+) -> None:
+    caller = await router.send(
+        method, path, content_length="0", authorization=f"Bearer {router.key}"
+    )
+    error = await refused(caller, 404, "not_found")
+    assert error["message"] == f"There is nothing at {path}."
 
 
 @pytest.mark.parametrize("path", ["/v1/models/", "/v1/requests/"])

@@ -1,0 +1,36 @@
+"""What an HTTP status means to clients."""
+
+import pytest
+
+from node.protocol.errors import is_final
+
+
+@pytest.mark.parametrize("tells_wait", [False, True])
+@pytest.mark.parametrize(
+    ("status", "final"),
+    [
+        (200, False),
+        (400, True),
+        (401, True),
+        (403, True),
+        (404, True),
+        (405, True),
+        (408, False),
+        (409, False),
+        (413, True),
+        (422, True),
+        (431, True),
+        (500, False),
+        (502, False),
+        (503, False),
+    ],
+)
+def test_a_request_that_is_at_fault_itself_is_not_worth_another_try(
+    status: int, final: bool, tells_wait: bool
+) -> None:
+    assert is_final(status, tells_wait=tells_wait) is final
+
+
+def test_who_is_turned_away_without_a_time_need_not_come_back() -> None:
+    assert is_final(429, tells_wait=False)
+    assert not is_final(429, tells_wait=True)
