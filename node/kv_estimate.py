@@ -126,13 +126,10 @@ _CONVOLUTIONS = ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_
 
 def estimate_kv(config: Config) -> KvEstimate:
     """The estimate for the model of a config.json."""
-    nested = config.get("text_config")
-    given = {**config, **nested} if isinstance(nested, dict) else config
-    family = str(given.get("model_type") or "").removesuffix("_text")
-    text = {**_DEFAULTS.get(family, {}), **{k: v for k, v in given.items() if v is not None}}
+    family, text = text_part(config)
     layers = first_count(("num_hidden_layers", "n_layer"), text) or 0
     layers = layers if layers <= _LAYER_LIMIT else 0
-    value_bytes = 4 if (text.get("torch_dtype") or text.get("dtype")) == "float32" else 2
+    value_bytes = bytes_of_value(text)
     per_token, per_row = 0, 0
     for index, kind in enumerate(_kinds(family, text, layers)):
         values = _values_per_token(family, text, index, kind)
@@ -143,6 +140,22 @@ def estimate_kv(config: Config) -> KvEstimate:
         if kind in (LayerKind.STATE, LayerKind.BOTH):
             per_row += _state_bytes(text, value_bytes)
     return KvEstimate(per_token, per_row)
+
+
+def text_part(config: Config) -> tuple[str, Config]:
+    """The family of a model's text part, and its config with what it leaves out."""
+    nested = config.get("text_config")
+    given = {**config, **nested} if isinstance(nested, dict) else config
+    family = str(given.get("model_type") or "").removesuffix("_text")
+    return family, {
+        **_DEFAULTS.get(family, {}),
+        **{k: v for k, v in given.items() if v is not None},
+    }
+
+
+def bytes_of_value(text: Config) -> int:
+    """Of a number that the model computes with."""
+    return 4 if (text.get("torch_dtype") or text.get("dtype")) == "float32" else 2
 
 
 def first_count(keys: tuple[str, ...], *configs: Config) -> int | None:

@@ -25,6 +25,11 @@ CHUNK_TOKENS = 2048
 CPU_CHUNK_TOKENS = 512
 LARGE_BYTES = 32 * GIB
 """Weights from which on a chunk of prefill takes so long that it is halved."""
+LEAST_SCRATCH_BYTES = GIB // 8
+"""For the attention scores of a chunk, where the model's attention holds some."""
+MOST_SCRATCH_BYTES = 4 * GIB
+SCRATCH_SHARE = 8
+"""One part of so many that are left beside the weights is scratch at most."""
 STALL_TARGET_MS = 200
 LEAST_DISK_BYTES = 10 * 10**9
 """Free on a disk that KV is written to unasked."""
@@ -67,6 +72,10 @@ class Plan:
     max_rows: int
     prefill_chunk_tokens: int
     decode_stall_target_ms: int
+    score_bytes_per_pair: int
+    """What attention holds of each query of a chunk and each key; 0: nothing."""
+    scratch_bytes: int
+    """Of the overhead, what attention scores may take."""
     snapshot_bytes: int
     """Most of the stored KV that snapshots may take; 0: half."""
     disk_bytes: int
@@ -78,27 +87,35 @@ class Plan:
 
 def plan_engine(entry: ModelEntry, room: Room, settings: Settings) -> Plan:
     """The sizes of an engine of `entry`. Whether they fit is the budget's to say."""
-    live_bytes, live = _live(entry, room, settings)
-    max_rows, rows = _rows(entry, live_bytes, settings)
     chunk_tokens, chunk = _chunk(entry, room, settings)
+    scratch_bytes = _scratch_bytes(entry, room, settings)
+    live_bytes, live = _live(entry, room, settings, OVERHEAD_BYTES + scratch_bytes)
+    max_rows, rows = _rows(entry, live_bytes, settings)
     stall_ms, stall = _stall(settings)
     disk_bytes, disk = _disk(room.disk_free_bytes, settings)
     day_bytes, day = _disk_day(settings)
     return Plan(
-        fixed=MemoryLease(entry.weight_bytes, live_bytes, 0, OVERHEAD_BYTES),
+        fixed=MemoryLease(entry.weight_bytes, live_bytes, 0, OVERHEAD_BYTES + scratch_bytes),
         max_rows=max_rows,
         prefill_chunk_tokens=chunk_tokens,
         decode_stall_target_ms=stall_ms,
+        score_bytes_per_pair=_score_bytes(entry, room, settings),
+        scratch_bytes=scratch_bytes,
         snapshot_bytes=settings.kv_snapshot_bytes or 0,
         disk_bytes=disk_bytes,
         disk_bytes_per_day=day_bytes,
-        choices=(rows, chunk, stall, live, *_bits(settings), disk, *([day] if disk_bytes else [])),
+        choices=(
+            *(rows, chunk, *_scratch(scratch_bytes), stall, live, *_bits(settings)),
+            *(disk, *([day] if disk_bytes else [])),
+        ),
     )
 
 
 def needed_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
     """What an engine of `entry` takes for good, as in its plan."""
-    return entry.weight_bytes + _live(entry, room, settings)[0] + OVERHEAD_BYTES
+    overhead_bytes = OVERHEAD_BYTES + _scratch_bytes(entry, room, settings)
+    live_bytes, _ = _live(entry, room, settings, overhead_bytes)
+    return entry.weight_bytes + live_bytes + overhead_bytes
 
 
 def engine_spec(
@@ -122,6 +139,8 @@ def engine_spec(
         script_json=script_json,
         prefill_chunk_tokens=plan.prefill_chunk_tokens,
         decode_stall_target_ms=plan.decode_stall_target_ms,
+        score_bytes_per_pair=plan.score_bytes_per_pair,
+        prefill_scratch_bytes=plan.scratch_bytes,
         kv_cache_bits=settings.kv_cache_bits,
         kv_live_bits=settings.kv_live_bits,
         snapshot_bytes=plan.snapshot_bytes,
@@ -159,10 +178,12 @@ def row_bytes(entry: ModelEntry, tokens: int, live_bits: int | None) -> int:
     return full_bytes if live_bits is None else -(-full_bytes * (2 * live_bits + 1) // 32)
 
 
-def _live(entry: ModelEntry, room: Room, settings: Settings) -> tuple[int, Choice]:
+def _live(
+    entry: ModelEntry, room: Room, settings: Settings, overhead_bytes: int
+) -> tuple[int, Choice]:
     if settings.kv_live_bytes is not None:
         return settings.kv_live_bytes, Choice("live KV", gib(settings.kv_live_bytes), None)
-    left_bytes = room.free_bytes - entry.weight_bytes - OVERHEAD_BYTES
+    left_bytes = room.free_bytes - entry.weight_bytes - overhead_bytes
     half_bytes = max(left_bytes // 2, 0)
     usual_bytes = max(entry.weight_bytes // 2, LIVE_BYTES)
     context_tokens = entry.context_tokens or ROW_TOKENS
@@ -210,6 +231,29 @@ def _chunk(entry: ModelEntry, room: Room, settings: Settings) -> tuple[int, Choi
     elif entry.weight_bytes >= LARGE_BYTES:
         tokens, reason = CHUNK_TOKENS // 2, "a cancel waits for a chunk, and the model is large"
     return tokens, Choice(name, f"{tokens} tokens", reason)
+
+
+def _score_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
+    # Nothing fused reads quantised KV, and nothing is fused on a CPU.
+    is_fused = entry.scores.is_fused and room.has_gpu and settings.kv_live_bits is None
+    return 0 if is_fused else entry.scores.bytes_per_pair
+
+
+def _scratch_bytes(entry: ModelEntry, room: Room, settings: Settings) -> int:
+    """What the attention scores of a chunk may take: as much as a whole chunk behind the whole
+    context needs, or else a share of what is left, and longer rows get shorter chunks."""
+    chunk_tokens, _ = _chunk(entry, room, settings)
+    pairs = chunk_tokens * max(entry.context_tokens or ROW_TOKENS, chunk_tokens)
+    left_bytes = room.free_bytes - entry.weight_bytes - OVERHEAD_BYTES
+    most_bytes = min(max(left_bytes // SCRATCH_SHARE, LEAST_SCRATCH_BYTES), MOST_SCRATCH_BYTES)
+    return min(_score_bytes(entry, room, settings) * pairs, most_bytes)
+
+
+def _scratch(scratch_bytes: int) -> tuple[Choice, ...]:
+    if not scratch_bytes:
+        return ()
+    reason = "attention scores of a chunk; chunks behind long prompts are shorter"
+    return (Choice("prefill scratch", gib(scratch_bytes), reason),)
 
 
 def _stall(settings: Settings) -> tuple[int, Choice]:

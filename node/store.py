@@ -23,6 +23,7 @@ from node.kv_estimate import estimate_kv, first_count
 from node.parsing.selection import Formats
 from node.protocol.models import near_names
 from node.request import TextRequest
+from node.scores import AttentionScores, attention_scores
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
@@ -60,6 +61,8 @@ class ModelEntry:
     """Upper estimate of what one token adds to a row's KV; 0 where the config does not say."""
     kv_bytes_per_row: int = 0
     """What a row's KV takes besides: windows that are full, and recurrent states."""
+    scores: AttentionScores = AttentionScores()
+    """What its attention holds while a prompt is prefilled."""
     formats: Formats = Formats()
     """Of its outputs."""
     defaults: Defaults = Defaults()
@@ -179,6 +182,7 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
         context_tokens=first_count(_CONTEXT_KEYS, text_config, config),
         kv_bytes_per_token=kv.bytes_per_token,
         kv_bytes_per_row=kv.bytes_per_row,
+        scores=attention_scores(config),
         disk_bytes=folder_bytes(real),
     )
 

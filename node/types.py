@@ -361,6 +361,10 @@ class EngineSpec(msgspec.Struct, frozen=True):
     """Of one prompt in one step, while no row decodes."""
     decode_stall_target_ms: int = 200
     """Longest wait of decoding rows for one prefill chunk."""
+    score_bytes_per_pair: int = 0
+    """What attention holds of each query of a chunk and each key; 0: nothing."""
+    prefill_scratch_bytes: int = 0
+    """Most that it may hold so; part of the lease's overhead."""
     kv_cache_bits: int | None = None
     """4 or 8: how stored KV is quantised; None: not at all."""
     kv_live_bits: int | None = None

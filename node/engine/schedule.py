@@ -5,8 +5,11 @@ Pure: every function takes what it needs to know and returns a decision.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isqrt
+from typing import Self
 
 from node.engine.rates import Rates
+from node.types import EngineSpec
 
 USUAL_ANSWER_TOKENS = 1024
 """What a request without max_tokens is taken to answer."""
@@ -39,6 +42,20 @@ class Limits:
     """While nothing decodes."""
     decode_stall_target_s: float
     """Longest wait of decoding rows for one chunk."""
+    score_bytes_per_pair: int = 0
+    """What attention holds of each query of a chunk and each key; 0: nothing."""
+    scratch_bytes: int = 0
+    """Most that it may hold so."""
+
+    @classmethod
+    def of(cls, spec: EngineSpec) -> Self:
+        """Those of an engine."""
+        return cls(
+            spec.prefill_chunk_tokens,
+            spec.decode_stall_target_ms / 1000,
+            spec.score_bytes_per_pair,
+            spec.prefill_scratch_bytes,
+        )
 
 
 def urgency_s(remaining_s: float, waited_s: float) -> float:
@@ -52,13 +69,24 @@ def chunk_tokens(
 ) -> int:
     """Tokens of each of `prompts` prompts that are prefilled in the next step, behind
     `depth_tokens`."""
-    most = max(MIN_CHUNK_TOKENS, limits.chunk_tokens // prompts)
+    most = limits.chunk_tokens // prompts
+    if limits.score_bytes_per_pair:
+        most = min(most, _scratch_tokens(limits, depth_tokens, prompts))
+    most = max(MIN_CHUNK_TOKENS, most)
     if not rates.knows_prefill:
         return min(most, FIRST_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS)
     budget_s = STALL_SHARE * limits.decode_stall_target_s if decoding else IDLE_CHUNK_S
     tokens = int(budget_s / rates.prefill_s_per_token(depth_tokens) / prompts)
     tokens -= tokens % CHUNK_STEP_TOKENS
     return min(most, max(MIN_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS, tokens))
+
+
+def _scratch_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
+    """The longest chunk whose attention scores fit into the scratch, in whole steps."""
+    pairs = limits.scratch_bytes // (limits.score_bytes_per_pair * prompts)
+    # The positive root of chunk x (depth + chunk) = pairs.
+    tokens = (isqrt(depth_tokens**2 + 4 * pairs) - depth_tokens) // 2
+    return tokens - tokens % CHUNK_STEP_TOKENS
 
 
 def may_group(rests: Sequence[int], depths: Sequence[int], rest: int, depth: int) -> bool:

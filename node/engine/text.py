@@ -65,7 +65,7 @@ class TextEngine:
             live_bits=spec.kv_live_bits,
             codec=codec_for(spec.kv_cache_bits),
         )
-        self._limits = Limits(spec.prefill_chunk_tokens, spec.decode_stall_target_ms / 1000)
+        self._limits = Limits.of(spec)
         self._rates = Rates()
         self._room = Room(spec.lease, self._layout.live_bytes, model.weight_bytes)
         tier = open_disk(spec, made or begin_fingerprint(spec), logger.warning)

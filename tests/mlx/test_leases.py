@@ -10,7 +10,8 @@ import pytest
 from node.generate import GenerateRequest, SamplingParams
 from node.hardware import Machine
 from node.link import EngineLink
-from node.memory import GIB, OVERHEAD_BYTES, Budget
+from node.memory import GIB, Budget
+from node.policy import Room, needed_bytes
 from node.settings import Settings
 from node.slots import EngineHandle, EngineKind
 from node.store import ModelStore
@@ -32,7 +33,8 @@ PROMPTS = [prompt(600, seed) for seed in range(6)]
 async def supervising(home: Path, disk_bytes: int) -> AsyncIterator[Supervisor]:
     settings = Settings(home=home, kv_live_bytes=LIVE_BYTES, kv_disk_bytes=disk_bytes, max_rows=4)
     store = ModelStore(settings.models_folder)
-    fixed_bytes = sum(entry.weight_bytes + OVERHEAD_BYTES + LIVE_BYTES for entry in store.list())
+    room = Room(64 * GIB, 0, has_gpu=False)
+    fixed_bytes = sum(needed_bytes(entry, room, settings) for entry in store.list())
     kind = EngineKind(settings, Machine("x", 64 * GIB))
     supervisor = Supervisor(store, Budget(fixed_bytes + LEFT_BYTES), kind)
     try:

@@ -1,5 +1,6 @@
 """What `auto` decides, and why."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ from node.memory import GIB, OVERHEAD_BYTES
 from node.policy import (
     DISK_BYTES_PER_DAY,
     LEAST_LIVE_BYTES,
+    LEAST_SCRATCH_BYTES,
+    MOST_SCRATCH_BYTES,
     Plan,
     Room,
     engine_spec,
+    needed_bytes,
     plan_engine,
     stored_choices,
 )
+from node.scores import AttentionScores
 from node.settings import Settings
 from node.store import ModelEntry
 from node.types import DiskCache
@@ -92,6 +97,41 @@ def test_the_chunk_is_smaller_where_a_token_takes_longer() -> None:
     assert plan(entry()).prefill_chunk_tokens == 2048
     assert plan(entry(40 * GIB)).prefill_chunk_tokens == 1024
     assert plan(entry(), has_gpu=False).prefill_chunk_tokens == 512
+
+
+WIDE = AttentionScores(16 * 4, is_fused=False)
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "context_tokens", "scratch_bytes"),
+    [
+        pytest.param(64 * GIB, 8192, 16 * 4 * 2048 * 8192, id="a whole chunk"),
+        pytest.param(64 * GIB, 262_144, MOST_SCRATCH_BYTES, id="long"),
+        pytest.param(9 * GIB + OVERHEAD_BYTES, 262_144, GIB, id="an eighth of what is left"),
+        pytest.param(GIB, 262_144, LEAST_SCRATCH_BYTES, id="tight"),
+    ],
+)
+def test_scratch_for_attention_scores_is_part_of_what_an_engine_takes(
+    free_bytes: int, context_tokens: int, scratch_bytes: int
+) -> None:
+    model = replace(entry(context_tokens=context_tokens), scores=WIDE)
+    made = plan(model, free_bytes)
+    spec = engine_spec(model, made, Settings(home=HOME))
+    assert spec.lease.overhead_bytes == OVERHEAD_BYTES + scratch_bytes
+    assert (spec.score_bytes_per_pair, spec.prefill_scratch_bytes) == (64, scratch_bytes)
+    assert "attention scores" in line(made, "prefill scratch")
+    room = Room(free_bytes, 10**12, has_gpu=True)
+    assert needed_bytes(model, room, Settings(home=HOME)) == made.fixed.total_bytes
+
+
+def test_there_is_no_scratch_where_a_kernel_holds_no_scores() -> None:
+    model = replace(entry(), scores=AttentionScores(64, is_fused=True))
+    fused = plan(model)
+    assert (fused.scratch_bytes, fused.score_bytes_per_pair) == (0, 0)
+    assert fused.fixed.overhead_bytes == OVERHEAD_BYTES
+    assert all(choice.name != "prefill scratch" for choice in fused.choices)
+    assert plan(model, has_gpu=False).scratch_bytes == 64 * 512 * 8192
+    assert plan(model, kv_live_bits=8).scratch_bytes == 64 * 2048 * 8192
 
 
 def test_the_disk_is_used_where_it_has_room() -> None:

@@ -54,6 +54,28 @@ def test_deeper_chunks_are_shorter_where_they_cost_more() -> None:
     assert chunk_tokens(LIMITS, rates, 40_000, 1, decoding=True) == 128
 
 
+@pytest.mark.parametrize("depth_tokens", [0, 1000, 8000, 100_000, 1_000_000])
+@pytest.mark.parametrize("prompts", [1, 3])
+@pytest.mark.parametrize("decoding", [False, True])
+def test_the_attention_scores_of_a_chunk_fit_into_the_scratch(
+    depth_tokens: int, prompts: int, decoding: bool
+) -> None:
+    # 16 heads, of which each score is there twice in 16 bits.
+    limits = Limits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
+    for rates in (known(1e-6), Rates()):
+        tokens = chunk_tokens(limits, rates, depth_tokens, prompts, decoding=decoding)
+        held_bytes = 16 * prompts * tokens * (depth_tokens + tokens) * 4
+        assert held_bytes <= 1 << 29 or tokens == MIN_CHUNK_TOKENS
+        assert tokens >= MIN_CHUNK_TOKENS
+
+
+def test_scratch_that_is_enough_shortens_no_chunk() -> None:
+    limits = Limits(2048, 0.2, score_bytes_per_pair=16 * 4, scratch_bytes=1 << 29)
+    assert chunk_tokens(limits, known(1e-6), 1000, 1, decoding=False) == 2048
+    # The longest whole step with chunk x (10,000 + chunk) x 64 B within 512 MiB.
+    assert chunk_tokens(limits, known(1e-6), 10_000, 1, decoding=False) == 768
+
+
 def test_an_idle_engine_prefills_half_a_second_at_a_time() -> None:
     assert chunk_tokens(LIMITS, known(1e-3), 0, 1, decoding=False) == 496
     assert chunk_tokens(LIMITS, known(1e-5), 0, 1, decoding=False) == 2048
