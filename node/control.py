@@ -19,6 +19,7 @@ from node.errors import (
     NodeError,
     UnknownPath,
 )
+from node.protocol.bounds import clipped
 from node.protocol.lifecycle import PATH_POLICIES, PATH_UNLOAD, Policies, UnloadCommand
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,
@@ -112,7 +113,8 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(NodeError)
     async def on_node_error(_request: Request, error: NodeError) -> Response:
-        response = json_answer(msgspec.json.encode(ControlError(error.message)), error.status)
+        told = ControlError(clipped(error.message))
+        response = json_answer(msgspec.json.encode(told), error.status)
         if error.retry_after_s is not None:
             response.headers["retry-after"] = str(error.retry_after_s)
         return response

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -13,26 +12,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from sqlalchemy import Connection, Executable, RowMapping, event, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from registry.claim import claim, database_file, release
 from registry.errors import (
     ReadOnlyRegistry,
+    RefusedRow,
     RegistryClosed,
     RegistryError,
     RegistryFailed,
     RegistryLocked,
-    UnsupportedUrl,
 )
 from registry.tables import meta
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
+_REFUSALS = (OverflowError, UnicodeEncodeError, IntegrityError, InterfaceError, ProgrammingError)
+"""What a value raises that no column holds: sqlite3's own errors, and Python's from within it."""
 _BUSY_TIMEOUT_MS = 5_000
 _DRAIN_S = 10.0
 _READERS = 4
@@ -67,9 +75,13 @@ class WriteSession(ReadSession):
         return result.rowcount
 
     async def execute_text(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
-        """The same for a statement in SQLite's words with one `?` for each value of a row."""
+        """The same for a statement in SQLite's words with one `?` for each value of a row. Raises
+        RefusedRow, after which the transaction goes on with the rows before that one."""
         kept = {"preserve_rowcount": True}
-        return (await self._connection.exec_driver_sql(sql, list(rows), kept)).rowcount
+        try:
+            return (await self._connection.exec_driver_sql(sql, list(rows), kept)).rowcount
+        except _REFUSALS as error:
+            raise RefusedRow from error
 
     async def run_sync(self, work: Callable[[Connection], T]) -> T:
         """Run plain SQLAlchemy code on this transaction's connection; for Alembic."""
@@ -107,8 +119,8 @@ class Registry:
         Raises UnsupportedUrl, ReadOnlyRegistry, RegistryLocked, or RegistryFailed when the
         file is no SQLite database or its disk cannot do WAL.
         """
-        path = _path(url)
-        lock = _claim(path)
+        path = database_file(url)
+        lock = claim(path)
         registry = cls(path, lock)
         try:
             await registry._start()
@@ -167,7 +179,7 @@ class Registry:
         finally:
             await self._reader_engine.dispose()
             await self._writer_engine.dispose()
-            _release(self.path, self._lock)
+            release(self.path, self._lock)
 
     async def _start(self) -> None:
         with _translated(self.path):
@@ -275,76 +287,6 @@ async def router_id(registry: Registry) -> str:
     return await registry.write(make)
 
 
-def _path(url: str | Path) -> Path:
-    """The absolute database file that `url` names; links are followed, so it has one lock."""
-    if isinstance(url, str) and "://" in url:
-        scheme, _, rest = url.partition("://")
-        # The message never repeats the URL, which may hold a password.
-        if scheme.lower() not in ("sqlite", "sqlite+aiosqlite"):
-            raise UnsupportedUrl(f"the scheme {scheme!r}")
-        if rest[:1] not in ("", "/") or "?" in rest:
-            raise UnsupportedUrl("a URL with a host or options")
-        url = rest[1:]
-    if str(url) in ("", ":memory:"):
-        raise UnsupportedUrl("a database in memory")
-    return Path(url).resolve()
-
-
-def _claim(path: Path) -> FileLock:
-    """Make the folder and the file private, and hold the lock.
-
-    The mode is set before SQLite opens the file, since -wal and -shm take it over.
-    """
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = FileLock(_beside(path, ".lock"), timeout=0, mode=0o600, thread_local=False)
-        lock.acquire()
-    except Timeout as error:
-        raise RegistryLocked(path, _holder_pid(path)) from error
-    except OSError as error:
-        raise ReadOnlyRegistry(path, error.strerror or str(error)) from error
-    try:
-        _write_private(_beside(path, ".pid"), str(os.getpid()), os.O_TRUNC)
-        _write_private(path, "", 0)
-    except OSError as error:
-        _release(path, lock)
-        raise ReadOnlyRegistry(path, error.strerror or str(error)) from error
-    return lock
-
-
-def _release(path: Path, lock: FileLock) -> None:
-    with contextlib.suppress(OSError):
-        _beside(path, ".pid").unlink()
-    lock.release()
-
-
-def _holder_pid(path: Path) -> int | None:
-    """The pid beside the lock, if it names a live process; a hint for people, no proof."""
-    try:
-        pid = int(_beside(path, ".pid").read_text())
-        if pid <= 0:
-            return None
-        os.kill(pid, 0)
-    except PermissionError:
-        return pid
-    except (OSError, ValueError, OverflowError):
-        return None
-    return pid
-
-
-def _write_private(path: Path, text: str, flags: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | flags, 0o600)
-    try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _beside(path: Path, suffix: str) -> Path:
-    return path.with_name(path.name + suffix)
-
-
 def _engine(path: Path, *, begin: str, pool_size: int) -> AsyncEngine:
     """An engine whose transactions start with `begin`; all but BEGIN IMMEDIATE only read."""
     engine = create_async_engine(
@@ -387,6 +329,8 @@ def _translated(path: Path) -> Iterator[None]:
         yield
     except (SQLAlchemyError, sqlite3.Error) as error:
         raise _named(error, path) from error
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise RefusedRow from error
 
 
 def _named(error: Exception, path: Path) -> RegistryError:

@@ -71,6 +71,10 @@ class RegistryFailed(RegistryError):
         )
 
 
+class RefusedRow(RegistryError):
+    """A row holds a value that the database cannot store; the others can be written."""
+
+
 class Conflict(RegistryError):
     """The name is already taken; choose another. `what` says of which kind it is."""
 

@@ -9,6 +9,7 @@ from sqlalchemy import and_, func, literal_column, or_, select
 from sqlalchemy.dialects.sqlite import dialect, insert
 
 from registry.db import ReadSession, WriteSession
+from registry.errors import RefusedRow
 from registry.records import UsageRecord, UsageTotal
 from registry.tables import usage
 
@@ -44,11 +45,23 @@ async def add_many(session: WriteSession, records: Sequence[UsageRecord]) -> int
 
     A (node_id, request_id) that is stored already is left as it is, since nodes replay events. It
     gives way where it has no node's accounts (seq 0), or to a later event of the same instance: the
-    request was sent to that node again.
+    request was sent to that node again. Raises RefusedRow where one cannot be stored: then the
+    rows before it may be, and `add_each` stores all that can be.
     """
     if not records:
         return 0
     return await session.execute_text(_INSERT_SQL, [_values(record) for record in records])
+
+
+async def add_each(session: WriteSession, records: Sequence[UsageRecord]) -> list[UsageRecord]:
+    """As `add_many`, one row at a time; the rows that cannot be stored."""
+    refused = []
+    for record in records:
+        try:
+            await session.execute_text(_INSERT_SQL, [_values(record)])
+        except RefusedRow:
+            refused.append(record)
+    return refused
 
 
 async def totals(session: ReadSession, since_s: float | None) -> list[UsageTotal]:

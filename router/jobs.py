@@ -9,7 +9,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from node.protocol.messages import ModelState, ModelStatus
 from registry import models, residency, usage
 from registry.db import Registry, WriteSession
-from registry.errors import NotFound, RegistryError
+from registry.errors import NotFound, RefusedRow, RegistryError
 from registry.records import ResidencyRecord, UsageRecord
 from router.fleet import Fleet
 from router.ledger import Ledger
@@ -58,13 +58,21 @@ class Jobs:
                 await self._insert(rows)
 
     async def _insert(self, rows: list[UsageRecord]) -> None:
-        async def insert(session: WriteSession) -> int:
-            return await usage.add_many(session, rows)
+        async def insert(session: WriteSession) -> list[UsageRecord]:
+            try:
+                await usage.add_many(session, rows)
+            except RefusedRow:
+                return await usage.add_each(session, rows)
+            return []
 
         written = False
         try:
-            await self._registry.write(insert)
+            refused = await self._registry.write(insert)
             written = True
+            for row in refused:
+                log.error(
+                    "the accounts of %.80r of %s cannot be stored", row.request_id, row.node_id
+                )
         except RegistryError:
             log.exception("%d usage rows could not be written; they are kept", len(rows))
         finally:

@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 from aiohttp.http import HttpProcessingError
 
+from node.protocol.bounds import MAX_EVENT_BYTES, NAME_CHARS
 from node.protocol.lifecycle import (
     PATH_POLICIES,
     PATH_PULL,
@@ -39,12 +40,13 @@ from node.protocol.messages import (
     Event,
     ModelCommand,
     NodeStatus,
-    decode_event,
     decode_status,
 )
+from node.protocol.names import is_name
 from registry.records import NodeRecord
 from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
+from router.node_events import NodeEvents
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import Lease, Ticket
@@ -53,17 +55,14 @@ from router.upstream_response import CutOff, Response, UpstreamBroken
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole; a stored response holds its input, too."""
-_LIST_BYTES = 4 * 1024 * 1024
-"""Of a list of models, and of a refusal."""
+_CONTROL_BYTES = 4 * 1024 * 1024
+"""Of the answer to a control call: a status, a manifest, a list of models, a refusal."""
 _LIST_COMMAS = 100_000
 """Of a list of models. The loop is held while one is decoded, and it is the number of values that
 makes that long."""
 MAX_FOREIGN_MODELS = 1000
-_NAME_CHARS = 256
-_NAME_BYTES = 2 + 12 * _NAME_CHARS
+_NAME_BYTES = 2 + 12 * NAME_CHARS
 """Of its JSON, each character as two escapes."""
-_EVENT_BYTES = 512 * 1024
-"""A longer line of an event stream is no event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +103,7 @@ class NodeClient:
             **credential.headers(),
         }
         self._upstream = Upstream(url)
+        self._events = NodeEvents(url)
         self._relay_starts: dict[str, bytes] = {}
         self._session: aiohttp.ClientSession | None = None
 
@@ -245,13 +245,13 @@ class NodeClient:
         body = await self._control("POST", PATH_SHARE, ModelCommand(model), timeout_s=3600)
         try:
             return msgspec.json.decode(body, type=Share)
-        except msgspec.MsgspecError as error:
-            raise NodeRefused(f"{self.url} does not answer like a node agent.") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._not_an_agent(error) from error
 
     async def foreign_models(self) -> list[str]:
         """Model ids of an OpenAI-compatible server, of its first `MAX_FOREIGN_MODELS` entries; what
         is no name is passed over. Raises what `status` raises."""
-        body = await self._control("GET", "/v1/models", max_bytes=_LIST_BYTES)
+        body = await self._control("GET", "/v1/models")
         if body.count(b",") > _LIST_COMMAS:
             raise NodeRefused(f"{self.url}/v1/models lists more than {_LIST_COMMAS:,} values.")
         try:
@@ -277,15 +277,17 @@ class NodeClient:
                 headers=self._control_headers,
                 timeout=timeout,
                 allow_redirects=False,
-                read_bufsize=_EVENT_BYTES,
+                read_bufsize=MAX_EVENT_BYTES // 2,  # a line may have twice that
             ) as response:
                 await self._check(response)
                 async for line in response.content:
-                    yield decode_event(line)
+                    event = self._events.read(line)
+                    if event is not None:
+                        yield event
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
         except (msgspec.MsgspecError, UnicodeDecodeError, HttpProcessingError) as error:
-            raise NodeRefused(f"{self.url} sent an event that is not one.") from error
+            raise NodeRefused(f"{self.url} sent an event that is not one{_why(error)}.") from error
 
     async def _control(
         self,
@@ -293,7 +295,6 @@ class NodeClient:
         path: str,
         command: msgspec.Struct | None = None,
         timeout_s: float = CONTROL_TIMEOUT_S,
-        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         try:
             async with self.session.request(
@@ -305,14 +306,14 @@ class NodeClient:
                 allow_redirects=False,
             ) as response:
                 await self._check(response)
-                return await self._read(response, max_bytes)
+                return await self._read(response)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self._unreachable(error) from error
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         if response.status in (200, 202):
             return
-        body = await self._read(response, _LIST_BYTES)
+        body = await self._read(response)
         if response.status in (401, 403):
             raise WrongNodeToken(None if self._credential.token else NO_TOKEN)
         sentence = _sentence(body)
@@ -326,21 +327,24 @@ class NodeClient:
         answered = f"{self.url} answered {response.status} to {response.url.path}; {hint}"
         raise NodeRefused(sentence or answered)
 
-    async def _read(self, response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """The body of a control call's answer."""
         body = bytearray()
         async for piece in response.content.iter_any():
             body += piece
-            if len(body) > max_bytes:
+            if len(body) > _CONTROL_BYTES:
                 response.close()
-                raise NodeRefused(f"{self.url} answers with more than {max_bytes >> 20} MiB.")
+                raise NodeRefused(f"{self.url} answers with more than {_CONTROL_BYTES >> 20} MiB.")
         return bytes(body)
 
     def _status(self, body: bytes) -> NodeStatus:
         try:
             return decode_status(body)
-        except msgspec.MsgspecError as error:
-            raise NodeRefused(f"{self.url} does not answer like a node agent.") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._not_an_agent(error) from error
+
+    def _not_an_agent(self, error: Exception) -> NodeRefused:
+        return NodeRefused(f"{self.url} does not answer like a node agent{_why(error)}.")
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:
         if isinstance(error, asyncio.TimeoutError):
@@ -352,6 +356,11 @@ class NodeClient:
         )
 
 
+def _why(error: Exception) -> str:
+    """What of a message breaks the protocol, as the end of a sentence; empty where all does."""
+    return f": {error}" if isinstance(error, msgspec.ValidationError) else ""
+
+
 def _name(entry: msgspec.Raw) -> str | None:
     """The name in an entry of a list of models, if it has one."""
     try:
@@ -361,16 +370,11 @@ def _name(entry: msgspec.Raw) -> str | None:
         name = msgspec.json.decode(written, type=str)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
-    return name if _is_name(name) else None
-
-
-def _is_name(name: str) -> bool:
-    """Whether a model can be called so: it goes into headers, logs and lines of a terminal."""
-    return 0 < len(name) <= _NAME_CHARS and name.isprintable() and name == name.strip()
+    return name if is_name(name) else None
 
 
 def _sentence(body: bytes) -> str | None:
     try:
         return msgspec.json.decode(body, type=ControlError).message
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return None

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from node.protocol.bounds import MAX_MODELS
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
 from node.protocol.prefix import Chain, Head
 from node.protocol.prefixes import Tier, unpack_entries, unpack_hashes
@@ -15,6 +16,9 @@ from router.types import Coverage
 
 MOST_HEADS = 20_000
 """Of stored responses, the least recently used dropped."""
+MOST_ENTRIES = 1 << 20
+"""Of one node: a gigabyte of prompts. What it tells beyond them is passed over, as is what it tells
+of more than `MAX_MODELS` models."""
 
 _TOLD_BITS = 33
 """An entry's value is the moment when the node told it, above the 33 bits that it told: one number,
@@ -120,14 +124,15 @@ class PrefixIndex:
             return True
         if snapshot.part == 0:
             mirror = _Mirror(snapshot.epoch, snapshot.seq, snapshot.parts)
-            mirrors[snapshot.model] = mirror
+            _keep(mirrors, snapshot.model, mirror)
         elif mirror is None or (snapshot.epoch, snapshot.seq, snapshot.part) != (
             mirror.epoch,
             mirror.seq,
             mirror.taken_parts,
         ):
             return False
-        mirror.take(snapshot.entries, self._told(self._clock()))
+        if _has_room(mirrors):
+            mirror.take(snapshot.entries, self._told(self._clock()))
         mirror.taken_parts += 1
         return True
 
@@ -137,7 +142,8 @@ class PrefixIndex:
         mirrors = self._mirrors.setdefault(node_id, {})
         mirror = mirrors.get(delta.model)
         if mirror is None or mirror.epoch < delta.epoch:
-            mirror = mirrors[delta.model] = _Mirror(delta.epoch)
+            mirror = _Mirror(delta.epoch)
+            _keep(mirrors, delta.model, mirror)
         elif mirror.is_past(delta.epoch) or delta.seq <= mirror.seq:
             return True
         if mirror.taken_parts < mirror.parts or delta.seq != mirror.seq + 1:
@@ -145,7 +151,8 @@ class PrefixIndex:
         mirror.seq = delta.seq
         for each in unpack_hashes(delta.removed):
             mirror.entries.pop(each, None)
-        mirror.take(delta.changed, self._told(self._clock()))
+        if _has_room(mirrors):
+            mirror.take(delta.changed, self._told(self._clock()))
         return True
 
     def on_gone(self, node_id: str, gone: PrefixGone) -> None:
@@ -153,7 +160,7 @@ class PrefixIndex:
         mirrors = self._mirrors.setdefault(node_id, {})
         mirror = mirrors.get(gone.model)
         if mirror is None or mirror.epoch <= gone.epoch:
-            mirrors[gone.model] = _Mirror(gone.epoch, ended=True)
+            _keep(mirrors, gone.model, _Mirror(gone.epoch, ended=True))
 
     def on_stored(self, stored: Stored) -> None:
         """A response of this router's callers is kept by its node."""
@@ -190,6 +197,16 @@ class PrefixIndex:
 
     def _told(self, at_s: float) -> int:
         return int((at_s - self._began_s) * _TOLD_PER_S)
+
+
+def _keep(mirrors: dict[str, _Mirror], model: str, mirror: _Mirror) -> None:
+    mirrors[model] = mirror
+    if len(mirrors) > MAX_MODELS:
+        del mirrors[next(iter(mirrors))]
+
+
+def _has_room(mirrors: dict[str, _Mirror]) -> bool:
+    return sum(len(mirror.entries) for mirror in mirrors.values()) < MOST_ENTRIES
 
 
 def _held(entries: dict[int, int], hashes: "array[int]") -> int:

@@ -24,6 +24,7 @@ from node.protocol.messages import (
     StatusEvent,
     Stored,
 )
+from node.protocol.names import is_name
 from registry.records import NodeRecord
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeProtocol
 from router.fleet import Fleet
@@ -230,6 +231,7 @@ class Watcher:
                 f"The node speaks protocol {status.protocol}, this router {PROTOCOL_VERSION}; "
                 "update mlx-fleet on the older of the two machines."
             )
+        self._check(watched.record, status)
         if status.instance_id != watched.instance_id:
             if watched.breaking is not None:
                 watched.client.break_all()
@@ -241,6 +243,18 @@ class Watcher:
             log.info("node %s is there: %s", watched.record.name, watched.record.url)
         self._fleet.heard(watched.record.id, status)
         watched.first_word.set()
+
+    def _check(self, record: NodeRecord, status: NodeStatus) -> None:
+        """Raises `NodeRefused` for what the node's own agent would not say."""
+        if status.node_id != record.id:
+            raise NodeRefused(
+                f"Another node agent answers at {record.url} than the one that was added as "
+                f"{record.name}. If that is right, `router remove-node {record.name}` and add it "
+                "again."
+            )
+        for model in status.models:
+            if not is_name(model.name):
+                raise NodeRefused(f"{record.url} tells of a model whose name cannot be shown.")
 
     def _reachable(self, watched: _Watched) -> bool:
         view = self._fleet.node(watched.record.id)

@@ -14,6 +14,7 @@ from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.report import node_report
 from node.agent.requests import Requests
+from node.agent.sound import SoundModels
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
 from node.agent.wishes import WishList
@@ -93,6 +94,7 @@ class Agent:
             kind.settings.stall_timeout_s,
         )
         self.disk = Disk(store, self._supervisor, self._on_change)
+        self._sound = SoundModels()
         self._warming = Warming(self._supervisor, self._renderers, warm or {})
         self.requests = Requests(
             self._supervisor,
@@ -191,7 +193,7 @@ class Agent:
             chip=self.identity.chip,
             memory_budget_bytes=budget.total_bytes,
             memory_leased_bytes=budget.leased_bytes,
-            models=self.disk.with_pulls(self._supervisor.status()),
+            models=self._sound.of(self.disk.with_pulls(self._supervisor.status())),
             disk_free_bytes=self.disk.free_bytes,
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,

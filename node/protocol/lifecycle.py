@@ -4,7 +4,12 @@ All paths but `PATH_FILES` take the control token. Who pulls from a peer has a t
 for one model; the manifest came through the router, so that the bytes need not be trusted.
 """
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from node.protocol.bounds import Count, Id, Name, Seconds, Word
 
 PATH_UNLOAD = "/fleet/unload"
 PATH_POLICIES = "/fleet/policies"
@@ -20,15 +25,17 @@ HEADER_TICKET = "x-fleet-ticket"
 POLICIES_LAPSE_S = 600.0
 """So long after a router's last push the agent forgets what it asked."""
 
+Source = Annotated[str, Meta(max_length=1024)]
+
 
 class UnloadCommand(msgspec.Struct, frozen=True):
     """Body of `PATH_UNLOAD`: 409 where the model serves requests, and where a condition does not
     hold: the agent alone sees both at the same moment as it acts."""
 
-    model: str
-    generation: int | None = None
+    model: Name
+    generation: Count | None = None
     """Only this load of it."""
-    min_idle_s: float = 0.0
+    min_idle_s: Seconds = 0.0
     """Only where it has been idle for so long; then it goes because nobody wants it, and so not
     where it is pinned."""
 
@@ -37,7 +44,7 @@ class ModelPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a router asks of one model's residency."""
 
     pinned: bool = False
-    keep_alive_s: float | None = None
+    keep_alive_s: Seconds | None = None
     """0: for ever; None: as the node's own settings say."""
 
 
@@ -46,8 +53,8 @@ class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
     agent keeps them until it ends, the router sends others, or has sent none for
     `POLICIES_LAPSE_S`; of several routers the one that keeps a model longer has its way."""
 
-    router_id: str
-    models: dict[str, ModelPolicy]
+    router_id: Id
+    models: Annotated[dict[Name, ModelPolicy], Meta(max_length=10_000)]
     rests: bool = False
     """The node is under maintenance: nothing is loaded for a pin, and no pin holds, those of the
     node's own settings neither."""
@@ -56,27 +63,27 @@ class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
 class ManifestFile(msgspec.Struct, frozen=True):
     """One file of a model, as it is to arrive."""
 
-    path: str
+    path: Annotated[str, Meta(max_length=1024)]
     """Below the model's folder, with `/`."""
-    size_bytes: int
-    sha256: str
+    size_bytes: Count
+    sha256: Annotated[str, Meta(max_length=64)]
     """Hex."""
 
 
 class Share(msgspec.Struct, frozen=True):
     """Answer of `PATH_SHARE` (body: `ModelCommand`): what a peer may fetch, and how."""
 
-    ticket: str
-    expires_in_s: float
-    source: str
+    ticket: Word
+    expires_in_s: Seconds
+    source: Source
     """Where the model came from, as the store keeps it."""
-    files: tuple[ManifestFile, ...]
+    files: Annotated[tuple[ManifestFile, ...], Meta(max_length=10_000)]
 
 
 class Peer(msgspec.Struct, frozen=True):
     """Another node that has the model."""
 
-    url: str
+    url: Annotated[str, Meta(max_length=2048)]
     share: Share
 
 
@@ -86,12 +93,12 @@ class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
     next start, but for one from a peer, whose ticket has expired: that `wants_peer`, and goes on
     with the next order of a router."""
 
-    model: str
+    model: Name
     """The name that it gets on the node."""
-    repo_id: str = ""
+    repo_id: Word = ""
     """On the hub; empty: from the peer only."""
-    revision: str | None = None
-    token: str | None = None
+    revision: Word | None = None
+    token: Annotated[str, Meta(max_length=4096)] | None = None
     """Of the hub. Kept in memory only."""
     peer: Peer | None = None
     """Asked first; the hub where it fails and there is a `repo_id`."""

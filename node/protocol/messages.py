@@ -5,11 +5,28 @@ object a line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins wi
 `Finished` records newer than `after` of the same instance follow, so a router that was away loses
 none that the agent still keeps, and then a `PrefixSnapshot` of each loaded model. Every request
 carries `HEADER_PROTOCOL`; an agent refuses another version with 426 and says which one it speaks.
+All numbers and texts have bounds (`node.protocol.bounds`): what exceeds one is not decoded.
 """
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from node.protocol.bounds import (
+    MAX_MODELS,
+    Count,
+    Fraction,
+    Id,
+    Name,
+    Origin,
+    Seconds,
+    Sentence,
+    UnixSeconds,
+    Word,
+)
+from node.protocol.prefixes import PackedEntries, PackedHashes
 
 PROTOCOL_VERSION = 4
 
@@ -29,6 +46,9 @@ PATH_LOAD = "/fleet/load"
 PATH_WARM = "/fleet/warm"
 PATH_CLEAR_CACHE = "/fleet/cache/clear"
 
+MAX_CHAIN_BYTES = 2**31
+"""Of what a stored response's chain stands for; whoever goes on from it counts in 32 bits."""
+
 HEARTBEAT_S = 2.0
 """Longest silence of a healthy event stream."""
 
@@ -47,67 +67,67 @@ class ModelState(StrEnum):
 class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prefix cache of one loaded model, for what a router has to reckon with."""
 
-    memory_bytes: int
+    memory_bytes: Count
     """Most that it may hold in memory."""
-    memory_used_bytes: int
-    bytes_per_token: int
+    memory_used_bytes: Count
+    bytes_per_token: Count
     """KV of one token, stored; 0 where it does not grow with the tokens."""
-    disk_bytes: int = 0
+    disk_bytes: Count = 0
     """Most that it may hold on disk; 0: no such tier."""
-    disk_used_bytes: int = 0
+    disk_used_bytes: Count = 0
     snapshot_only: bool = False
     """The model can go on from stored snapshots only, not from any token."""
-    slots: int = 0
+    slots: Count = 0
     """How many prompts it may hold in memory, however short; 0: as many as fit, as in all of this
     package's engines."""
-    slots_used: int = 0
+    slots_used: Count = 0
 
 
 class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model as its node sees it."""
 
-    name: str
+    name: Name
     state: ModelState
-    weight_bytes: int
-    context_tokens: int | None = None
-    active_requests: int = 0
+    weight_bytes: Count
+    context_tokens: Count | None = None
+    active_requests: Count = 0
     """Requests that the engine has accepted and not finished, running or waiting."""
-    max_rows: int = 1
+    max_rows: Count = 1
     """How many requests the engine decodes at once."""
-    since_unix_s: float = 0.0
-    reason: str | None = None
+    since_unix_s: UnixSeconds = 0.0
+    reason: Sentence | None = None
     """A sentence, where the state is `failed`, or where a pull is interrupted."""
-    retry_after_s: float = 0.0
+    retry_after_s: Seconds = 0.0
     """Where the state is `failed`, until a load may be tried again; where a pull is interrupted,
     until it is tried again, if it is."""
     wants_peer: bool = False
     """Where a pull is interrupted: it came from a peer, and goes on once a router names one."""
-    progress: float | None = None
+    progress: Fraction | None = None
     """Share that is done, 0 to 1, while the state is `pulling` or `loading`."""
-    generation: int = 0
+    generation: Count = 0
     """Number of its load, new at each, over restarts of the agent too; an unload on a condition
     names it."""
-    leases: int = 0
+    leases: Count = 0
     """Requests that hold it or wait for it, accepted by the engine or not."""
-    idle_s: float | None = None
+    idle_s: Seconds | None = None
     """Since the end of its last request, or its load; None while it is held or not loaded."""
-    work_tokens: int = 0
+    work_tokens: Count = 0
     """Prefilled and decoded since its load: grows while the engine makes progress."""
     pinned: bool = False
     """Never unloaded to make room or for being idle."""
-    keep_alive_s: float | None = None
+    keep_alive_s: Seconds | None = None
     """How long it may be idle; None: for ever."""
-    disk_bytes: int = 0
+    disk_bytes: Count = 0
     """Of its files."""
-    memory_bytes: int = 0
+    memory_bytes: Count = 0
     """What a load of it takes for good: weights, live KV and the process; 0: not known."""
-    load_s: float | None = None
+    load_s: Seconds | None = None
     """What its last load took; None before the first."""
-    capabilities: tuple[str, ...] = ()
+    capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
     """What it can do: `completion`, `tools`, `reasoning`."""
-    tool_parser: str = ""
+    tool_parser: Word = ""
     """How its tool calls are read; empty where nothing tells."""
-    reasoning_parser: str = ""
+    reasoning_parser: Word = ""
     cache: CacheStatus | None = None
     """None while the model is not loaded, and where nothing is kept."""
 
@@ -115,23 +135,23 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node agent's whole state at one moment."""
 
-    protocol: int
-    node_id: str
+    protocol: Count
+    node_id: Id
     """Stable over restarts."""
-    instance_id: str
+    instance_id: Id
     """New at every start of the agent."""
-    version: str
-    engine: str
-    chip: str
-    memory_budget_bytes: int
-    memory_leased_bytes: int
+    version: Word
+    engine: Word
+    chip: Word
+    memory_budget_bytes: Count
+    memory_leased_bytes: Count
     """Without stored KV, which is given back for a load."""
-    models: tuple[ModelStatus, ...]
-    disk_free_bytes: int = 0
+    models: Annotated[tuple[ModelStatus, ...], Meta(max_length=MAX_MODELS)]
+    disk_free_bytes: Count = 0
     """Where models are stored."""
-    min_residency_s: float = 0.0
+    min_residency_s: Seconds = 0.0
     """A model that is loaded stays so long before it gives way to another one."""
-    max_swap_wait_s: float = 0.0
+    max_swap_wait_s: Seconds = 0.0
     """A request whose model has to wait for another one's to leave goes first after so long."""
     rests: bool = False
     """A router has it under maintenance: no pin holds, also none of other routers."""
@@ -155,63 +175,68 @@ class StatusEvent(msgspec.Struct, frozen=True, tag="status"):
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The accounts of one request, aborted ones too. `seq` grows by one within an instance."""
 
-    seq: int
-    request_id: str
-    origin: str
-    model: str
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    reasoning_tokens: int
-    queue_s: float
+    seq: Count
+    request_id: Id
+    origin: Origin
+    model: Name
+    prompt_tokens: Count
+    cached_tokens: Count
+    completion_tokens: Count
+    reasoning_tokens: Count
+    queue_s: Seconds
     """From acceptance by the engine until its prefill began."""
-    ttft_s: float | None
+    ttft_s: Seconds | None
     """From the request's arrival at the agent to its first content; None if none came."""
-    prefill_s: float
-    decode_s: float
+    prefill_s: Seconds
+    decode_s: Seconds
     reason: FinishReason
-    finished_unix_s: float
+    finished_unix_s: UnixSeconds
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
     """The first token of a request is there, so its prefill is over. Told where its answer does not
     say so at once. Not kept: a router that misses it estimates."""
 
-    request_id: str
-    origin: str
+    request_id: Id
+    origin: Origin
 
 
 class Stored(msgspec.Struct, frozen=True, tag="stored"):
     """A response is kept for later ones to go on from; by where its prefix chain ends its router
     knows what those begin with. Not kept: a router that misses it knows their own items only."""
 
-    response_id: str
-    origin: str
+    response_id: Annotated[str, Meta(max_length=128)]
+    origin: Origin
     hash: int
     """With the next two as in `node.protocol.prefix.Head`."""
     front: int
-    size_bytes: int
+    size_bytes: Annotated[int, Meta(ge=0, le=MAX_CHAIN_BYTES)]
+
+    def __post_init__(self) -> None:
+        # A bound beyond 63 bits cannot be a `Meta`.
+        if not (0 <= self.hash < 1 << 64 and 0 <= self.front < 1 << 64):
+            raise ValueError("a hash has 64 bits")
 
 
 class CancelMarked(msgspec.Struct, frozen=True, tag="cancel_marked"):
     """The engine process has marked the request as cancelled, at its own monotonic clock."""
 
-    request_id: str
-    marked_monotonic_s: float
+    request_id: Id
+    marked_monotonic_s: Seconds
 
 
 class PrefixSnapshot(msgspec.Struct, frozen=True, tag="prefix_snapshot"):
     """A piece of all prefixes that a loaded model holds; what a router knew of it is void at the
     first piece (`part` 0). Deltas go on from the last piece's `seq`."""
 
-    model: str
-    epoch: int
+    model: Name
+    epoch: Count
     """New at each load of the model; grows within an instance of the agent."""
-    seq: int
+    seq: Count
     """Number of the last delta that the snapshot includes, the same in all its pieces."""
-    part: int
-    parts: int
-    entries: bytes
+    part: Count
+    parts: Count
+    entries: PackedEntries
     """As `node.protocol.prefixes.pack_entries` has them, at most `MAX_ENTRIES`."""
 
 
@@ -219,20 +244,20 @@ class PrefixDelta(msgspec.Struct, frozen=True, tag="prefix_delta"):
     """A change of the prefixes that a model holds. Within an epoch `seq` grows by one; where a
     number is missing, a router needs a snapshot, which a new event stream begins with."""
 
-    model: str
-    epoch: int
-    seq: int
-    changed: bytes
+    model: Name
+    epoch: Count
+    seq: Count
+    changed: PackedEntries
     """New entries, and old ones with new values; at most `MAX_ENTRIES`."""
-    removed: bytes
+    removed: PackedHashes
     """Hashes that hold no longer, as `pack_hashes` has them; at most `MAX_ENTRIES`."""
 
 
 class PrefixGone(msgspec.Struct, frozen=True, tag="prefix_gone"):
     """The model's engine has ended: all its prefixes are void."""
 
-    model: str
-    epoch: int
+    model: Name
+    epoch: Count
 
 
 Event = (
@@ -250,23 +275,23 @@ Event = (
 class ModelCommand(msgspec.Struct, frozen=True):
     """Names a model: the body of `PATH_LOAD`, and of the paths of `node.protocol.lifecycle`."""
 
-    model: str
+    model: Name
 
 
 class ClearedCache(msgspec.Struct, frozen=True):
     """What the engines of a node have forgotten: the answer of `PATH_CLEAR_CACHE`."""
 
-    models: tuple[str, ...]
-    memory_bytes: int
-    disk_bytes: int
-    skipped: tuple[str, ...] = ()
+    models: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)]
+    memory_bytes: Count
+    disk_bytes: Count
+    skipped: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)] = ()
     """Models that were being loaded, or whose engines did not answer: theirs stays."""
 
 
 class ControlError(msgspec.Struct, frozen=True):
     """Body of a refused control request."""
 
-    message: str
+    message: Sentence
 
 
 encode_event = msgspec.json.Encoder().encode

@@ -4,10 +4,14 @@ import sys
 from array import array
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
 
 MAX_ENTRIES = 4096
 """Of one event, so that none holds a loop for long."""
+PackedEntries = Annotated[bytes, Meta(max_length=12 * MAX_ENTRIES)]
+PackedHashes = Annotated[bytes, Meta(max_length=8 * MAX_ENTRIES)]
 
 
 class Tier(IntEnum):

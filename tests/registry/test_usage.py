@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from registry import usage
-from registry.db import Registry
+from registry import models, usage
+from registry.db import Registry, WriteSession
+from registry.errors import RefusedRow
 from registry.records import UsageRecord, UsageTotal
 
 ROW = UsageRecord(
@@ -119,3 +121,29 @@ async def test_what_keys_have_spent_is_summed_since_a_time(registry: Registry) -
         ("k2", 2.0),
         ("k3", None),
     ]
+
+
+async def test_of_rows_that_cannot_all_be_stored_the_others_are(registry: Registry) -> None:
+    good = [replace(ROW, request_id=f"r{index}") for index in range(4)]
+    bad = [
+        replace(ROW, request_id="large", prompt_tokens=10**30),
+        replace(ROW, request_id="surrogate", model="\ud800"),
+        replace(ROW, request_id="none", reason=None),
+    ]
+    mixed = [good[0], bad[0], good[1], bad[1], good[2], bad[2], good[3]]
+
+    async def add(session: WriteSession) -> list[UsageRecord]:
+        with pytest.raises(RefusedRow):
+            await usage.add_many(session, mixed)
+        return await usage.add_each(session, mixed)
+
+    assert await registry.write(add) == bad
+    async with registry.read() as session:
+        stored = await usage.recent(session, 9)
+    assert sorted(row.request_id for row in stored) == [row.request_id for row in good]
+
+
+async def test_a_value_that_no_column_holds_is_an_error_of_the_registry(registry: Registry) -> None:
+    with pytest.raises(RefusedRow):
+        await registry.write(lambda s: models.seen(s, "m", 10**30, None, 1.0))
+    await registry.write(lambda s: models.seen(s, "m", 1, None, 1.0))

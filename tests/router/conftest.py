@@ -55,7 +55,7 @@ def model_status(name: str = "m", **fields: Any) -> ModelStatus:
 
 def node_status(
     *models: ModelStatus,
-    node_id: str = "n",
+    node_id: str = "id-a",
     instance_id: str = "i1",
     protocol: int = PROTOCOL_VERSION,
 ) -> NodeStatus:

@@ -38,6 +38,7 @@ from tests.router.conftest import (
     ScriptedNode,
     StartNode,
     lease,
+    model_status,
     node_status,
     ticket,
 )
@@ -297,7 +298,7 @@ async def test_a_list_without_end_is_not_read_to_its_end(
 async def test_a_list_that_does_not_come_is_given_up(
     start_node: StartNode, clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(NodeClient._control, "__defaults__", (None, 0.05, 1 << 20))
+    monkeypatch.setattr(NodeClient._control, "__defaults__", (None, 0.05))
 
     async def script(request: Request) -> None:
         await request.begin_stream()
@@ -350,7 +351,7 @@ async def test_what_is_no_event_is_refused(line: bytes, clients: list[NodeClient
 
 
 async def test_a_long_status_is_an_event(clients: list[NodeClient]) -> None:
-    event = StatusEvent(node_status(node_id="n" * 300_000))
+    event = StatusEvent(node_status(*(model_status("m" * 250 + str(i)) for i in range(500))))
     node = _Raw(answers(encode_event(event) + b"\n"))
     await node.start()
     assert await events_of(client_of(node, clients)) == [event]

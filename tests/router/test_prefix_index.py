@@ -288,3 +288,21 @@ def test_the_ends_of_stored_responses_are_kept_the_least_recently_used_dropped(
     index.on_stored(Stored("resp_1", "r/k", 4, 40, 400))
     index.on_stored(Stored("resp_5", "r/k", 5, 50, 500))
     assert (index.head("resp_1"), index.head("resp_3")) == (Head(4, 40, 400), None)
+
+
+def test_a_node_that_tells_too_much_is_heard_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_index, "MOST_ENTRIES", 6)
+    monkeypatch.setattr(prefix_index, "MAX_MODELS", 2)
+    index = PrefixIndex()
+    for seq in range(1, 9):
+        hashes = range(4 * seq, 4 * seq + 4)
+        assert index.on_delta("n", delta(seq, entries(hashes)))
+    assert index.entries_by_node() == {"n": 8}
+    assert index.on_delta("n", delta(9, removed=range(8)))
+    assert index.on_delta("n", delta(10, entries(CHAIN.hashes)))
+    assert index.coverage("n", CHAIN).positions == 4
+    for number in range(9):
+        assert index.on_snapshot("n", snapshot((), model=str(number)))
+        assert index.on_delta("n", delta(1, model=f"d{number}"))
+        index.on_gone("n", PrefixGone(f"g{number}", 1))
+    assert len(index._mirrors["n"]) == 2

@@ -154,7 +154,7 @@ async def test_a_server_that_is_stopped_is_left_for_another_long_before_its_firs
     body: dict[str, object],
 ) -> None:
     monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
-    monkeypatch.setattr(NodeClient._control, "__defaults__", (None, 0.2, 1 << 20))
+    monkeypatch.setattr(NodeClient._control, "__defaults__", (None, 0.2))
     stopped = asyncio.Event()
     lists = serving(silent)
 

@@ -1,0 +1,54 @@
+"""Keeps what an agent tells of its models within the bounds of the protocol."""
+
+import logging
+from collections.abc import Iterable
+
+import msgspec
+from msgspec.structs import replace
+
+from node.protocol.bounds import MAX_MODELS, clipped
+from node.protocol.messages import ModelStatus
+from node.protocol.names import is_name
+
+logger = logging.getLogger(__name__)
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(ModelStatus).decode
+
+
+class SoundModels:
+    """Leaves out what no router would take, since one such model would hide all others of its
+    node; the log names each once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def of(self, models: Iterable[ModelStatus]) -> tuple[ModelStatus, ...]:
+        sound = []
+        for model in models:
+            if model.reason is not None:
+                model = replace(model, reason=clipped(model.reason))
+            fault = _fault(model)
+            if fault:
+                self._tell(model.name, fault)
+            else:
+                sound.append(model)
+        for model in sound[MAX_MODELS:]:
+            self._tell(model.name, f"a node has at most {MAX_MODELS}")
+        return tuple(sound[:MAX_MODELS])
+
+    def _tell(self, name: str, fault: str) -> None:
+        if name not in self._told:
+            self._told.add(name)
+            logger.warning("Routers are not told of the model %r: %s.", name, fault)
+
+
+def _fault(model: ModelStatus) -> str:
+    """Why no router would take it; empty where one would."""
+    if not is_name(model.name):
+        return "its name is empty, too long, or has characters that cannot be shown"
+    try:
+        _decode(_encode(model))
+    except (msgspec.MsgspecError, UnicodeEncodeError, OverflowError) as error:
+        return str(error)
+    return ""
