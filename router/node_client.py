@@ -46,6 +46,7 @@ from node.protocol.names import is_name
 from registry.records import NodeRecord
 from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
+from router.host_name import NEXT_ADDRESS_S, Resolver
 from router.node_events import NodeEvents
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.states import KIND_AGENT
@@ -140,7 +141,13 @@ class NodeClient:
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S),
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    keepalive_timeout=IDLE_S,
+                    resolver=Resolver(self._upstream.host),
+                    use_dns_cache=False,
+                    happy_eyeballs_delay=NEXT_ADDRESS_S,
+                ),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from router.host_name import HostName
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream_response import NotConnected, Unanswered, UpstreamBroken
 from router.upstream_response import Response as Response
@@ -111,8 +112,8 @@ class Upstream:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        self.host = HostName(parts.hostname or "", port)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
@@ -173,13 +174,23 @@ class Upstream:
         return None
 
     async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                _, connection = await loop.create_connection(
-                    lambda: _Connection(self), self._host, self._port, ssl=self._tls
-                )
+                connection = await self._open(await self.host.connect())
         except TimeoutError as error:
             raise NotConnected(f"No connection within {CONNECT_TIMEOUT_S:g} s.") from error
         self._all.add(connection)
+        return connection
+
+    async def _open(self, connected: socket.socket) -> _Connection:
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(self),
+                sock=connected,
+                ssl=self._tls,
+                server_hostname=self.host.host if self._tls else None,
+            )
+        except BaseException:
+            connected.close()
+            raise
         return connection

@@ -1,0 +1,156 @@
+"""The addresses of one node's host.
+
+A name under `.local` that nobody answers to keeps the system's lookup busy for five seconds, and a
+loop has a few threads for all lookups together: so each host has a thread of its own, one at a
+time, and what it found is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import aiohappyeyeballs
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from router.settings import CONNECT_TIMEOUT_S
+
+Address = tuple[int, int, int, str, tuple[Any, ...]]
+"""As `socket.getaddrinfo` gives it."""
+Lookup = Callable[..., Sequence[Any]]
+
+FRESH_S = 10.0
+"""For how long what was found is asked for no second time."""
+KNOWN_WAIT_S = 0.5
+"""How long a lookup is waited for where an earlier one found something."""
+NEXT_ADDRESS_S = 0.25
+"""How long an address has before the next one is tried beside it (RFC 8305)."""
+
+
+def look_up(host: str, port: int, *, flags: int = 0) -> Sequence[Any]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+
+
+class HostName:
+    """One host by its name or its address; a name's addresses outlive its failures."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self._port = port
+        self._known: list[Address] = []
+        self._known_s = -FRESH_S
+        """When they were found."""
+        self._lookup: asyncio.Future[list[Address]] | None = None
+        """The one that runs."""
+        with contextlib.suppress(OSError, UnicodeError):  # it is a name
+            self._known = list(look_up(host, port, flags=socket.AI_NUMERICHOST))
+        self.is_name = not self._known
+
+    @property
+    def known(self) -> list[str]:
+        """The addresses that were found last."""
+        return [address[4][0] for address in self._known]
+
+    async def addresses(self) -> list[Address]:
+        """Those to try, in that order. Raises `OSError` where the name has none, and
+        `TimeoutError` where that takes too long."""
+        if not self.is_name or time.monotonic() - self._known_s < FRESH_S:
+            return self._known
+        lookup = self._lookup = self._lookup or self._begin()
+        wait_s = KNOWN_WAIT_S if self._known else CONNECT_TIMEOUT_S
+        done, _ = await asyncio.wait((lookup,), timeout=wait_s)
+        if done and lookup.exception() is None:
+            return lookup.result()
+        if self._known:
+            return self._known
+        if not done:
+            raise TimeoutError(f"{self.host} did not resolve within {CONNECT_TIMEOUT_S:g} s.")
+        return lookup.result()
+
+    async def connect(self) -> socket.socket:
+        """A connection to the address that takes one first. Raises `OSError`."""
+        addresses = await self.addresses()
+        try:
+            connected = await aiohappyeyeballs.start_connection(
+                addresses, happy_eyeballs_delay=NEXT_ADDRESS_S
+            )
+        except OSError:
+            self._known_s = -FRESH_S  # it may have moved
+            raise
+        self._worked(connected.getpeername())
+        return connected
+
+    def _worked(self, peer: tuple[Any, ...]) -> None:
+        """The address goes first from now on, and needs no lookup to be true."""
+        self._known_s = time.monotonic()
+        if self._known[0][4][0] != peer[0]:
+            self._known.sort(key=lambda address: address[4][0] != peer[0])
+
+    def _begin(self) -> asyncio.Future[list[Address]]:
+        loop = asyncio.get_running_loop()
+        lookup: asyncio.Future[list[Address]] = loop.create_future()
+
+        def run() -> None:
+            found: Sequence[Any] | Exception
+            try:
+                found = look_up(self.host, self._port)
+            except (OSError, UnicodeError) as error:
+                found = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(self._on_found, lookup, found)
+
+        threading.Thread(target=run, name=f"lookup of {self.host}", daemon=True).start()
+        return lookup
+
+    def _on_found(
+        self, lookup: asyncio.Future[list[Address]], found: Sequence[Any] | Exception
+    ) -> None:
+        self._lookup = None
+        if isinstance(found, UnicodeError):
+            found = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        if isinstance(found, Exception):
+            lookup.set_exception(found)
+            lookup.exception()  # nobody may wait for it any more
+            return
+        best = self.known[:1]
+        # The agent listens on IPv4 unless it is told otherwise.
+        self._known = sorted(found, key=lambda a: (a[4][0] not in best, a[0] != socket.AF_INET))
+        self._known_s = time.monotonic()
+        lookup.set_result(self._known)
+
+
+class Resolver(AbstractResolver):
+    """What aiohttp asks, of one node's host."""
+
+    def __init__(self, name: HostName) -> None:
+        self._name = name
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(
+                hostname=host,
+                host=_numeric(address),
+                port=port,
+                family=address[0],
+                proto=address[2],
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for address in await self._name.addresses()
+        ]
+
+    async def close(self) -> None:
+        """Holds nothing."""
+
+
+def _numeric(address: Address) -> str:
+    """With the interface of an address that is of one link only."""
+    if address[0] != socket.AF_INET6 or not address[4][3]:
+        return str(address[4][0])
+    return socket.getnameinfo(address[4], socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]

@@ -1,0 +1,243 @@
+"""Nodes by name: names that are slow, gone or have several addresses, one of which is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from node.protocol.messages import encode_status
+from router import host_name
+from router.credentials import NodeCredential
+from router.host_name import Address, HostName, Resolver
+from router.node_client import NodeClient
+from router.upstream import Upstream
+from tests.router.conftest import WAIT_S, Request, StartNode, node_status
+from tests.router.test_upstream import HEAD
+
+LookUp = Callable[[str], Sequence[Address]]
+only_linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="a full queue drops callers on Linux"
+)
+
+
+def ipv4(address: str, port: int = 80) -> Address:
+    return (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port))
+
+
+def ipv6(address: str, port: int = 80, scope: int = 0) -> Address:
+    return (socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (address, port, 0, scope))
+
+
+NO_SUCH_NAME = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+class Network:
+    """What names resolve to. A name that is `held` does not, until it is let go."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, list[Address]] = {}
+        self.asked: list[str] = []
+        self.go_on = threading.Event()
+
+    def look_up(self, host: str, port: int, *, flags: int = 0) -> Sequence[Any]:
+        if flags & socket.AI_NUMERICHOST:
+            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        self.asked.append(host)
+        if host.startswith("held"):
+            self.go_on.wait(WAIT_S)
+        if host not in self.addresses:
+            raise NO_SUCH_NAME
+        return self.addresses[host]
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    made = Network()
+    monkeypatch.setattr(host_name, "look_up", made.look_up)
+    yield made
+    made.go_on.set()
+
+
+@pytest.fixture
+def stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that was found is fresh."""
+    monkeypatch.setattr(host_name, "FRESH_S", 0.0)
+
+
+async def answer(request: Request) -> None:
+    if request.target == "/fleet/status":
+        await request.answer(encode_status(node_status()))
+    else:
+        await request.answer(b"answer")
+
+
+async def ask(url: str) -> None:
+    """By both clients of a node: one for inference, one for control."""
+    upstream = Upstream(url)
+    async with NodeClient(url, NodeCredential("token")) as client:
+        assert (await client.status()).node_id == "n"
+        response = await upstream.send(HEAD, b"{}")
+        assert await response.read_all() == b"answer"
+        upstream.close()
+
+
+async def test_names_that_do_not_resolve_keep_no_other_node_waiting(
+    network: Network, start_node: StartNode
+) -> None:
+    node = await start_node(answer)
+    network.addresses["here.local"] = [ipv4("127.0.0.1", node.port)]
+    dead = [
+        asyncio.create_task(ask(f"http://held-{number}.local:{node.port}")) for number in range(40)
+    ]
+    while len(network.asked) < len(dead):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(ask(f"http://here.local:{node.port}"), WAIT_S / 2)
+    network.go_on.set()
+    ends = await asyncio.gather(*dead, return_exceptions=True)
+    assert all(isinstance(end, Exception) for end in ends)
+
+
+async def test_many_connections_to_a_name_ask_for_it_once(
+    network: Network, start_node: StartNode
+) -> None:
+    node = await start_node(answer)
+    network.addresses["held.local"] = [ipv4("127.0.0.1", node.port)]
+    name = HostName("held.local", node.port)
+    connecting = [asyncio.create_task(name.connect()) for _ in range(20)]
+    await asyncio.sleep(0)
+    network.go_on.set()
+    for each in [*(await asyncio.gather(*connecting)), await name.connect()]:
+        each.close()
+    assert network.asked == ["held.local"]
+
+
+@pytest.mark.usefixtures("stale")
+async def test_a_name_that_is_gone_leaves_its_last_address(
+    network: Network, start_node: StartNode
+) -> None:
+    node = await start_node(answer)
+    network.addresses["mac.local"] = [ipv4("127.0.0.1", node.port)]
+    name = HostName("mac.local", node.port)
+    (await name.connect()).close()
+    del network.addresses["mac.local"]
+    (await name.connect()).close()
+    assert network.asked == ["mac.local", "mac.local"]
+
+
+@pytest.mark.usefixtures("stale")
+async def test_a_name_that_is_slow_is_not_waited_for_where_an_address_is_known(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_name, "KNOWN_WAIT_S", 0.01)
+    network.go_on.set()
+    network.addresses["held.local"] = [ipv4("192.0.2.7")]
+    name = HostName("held.local", 80)
+    await name.addresses()
+    network.go_on.clear()
+    network.addresses["held.local"] = [ipv4("192.0.2.8")]
+    assert name.known == ["192.0.2.7"]
+    assert await name.addresses() == [ipv4("192.0.2.7")]
+    network.go_on.set()
+    async with asyncio.timeout(WAIT_S):
+        while name.known != ["192.0.2.8"]:
+            await name.addresses()
+
+
+async def test_a_slow_name_without_an_address_is_waited_for_as_long_as_a_connection(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_name, "CONNECT_TIMEOUT_S", 0.01)
+    with pytest.raises(TimeoutError, match=r"held\.local did not resolve within 0\.01 s"):
+        await HostName("held.local", 80).addresses()
+
+
+@pytest.mark.parametrize("host", ["nobody.local", "a..b", "x" * 70 + ".local"])
+async def test_a_name_that_is_none_is_an_os_error(host: str) -> None:
+    with pytest.raises(socket.gaierror):
+        await HostName(host, 80).addresses()
+
+
+async def test_a_failed_connection_has_the_name_looked_up_again(
+    network: Network, start_node: StartNode
+) -> None:
+    node = await start_node(answer)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        network.addresses["mac.local"] = [ipv4("127.0.0.1", nobody.getsockname()[1])]
+        name = HostName("mac.local", node.port)
+        with pytest.raises(ConnectionRefusedError):
+            await name.connect()
+    network.addresses["mac.local"] = [ipv4("127.0.0.1", node.port)]
+    (await name.connect()).close()
+
+
+async def test_ipv4_goes_first_and_then_whatever_worked_last(network: Network) -> None:
+    network.addresses["mac.local"] = [ipv6("fe80::1"), ipv6("fd00::1"), ipv4("192.0.2.1")]
+    name = HostName("mac.local", 80)
+    await name.addresses()
+    assert name.known == ["192.0.2.1", "fe80::1", "fd00::1"]
+    name._worked(("fd00::1", 80, 0, 0))
+    assert name.known == ["fd00::1", "192.0.2.1", "fe80::1"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "127.1"])
+async def test_an_address_is_never_looked_up(network: Network, host: str) -> None:
+    name = HostName(host, 80)
+    assert not name.is_name
+    assert len(await name.addresses()) == 1
+    assert network.asked == []
+
+
+async def test_an_address_of_one_link_keeps_its_interface(network: Network) -> None:
+    index, interface = socket.if_nameindex()[0]
+    network.addresses["mac.local"] = [ipv6("fe80::1", scope=index), ipv6("fd00::1")]
+    found = await Resolver(HostName("mac.local", 80)).resolve("mac.local", 80)
+    assert [each["host"] for each in found] == [f"fe80::1%{interface}", "fd00::1"]
+
+
+def test_a_lookup_that_outlives_its_loop_harms_nobody(network: Network) -> None:
+    async def give_up() -> None:
+        task = asyncio.create_task(HostName("held.local", 80).addresses())
+        while not network.asked:
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(give_up())
+    lookups = [each for each in threading.enumerate() if each.name == "lookup of held.local"]
+    network.go_on.set()
+    for thread in lookups:
+        thread.join(WAIT_S)
+    assert len(lookups) == 1
+
+
+@contextlib.contextmanager
+def dropping_callers(port: int) -> Iterator[str]:
+    """An address whose port answers nobody, as behind a firewall."""
+    with contextlib.ExitStack() as stack:
+        deaf = stack.enter_context(socket.socket())
+        deaf.bind(("127.0.0.2", port))
+        deaf.listen(0)
+        for _ in range(4):  # more than it holds for itself
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.2", port))
+        yield "127.0.0.2"
+
+
+@only_linux
+async def test_an_address_that_drops_callers_costs_little(
+    network: Network, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_name, "CONNECT_TIMEOUT_S", WAIT_S)
+    node = await start_node(answer)
+    with dropping_callers(node.port) as dead:
+        network.addresses["mac.local"] = [ipv4(dead, node.port), ipv4("127.0.0.1", node.port)]
+        # Whoever waits for the first address to answer waits for the system, some two minutes.
+        await asyncio.wait_for(ask(f"http://mac.local:{node.port}"), WAIT_S)
