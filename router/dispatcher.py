@@ -2,6 +2,8 @@
 they ended. Nothing else sends an inference request to a node."""
 
 import asyncio
+import errno
+import logging
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,6 +54,9 @@ from router.types import (
 )
 from router.upstream_response import CutOff, NotConnected, Response
 from router.watcher import Watcher
+from serving.rare_log import RareLog
+
+log = logging.getLogger("mlx_fleet.router")
 
 RETRY_AFTER_S = 5
 """What a caller is told to wait for a node that is away."""
@@ -99,6 +104,7 @@ class Dispatcher:
         self._known = known
         self._plain: set[str] = set()
         """Servers that do not take what asks them for a count of tokens."""
+        self._log = RareLog(log)
         ledger.on_verdict = self._on_verdict
         ledger.on_cut = self._on_cut
         ledger.on_prefilled = placing.on_prefilled
@@ -232,6 +238,10 @@ class Dispatcher:
         if isinstance(error, NotConnected):
             name = self.node_name(lease)
             return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            short = "The router has as many files open as it may (`ulimit -n`)"
+            self._log.warn("files", f"{short}: a request could not be sent to its node.")
+            return NotSent(f"{short}.")
         # The error's own text may hold the node's address, which is no caller's business.
         detail = getattr(error, "strerror", None) or type(error).__name__
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")

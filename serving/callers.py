@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.patience import USUAL, Patience
+from serving.rare_log import RareLog
 from serving.refusals import Refusal
 
 _SPARE_SHARE = 8
@@ -17,7 +18,6 @@ _LEAST_SPARE_FILES = 64
 """Of the files that a process may have open, kept for everything that is no caller."""
 _UNKNOWN = 2048
 _UNKNOWN_OF_ONE_ADDRESS = 512
-_SAY_EACH_S = 60.0
 
 log = logging.getLogger("mlx_fleet.serving")
 
@@ -76,8 +76,7 @@ class Callers:
         self.cut_off = 0
         """Connections without a key that had to make room for newer ones."""
         self._limits = limits or Limits()
-        self._clock = clock
-        self._said_s: dict[str, float] = {}
+        self._log = RareLog(log, clock)
         self._unknown: OrderedDict[Connection, str] = OrderedDict()
         """Those without a key and their addresses, oldest first."""
         self._of_address: dict[str, OrderedDict[Connection, None]] = {}
@@ -89,9 +88,10 @@ class Callers:
         limits = self._limits
         if open_connections > limits.connections or descriptor > limits.descriptor:
             self.refused += 1
-            self._say(
+            self._log.warn(
+                "refused",
                 f"{open_connections} connections are open, and this process may have no more files "
-                "(`ulimit -n`): new callers are refused."
+                "(`ulimit -n`): new callers are refused.",
             )
             return False
         same = self._of_address.setdefault(address, OrderedDict())
@@ -100,12 +100,14 @@ class Callers:
         if len(same) > limits.unknown_of_one_address:
             self._cut_off(
                 next(iter(same)),
+                "of one address",
                 f"{address} holds {limits.unknown_of_one_address} connections without a valid key: "
                 "its oldest are cut off.",
             )
         elif len(self._unknown) > limits.unknown:
             self._cut_off(
                 next(iter(self._unknown)),
+                "of all",
                 f"There are {limits.unknown} connections without a valid key: the oldest are cut "
                 "off.",
             )
@@ -121,15 +123,8 @@ class Callers:
         if not same:
             del self._of_address[address]
 
-    def _cut_off(self, connection: Connection, reason: str) -> None:
+    def _cut_off(self, connection: Connection, kind: str, reason: str) -> None:
         self.cut_off += 1
         self.forget(connection)
         connection.abort()
-        self._say(reason)
-
-    def _say(self, sentence: str) -> None:
-        """Logs what may happen a thousand times a second, once a minute."""
-        now_s, kind = self._clock(), sentence[-20:]
-        if now_s - self._said_s.get(kind, -_SAY_EACH_S) >= _SAY_EACH_S:
-            self._said_s[kind] = now_s
-            log.warning("%s", sentence)
+        self._log.warn(kind, reason)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.router.conftest import (
     WAIT_S,
     Request,
     StartNode,
+    lease,
     model_status,
     node_record,
     node_status,
@@ -106,6 +108,18 @@ async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
     assert world.dispatcher.open_leases == 0
     assert world.ledger.open_requests == 0
     world.dispatcher.forget("id-a")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_router_without_files_blames_no_node(
+    world: World, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = OSError(number, "Too many open files")
+    for _ in range(100):
+        failure = world.dispatcher.node_failed(lease(), error)
+        assert isinstance(failure, NotSent)
+        assert "as many files open as it may" in failure.message
+    assert len(caplog.messages) == 1
 
 
 async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
