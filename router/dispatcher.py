@@ -54,7 +54,7 @@ from router.types import (
 )
 from router.upstream_response import CutOff, NotConnected, Response
 from router.watcher import Watcher
-from serving.rare_log import RareLog
+from serving.seldom import Seldom
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -104,7 +104,7 @@ class Dispatcher:
         self._known = known
         self._plain: set[str] = set()
         """Servers that do not take what asks them for a count of tokens."""
-        self._log = RareLog(log)
+        self._seldom = Seldom()
         ledger.on_verdict = self._on_verdict
         ledger.on_cut = self._on_cut
         ledger.on_prefilled = placing.on_prefilled
@@ -240,7 +240,9 @@ class Dispatcher:
             return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             short = "The router has as many files open as it may (`ulimit -n`)"
-            self._log.warn("files", f"{short}: a request could not be sent to its node.")
+            if self._seldom.due(short):
+                more = self._seldom.more(short)
+                log.warning("%s: a request could not be sent to its node%s.", short, more)
             return NotSent(f"{short}.")
         # The error's own text may hold the node's address, which is no caller's business.
         detail = getattr(error, "strerror", None) or type(error).__name__

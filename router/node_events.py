@@ -12,7 +12,7 @@ from node.protocol.messages import (
     Stored,
     decode_event,
 )
-from router.seldom import Seldom
+from serving.seldom import Seldom
 
 log = logging.getLogger("mlx_fleet.nodes")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from serving.patience import USUAL, Patience
-from serving.rare_log import RareLog
 from serving.refusals import Refusal
+from serving.seldom import Seldom
 
 _SPARE_SHARE = 8
 _LEAST_SPARE_FILES = 64
@@ -76,7 +76,7 @@ class Callers:
         self.cut_off = 0
         """Connections without a key that had to make room for newer ones."""
         self._limits = limits or Limits()
-        self._log = RareLog(log, clock)
+        self._seldom = Seldom(clock)
         self._unknown: OrderedDict[Connection, str] = OrderedDict()
         """Those without a key and their addresses, oldest first."""
         self._of_address: dict[str, OrderedDict[Connection, None]] = {}
@@ -88,10 +88,10 @@ class Callers:
         limits = self._limits
         if open_connections > limits.connections or descriptor > limits.descriptor:
             self.refused += 1
-            self._log.warn(
+            self._warn(
                 "refused",
                 f"{open_connections} connections are open, and this process may have no more files "
-                "(`ulimit -n`): new callers are refused.",
+                "(`ulimit -n`): new callers are refused",
             )
             return False
         same = self._of_address.setdefault(address, OrderedDict())
@@ -102,14 +102,14 @@ class Callers:
                 next(iter(same)),
                 "of one address",
                 f"{address} holds {limits.unknown_of_one_address} connections without a valid key: "
-                "its oldest are cut off.",
+                "its oldest are cut off",
             )
         elif len(self._unknown) > limits.unknown:
             self._cut_off(
                 next(iter(self._unknown)),
                 "of all",
                 f"There are {limits.unknown} connections without a valid key: the oldest are cut "
-                "off.",
+                "off",
             )
         return True
 
@@ -127,4 +127,8 @@ class Callers:
         self.cut_off += 1
         self.forget(connection)
         connection.abort()
-        self._log.warn(kind, reason)
+        self._warn(kind, reason)
+
+    def _warn(self, kind: str, sentence: str) -> None:
+        if self._seldom.due(kind):
+            log.warning("%s%s.", sentence, self._seldom.more(kind))

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from router import seldom as module
-from router.seldom import EVERY_S, Seldom
+from serving import seldom as module
+from serving.seldom import EVERY_S, Seldom
 from tests.fakes import FakeClock
 
 
