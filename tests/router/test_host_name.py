@@ -82,7 +82,7 @@ async def ask(url: str) -> None:
     """By both clients of a node: one for inference, one for control."""
     upstream = Upstream(url)
     async with NodeClient(url, NodeCredential("token")) as client:
-        assert (await client.status()).node_id == "n"
+        assert (await client.status()).engine == "scripted"
         response = await upstream.send(HEAD, b"{}")
         assert await response.read_all() == b"answer"
         upstream.close()
