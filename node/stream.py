@@ -12,8 +12,9 @@ from starlette.types import Send
 from node.dialects.base import Collected, Writer
 from node.errors import EngineFault, NodeError
 from node.protocol import comments
+from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
 from node.slots import ModelAwaited
-from node.types import Accepted, Delta, Part, Progress
+from node.types import Accepted, Delta, Part, Progress, RowUsage
 
 Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited
 """That the engine has taken the row, or deltas that came together. None of them means silence, and
@@ -57,7 +58,7 @@ class EventStream:
             async for batch in batches:
                 if isinstance(batch, Accepted):
                     # A prediction: rows before this one may store more, and pressure evicts.
-                    self._headers = self._headers + cached_header(batch.cached_tokens)
+                    self._headers = self._headers + prompt_headers(batch)
                     self._writer.accepted(batch)
                     continue
                 deltas = () if isinstance(batch, Progress | ModelAwaited) else batch
@@ -136,12 +137,16 @@ async def collect(
         collected.add(parts[choice])
     body = writer.whole([answers[choice] for choice in sorted(answers)])
     await before_end()
-    return body, [] if last.usage is None else cached_header(last.usage.cached_tokens)
+    return body, [] if last.usage is None else prompt_headers(last.usage)
 
 
-def cached_header(cached_tokens: int) -> Headers:
-    """How much of the prompt comes from the prefix cache: before the end, a prediction."""
-    return [(b"x-fleet-cached-tokens", str(cached_tokens).encode())]
+def prompt_headers(counts: Accepted | RowUsage) -> Headers:
+    """How long the prompt is, and how much of it comes from the prefix cache: before the end, a
+    prediction."""
+    return [
+        (HEADER_PROMPT_TOKENS.encode(), b"%d" % counts.prompt_tokens),
+        (HEADER_CACHED_TOKENS.encode(), b"%d" % counts.cached_tokens),
+    ]
 
 
 def _awaited_comment(awaited: ModelAwaited) -> bytes:

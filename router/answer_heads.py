@@ -4,14 +4,23 @@ from typing import NamedTuple
 
 from node.protocol import errors
 from node.protocol.ids import client_id
+from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
 from router.dialects import Dialect, id_headers
 from router.types import Lease, Ticket
 
-HEADER_CACHED = b"x-fleet-cached-tokens"
+HEADER_CACHED = HEADER_CACHED_TOKENS.encode()
+HEADER_PROMPT = HEADER_PROMPT_TOKENS.encode()
 HEADER_RETRY_AFTER = b"retry-after"
 HEADER_SHOULD_RETRY = errors.HEADER_SHOULD_RETRY.encode()
-PASSED_HEADERS = (b"content-type", b"cache-control", HEADER_RETRY_AFTER, HEADER_SHOULD_RETRY)
+PASSED_HEADERS = (
+    b"content-type",
+    b"cache-control",
+    HEADER_RETRY_AFTER,
+    HEADER_SHOULD_RETRY,
+    HEADER_PROMPT,
+)
 """No length: an in-band error may make a stream longer than its node has promised."""
+_MAX_DIGITS = 12
 JSON_HEADERS = {b"content-type": b"application/json"}
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -58,8 +67,20 @@ def id_on_node(lease: Lease) -> str:
 
 def cached(lease: Lease, upstream: dict[bytes, bytes]) -> bytes:
     """Cached tokens as predicted here and as its node told; empty where that tells nothing."""
-    told = upstream.get(HEADER_CACHED, b"")
-    return b"%d/%b" % (lease.predicted_tokens, told) if told.isdigit() else b""
+    told = _count(upstream, HEADER_CACHED)
+    if told is None:
+        return b""
+    predicted, prompt_tokens = lease.predicted_tokens, _count(upstream, HEADER_PROMPT)
+    if prompt_tokens is not None:
+        # What is still being prefilled is estimated by its bytes; a prompt's last token is
+        # computed even where all of it is stored.
+        predicted = min(predicted, max(0, prompt_tokens - 1))
+    return b"%d/%d" % (predicted, told)
+
+
+def _count(upstream: dict[bytes, bytes], header: bytes) -> int | None:
+    value = upstream.get(header, b"")
+    return int(value) if value.isdigit() and len(value) <= _MAX_DIGITS else None
 
 
 def _of_fleet(ticket: Ticket, request_id: str, dialect: Dialect) -> Headers:

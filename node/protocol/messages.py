@@ -40,6 +40,10 @@ HEADER_ORIGIN = "x-fleet-origin"
 HEADER_SALT = "x-fleet-salt"
 """What parts the caller's prefixes from everybody else's; none for most callers."""
 
+HEADER_PROMPT_TOKENS = "x-fleet-prompt-tokens"
+HEADER_CACHED_TOKENS = "x-fleet-cached-tokens"
+"""Of an answer: how long its prompt is, and how much of that is not computed anew."""
+
 PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
 PATH_LOAD = "/fleet/load"

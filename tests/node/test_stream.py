@@ -205,6 +205,7 @@ async def test_a_failure_after_the_head_is_one_event_without_done() -> None:
 async def test_what_came_from_the_cache_is_in_the_head() -> None:
     wire = await stream(Accepted("u", 9, 7), [delta("a", finish=FinishReason.STOP)])
     assert (b"x-fleet-cached-tokens", b"7") in wire.messages[0]["headers"]
+    assert (b"x-fleet-prompt-tokens", b"9") in wire.messages[0]["headers"]
     wire = await stream([], Accepted("u", 9, 7), [delta(finish=FinishReason.STOP)], silence_s=0.0)
     assert b"x-fleet-cached-tokens" not in dict(wire.messages[0]["headers"])
 
@@ -220,7 +221,7 @@ async def test_collect_joins_the_same_deltas() -> None:
         ),
         answer(),
     )
-    assert headers == [(b"x-fleet-cached-tokens", b"0")]
+    assert headers == [(b"x-fleet-prompt-tokens", b"1"), (b"x-fleet-cached-tokens", b"0")]
     whole = json.loads(body)
     assert whole["choices"][0]["message"]["content"] == "abc"
     assert whole["choices"][0]["finish_reason"] == "length"

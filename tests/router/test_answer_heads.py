@@ -13,6 +13,7 @@ UPSTREAM = {
     b"content-length": b"7",
     b"server": b"x",
     b"x-fleet-cached-tokens": b"30",
+    b"x-fleet-prompt-tokens": b"40",
 }
 
 
@@ -30,6 +31,7 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
         b"x-fleet-node": b"studio",
         b"x-fleet-queue-ms": b"250.0",
         b"x-fleet-cached-tokens": b"20/30",
+        b"x-fleet-prompt-tokens": b"40",
     }
 
 
@@ -56,8 +58,19 @@ def test_whether_to_try_again_is_what_the_node_says_or_else_its_status(
 
 
 def test_a_node_that_tells_no_cached_tokens_gets_no_header_of_them() -> None:
-    for told in ({}, {b"x-fleet-cached-tokens": b"many"}):
+    for told in ({}, {b"x-fleet-cached-tokens": b"many"}, {b"x-fleet-cached-tokens": b"9" * 99}):
         assert answer_heads.cached(lease(), told) == b""
+
+
+@pytest.mark.parametrize(
+    ("prompt", "shown"), [(b"2", b"1/1"), (b"0", b"0/1"), (b"21", b"20/1"), (b"999", b"20/1")]
+)
+def test_no_more_is_predicted_than_the_prompt_has_that_could_be_cached(
+    prompt: bytes, shown: bytes
+) -> None:
+    granted = replace(lease(), predicted_tokens=20)
+    told = {b"x-fleet-cached-tokens": b"1", b"x-fleet-prompt-tokens": prompt}
+    assert answer_heads.cached(granted, told) == shown
 
 
 def test_a_head_that_the_router_sends_first_names_no_node() -> None:
