@@ -19,7 +19,7 @@ from node.memory import Budget, Leases
 from node.policy import Plan, engine_spec, stored_choices
 from node.protocol.messages import ModelState
 from node.slots import EngineHandle, EngineKind, Slot
-from node.types import WITHOUT_MLX, CacheEvent, EngineStats, Marked, Pressure
+from node.types import WITHOUT_MLX, CacheEvent, EngineSpec, EngineStats, Marked, Pressure
 
 LOAD_COOL_DOWN_S = 5.0
 LAST_COOL_DOWN_S = 300.0
@@ -29,6 +29,8 @@ PROGRESS_STEPS = 20
 """Of a load, told to routers."""
 SPARE_S = 3.0
 """After a load and the start, until a process is started for the next load."""
+LEAST_CHUNK_TOKENS = 64
+"""Of prefill, however often the GPU had too much to do."""
 EXIT_GRACE_S = 1.0
 """How long a process may live on after its end of the link closed."""
 
@@ -141,9 +143,7 @@ class Engines:
             on_stats=lambda stats: self._on_stats(slot, stats),
             on_died=lambda: self._on_died(slot, link),
         )
-        spec = engine_spec(entry, plan, self._kind.settings, self._kind.script_json)
-        # A request is a warm-up by itself.
-        spec = msgspec.structs.replace(spec, warm_up=not slot.is_hurried)
+        spec = self._spec(slot, plan)
         started_s = self.now_s()
         state, reason = ModelState.ON_DISK, None
         slot.link = link
@@ -166,6 +166,12 @@ class Engines:
             self._move_in(slot.handle, plan)
         elif reason is not None:
             logger.error("Cannot load %s: %s", entry.name, reason)
+
+    def _spec(self, slot: Slot, plan: Plan) -> EngineSpec:
+        spec = engine_spec(slot.entry, plan, self._kind.settings, self._kind.script_json)
+        # A request is a warm-up by itself.
+        spec = msgspec.structs.replace(spec, warm_up=not slot.is_hurried)
+        return _in_smaller_chunks(spec, slot.overloads) if slot.overloads else spec
 
     def _loaded(self, slot: Slot, state: ModelState, reason: str | None) -> None:
         """The load is over, well or not."""
@@ -239,6 +245,8 @@ class Engines:
         if slot.handle is None or slot.handle.link is not link:
             return
         # A stop in progress waits for its requests, which fail now, and ends by itself.
+        if link.broken is not None and link.broken.is_overload:
+            slot.overloads += 1
         if slot.state is ModelState.READY:
             chore = asyncio.create_task(self._bury(slot.entry.name, link))
             self._chores.add(chore)
@@ -248,9 +256,23 @@ class Engines:
 
     async def _bury(self, name: str, link: EngineLink) -> None:
         code = await link.stop(EXIT_GRACE_S)
+        if link.broken is not None:
+            logger.error("The engine of %s has ended: %s", name, link.broken.reason)
+            return
         logger.error("The engine of %s ended with code %s; a request starts it again.", name, code)
 
     def _forget(self, slot: Slot) -> None:
         slot.handle = slot.link = None
         self._release(slot.entry.name)
         self.set(slot, ModelState.ON_DISK)
+
+
+def _in_smaller_chunks(spec: EngineSpec, overloads: int) -> EngineSpec:
+    """The GPU is given back to the screen only between two commands, and a chunk of prefill is the
+    longest of them."""
+    tokens = max(spec.prefill_chunk_tokens >> overloads, LEAST_CHUNK_TOKENS)
+    logger.warning(
+        "%s: prefill_chunk %d tokens (the GPU has failed %d times for having had too much to do).",
+        *(spec.model, tokens, overloads),
+    )
+    return msgspec.structs.replace(spec, prefill_chunk_tokens=tokens)

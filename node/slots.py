@@ -62,6 +62,8 @@ class Slot:
     """After its last load; 0 where that has not failed."""
     failures: int = 0
     """Of its loads."""
+    overloads: int = 0
+    """How often its engine has ended since the GPU had too much to do at a time."""
     link: EngineLink | None = None
     """To its engine, loaded or not."""
     handle: EngineHandle | None = None

@@ -2,7 +2,8 @@
 
 Agent to engine: `Submit`, `Cancel`, `SetLease`, `SetPressure`, `ClearCache`, `Shutdown`. Engine
 to agent: `Loading`, `Loaded` or `LoadFailed` once, then `Accepted` or `Refused` for each `Submit`,
-`Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, and `EngineStats`.
+`Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, and `EngineStats`;
+`Broken` is the last word of an engine that is of no use any more.
 """
 
 from enum import IntEnum, StrEnum
@@ -186,6 +187,18 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     param: str | None = None
     overflow: Overflow | None = None
     """Of a prompt that is too long."""
+    is_fault: bool = False
+    """Whether the engine failed on it; it is then no fault of the request."""
+
+
+class Broken(msgspec.Struct, frozen=True, tag="broken"):
+    """The engine can do no more, and its process ends now. What came before it is whole; rows that
+    are still open get nothing more."""
+
+    reason: str
+    """A sentence."""
+    is_overload: bool = False
+    """Whether the GPU had too much to do at a time."""
 
 
 class Marked(msgspec.Struct, frozen=True, tag="marked"):
@@ -305,7 +318,10 @@ STATS_S = 1.0
 WITHOUT_MLX = frozenset({"scripted"})
 """Engines that need nothing imported that takes long."""
 
-Report = Loading | Loaded | LoadFailed | Accepted | Refused | Marked | Frame | EngineStats
+BROKEN_STATUS = 75
+"""The exit status of a process that has told that it is `Broken`."""
+
+Report = Loading | Loaded | LoadFailed | Accepted | Refused | Broken | Marked | Frame | EngineStats
 
 
 class Pressure(IntEnum):

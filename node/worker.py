@@ -20,10 +20,14 @@ import msgspec
 
 from node.engine.base import Engine, EngineFactory, LoadError
 from node.engine.blas import load_fast_blas
+from node.engine.failures import Failures, Verdict
 from node.framing import FrameSplitter, decode_command, encode_frame
+from node.protocol.messages import FinishReason
 from node.types import (
+    BROKEN_STATUS,
     STATS_S,
     WITHOUT_MLX,
+    Broken,
     Cancel,
     ClearCache,
     Command,
@@ -105,7 +109,7 @@ class Worker:
             engine = self._load()
             if engine is not None:
                 self._send(engine.info)
-                _Service(engine, self._commands, self._send).run()
+                self._run(engine)
                 if events := engine.close():
                     self._send(Frame((), (), events))
                 self._status = 0
@@ -114,6 +118,16 @@ class Worker:
             # The agent hangs up once it has read everything, which wakes the main thread.
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
+
+    def _run(self, engine: Engine) -> None:
+        try:
+            _Service(engine, self._commands, self._send).run()
+        except _EngineBroken as end:
+            self._send(end.last_word)
+            sys.stderr.flush()
+            # At once: nothing that the engine holds can be trusted, and to free what the GPU has
+            # of it may take for ever.
+            os._exit(BROKEN_STATUS)
 
     def _load(self) -> Engine | None:
         try:
@@ -155,6 +169,14 @@ class Worker:
             os._exit(0)
 
 
+class _EngineBroken(Exception):
+    """The engine is of no use any more."""
+
+    def __init__(self, last_word: Broken) -> None:
+        super().__init__(last_word.reason)
+        self.last_word = last_word
+
+
 class _Service:
     """What the engine thread does between load and shutdown."""
 
@@ -175,9 +197,10 @@ class _Service:
         """Numbers of leases that are not answered."""
         self._done: list[int] = []
         """Numbers of commands to answer with the next state."""
+        self._failures = Failures()
 
     def run(self) -> None:
-        """Serves until a `Shutdown`."""
+        """Serves until a `Shutdown`. Raises `_EngineBroken`."""
         engine = self._engine
         # What is on disk from before.
         self._tell([])
@@ -215,10 +238,9 @@ class _Service:
         try:
             deltas = self._do(command)
         except Exception as error:  # noqa: BLE001 - the edge: as for a step
-            reason = f"The engine failed on a command: {error}"
+            deltas = self._failed(error, reason := f"The engine failed on a command: {error}")
             if isinstance(command, Submit):
-                self._send(Refused(command.request.uid, reason))
-            deltas = self._reset(reason)
+                self._send(Refused(command.request.uid, reason, is_fault=True))
         self._tell(deltas)
         self._changed()
         if isinstance(command, SetLease | ClearCache):
@@ -247,14 +269,29 @@ class _Service:
 
     def _step(self) -> list[Delta]:
         try:
-            return self._engine.step()
+            deltas = self._engine.step()
         except Exception as error:  # noqa: BLE001 - the edge: one bad step must not end the model
-            return self._reset(f"The engine failed on this step: {error}")
+            return self._failed(error, f"The engine failed on this step: {error}")
+        if any(delta.token_count and delta.finish is not FinishReason.ERROR for delta in deltas):
+            self._failures.note_good()
+        return deltas
 
-    def _reset(self, reason: str) -> list[Delta]:
-        """Ends the rows of an engine that has just raised."""
+    def _failed(self, error: Exception, reason: str) -> list[Delta]:
+        """Ends the rows that were inside an engine that has just raised. Raises `_EngineBroken`
+        where it can do no more, once all that its rows still have to say is told."""
         traceback.print_exc()
-        return self._engine.reset(reason)
+        verdict = self._failures.judge(error)
+        try:
+            deltas = self._engine.reset(reason)
+        except Exception:  # noqa: BLE001 - the edge: what is left inside, nobody knows
+            traceback.print_exc()
+            verdict, deltas = max(verdict, Verdict.PROCESS), []
+        if verdict is Verdict.ROWS:
+            return deltas
+        self._tell([_unfinished(delta) for delta in deltas if delta.parts])
+        is_overload = verdict is Verdict.OVERLOADED_PROCESS
+        reason = f"{reason.removesuffix('.')}; the next request starts a new engine process."
+        raise _EngineBroken(Broken(reason, is_overload))
 
     def _tell(self, deltas: list[Delta]) -> None:
         for answer in self._engine.take_answers():
@@ -277,6 +314,11 @@ class _Service:
         done, self._done = tuple(self._done), []
         self._stats_due_s = time.monotonic() + STATS_S if self._open else None
         self._send(msgspec.structs.replace(stats, answered=done))
+
+
+def _unfinished(delta: Delta) -> Delta:
+    """What a row still had to say, without its end."""
+    return msgspec.structs.replace(delta, finish=None, usage=None, error=None)
 
 
 def _is_within(stats: EngineStats, lease: MemoryLease) -> bool:

@@ -13,12 +13,12 @@ from node.errors import (
     RowRefused,
     ShuttingDown,
 )
-from node.link import RowStream
 from node.prefix_digest import PrefixDigest
 from node.prompt import Prompt
 from node.protocol.messages import FinishReason
 from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import NO_ITEM, TextRequest
+from node.row_stream import RowStream
 from node.slots import EngineHandle
 from node.types import Delta, Part, PartKind
 

@@ -28,11 +28,11 @@ from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed, positions_of
 from node.agent.warming import Warming
 from node.errors import NodeError, RequestCancelled, RowRefused, ShuttingDown, UnknownRequest
-from node.link import RowStream
 from node.prompt import Prompt, Renderers, generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.prefix import Chain
 from node.request import TextRequest
+from node.row_stream import RowStream
 from node.slots import EngineHandle
 from node.store import ModelEntry
 from node.stream import Batch

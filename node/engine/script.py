@@ -61,6 +61,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The engine process dies as from kill -9 when a row has so many tokens."""
     step_failure_after_tokens: int | None = None
     """`step` raises when a row has so many tokens."""
+    step_failure_text: str = "The script asked for a step that fails."
+    """What it raises with, and `failing_command` too."""
+    reset_failure: bool = False
+    """What the engine does after a step that failed raises, too."""
     failing_command: Literal["submit", "cancel", "set_lease", "clear_cache"] | None = None
     """That command raises."""
     cache: ScriptedCache = ScriptedCache()

@@ -186,6 +186,8 @@ class ScriptedEngine:
         return deltas
 
     def reset(self, reason: str) -> list[Delta]:
+        if self._script.reset_failure:
+            raise StepFailure("The script asked for a reset that fails.")
         lost = [each for row in (*self._running, *self._waiting) for each in row.choices]
         self._running.clear()
         self._waiting.clear()
@@ -244,7 +246,7 @@ class ScriptedEngine:
 
     def _fail(self, command: str) -> None:
         if self._script.failing_command == command:
-            raise CommandFailure("The script asked for a command that fails.")
+            raise CommandFailure(self._script.step_failure_text)
 
     def _limit_cache(self) -> None:
         tokens = self._script.cache.capacity_tokens
@@ -315,7 +317,7 @@ class ScriptedEngine:
         if self._script.crash_after_tokens in counts:
             self._die()
         if self._script.step_failure_after_tokens in counts:
-            raise StepFailure("The script asked for a step that fails.")
+            raise StepFailure(self._script.step_failure_text)
 
     def _advance(self, row: ScriptedRow, now_s: float) -> Delta:
         if row.tally.first_token_s is None:

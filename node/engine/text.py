@@ -368,7 +368,7 @@ class TextEngine:
         self._running.clear()
         self._prefill_next = False
         self._moving.clear()
-        self._upkeep.device.tidy(keep_bytes=0)
+        self._upkeep.tidy_soon()
         return said + [row.last(FinishReason.ERROR, error=reason) for row in lost]
 
     def close(self) -> tuple[CacheEvent, ...]:

@@ -60,6 +60,10 @@ class Upkeep:
             self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
             self._tidied = True
 
+    def tidy_soon(self) -> None:
+        """In the next step that is idle. MLX may raise there what the GPU has failed at since."""
+        self._worked_s, self._tidied = -TIDY_AFTER_S, False
+
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
         """Evicts at once what is beyond the new lease."""
         shrinks = lease.total_bytes < self._room.lease.total_bytes

@@ -155,6 +155,26 @@ async def test_a_node_that_is_well_and_makes_no_token_is_left(
             assert caller.headers["x-fleet-node"] == "b"
 
 
+async def test_a_node_whose_gpu_fails_is_failing_and_not_wedged(
+    router: RunningRouter, tmp_path: Path
+) -> None:
+    models = (ScriptedModel("m"),)
+    broken = EngineScript(models, step_failure_after_tokens=0, step_failure_text="[METAL] No.")
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running(tmp_path / "a", broken))
+        await add_real(router, first, "a")
+        assert await (await router.post(MESSAGE)).head() == 503
+        other = await stack.enter_async_context(running(tmp_path / "b", EngineScript(models)))
+        await add_real(router, other, "b")
+        for _ in range(5):
+            # Before its content a failure costs the caller nothing.
+            caller = await router.post(MESSAGE)
+            assert await caller.head() == 200
+            assert caller.headers["x-fleet-node"] == "b"
+        assert [*failing(router)] == [first.app.agent.identity.node_id]
+        assert {view.wedged for view in router.core.fleet.snapshot} == {frozenset()}
+
+
 def foreign(script: Any, model: str = "m") -> Any:
     """The script of an OpenAI-compatible server with one model."""
 

@@ -234,6 +234,40 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         assert (rows["waits"].text, rows["waits"].finish) == (alone, FinishReason.LENGTH)
 
 
+def test_a_gpu_that_fails_again_after_a_failed_step_costs_no_row_that_waits(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("[METAL] Command buffer execution failed.")
+
+    with Driver(tiny, spec=make_spec(tiny, max_rows=1)) as engine:
+        engine.submit("a", PROMPT)
+        engine.steps_until("a", 1)
+        engine.submit("waits", PROMPT)
+        with monkeypatch.context() as failing:
+            failing.setattr(mx, "get_cache_memory", lambda: 1 << 20)
+            failing.setattr(mx, "synchronize", fail)
+            engine.read(engine.call(lambda: engine.engine.reset("Failed.")))
+        assert engine.rows["a"].finish is FinishReason.ERROR
+        assert engine.run()["waits"].finish is FinishReason.LENGTH
+
+
+def test_buffers_go_back_in_the_first_idle_step_after_a_failed_one(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cleared: list[str] = []
+    with Driver(tiny) as engine:
+        engine.alone(PROMPT)
+        engine.call(lambda: engine.engine.reset("Failed."))
+        with monkeypatch.context() as watched:
+            watched.setattr(mx, "get_cache_memory", lambda: 1 << 40)
+            watched.setattr(mx, "clear_cache", lambda: cleared.append("cleared"))
+            assert engine.call(engine.engine.wait_s) == 0.0
+            engine.step()
+            assert engine.call(engine.engine.wait_s) is None
+    assert cleared == ["cleared"]
+
+
 ROW_BYTES = 256 * 512
 """KV of one row of up to 256 tokens: 2 layers, keys and values of 2 heads of 16 numbers."""
 

@@ -170,6 +170,26 @@ async def test_an_engine_that_dies_before_the_first_token_is_a_503(tmp_path: Pat
             assert (await events.next(Finished)).reason is FinishReason.ERROR
 
 
+async def test_an_engine_that_breaks_is_a_503_and_the_next_request_gets_a_new_one(
+    tmp_path: Path,
+) -> None:
+    script = Script(step_failure_after_tokens=1, step_failure_text="[METAL] No more.")
+    async with running(tmp_path, script) as agent, agent.events() as events:
+        generations = []
+        for _ in range(3):
+            assert (await agent.chat(max_tokens=1)).status_code == 200
+            generations.append((await agent.status()).models[0].generation)
+            response = await agent.chat()
+            assert response.status_code == 503
+            error = response.json()["error"]
+            assert error["code"] == "engine_died" and "[METAL] No more" in error["message"]
+            record = await events.next(Finished, lambda event: event.completion_tokens == 1)
+            record = await events.next(Finished)
+            assert (record.reason, record.completion_tokens) == (FinishReason.ERROR, 1)
+            assert (await agent.status()).models[0].state is ModelState.ON_DISK
+        assert len(set(generations)) == 3
+
+
 async def test_a_failed_step_is_a_500_before_the_head_and_an_event_after(tmp_path: Path) -> None:
     # Its first tokens are out before the failure, however busy the machine is.
     slow = Script(step_failure_after_tokens=2, token_interval_s=0.2)

@@ -1,12 +1,21 @@
 """Loads and their ends, with real engine processes that follow a script."""
 
+import msgspec
 import pytest
 
 from node.engine.script import Script
-from node.engines import LAST_COOL_DOWN_S, LOAD_COOL_DOWN_S
-from node.errors import LoadFailure
+from node.engine_process import EngineProcess
+from node.engines import (
+    LAST_COOL_DOWN_S,
+    LEAST_CHUNK_TOKENS,
+    LOAD_COOL_DOWN_S,
+    _in_smaller_chunks,
+)
+from node.errors import EngineDied, LoadFailure
+from node.generate import GenerateRequest
 from node.link import EngineLink
 from node.protocol.messages import ModelState
+from node.types import EngineSpec, Loaded, MemoryLease
 from tests.node.test_supervisor import world
 
 
@@ -69,3 +78,36 @@ async def test_a_load_that_succeeds_ends_the_cooling_down() -> None:
         slot.cool_down_s = LAST_COOL_DOWN_S
         await it.touch()
         assert slot.cool_down_s == 0.0
+
+
+async def test_an_engine_whose_gpu_had_too_much_to_do_is_started_with_smaller_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = EngineLink.start
+    chunks: list[int] = []
+
+    async def spy(
+        link: EngineLink, spec: EngineSpec, waiting: EngineProcess | None = None
+    ) -> Loaded:
+        chunks.append(spec.prefill_chunk_tokens)
+        return await start(link, spec, waiting)
+
+    monkeypatch.setattr(EngineLink, "start", spy)
+    for text, shares in (("Impacting Interactivity", (1, 2, 4)), ("Internal Error", (1, 1, 1))):
+        chunks.clear()
+        script = Script(step_failure_after_tokens=0, step_failure_text=f"[METAL] {text}")
+        async with world(script) as it:
+            for _ in shares:
+                handle = await it.touch()
+                row = handle.link.submit(GenerateRequest("a", (1,), 1), lambda row, last: None)
+                with pytest.raises(EngineDied):
+                    await row.answered()
+                    await row.next()
+                await it.until(ModelState.ON_DISK)
+            slot = it.supervisor._slot(await it.entry())
+        assert chunks == [chunks[0] // share for share in shares]
+        assert slot.failures == 0
+    assert _in_smaller_chunks(msgspec.structs.replace(SPEC, prefill_chunk_tokens=100), 9) == SPEC
+
+
+SPEC = EngineSpec("text", "m", "", 1, MemoryLease(0, 0, 0), prefill_chunk_tokens=LEAST_CHUNK_TOKENS)

@@ -15,12 +15,15 @@ import pytest
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.engine_process import spawn
-from node.errors import EngineDied, EngineSilent, LoadFailure, RowRefused, ShuttingDown
+from node.errors import EngineDied, EngineFault, EngineSilent, LoadFailure, RowRefused, ShuttingDown
 from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
-from node.link import EngineLink, RowStream
+from node.link import EngineLink
 from node.protocol.messages import FinishReason
+from node.row_stream import RowStream
 from node.types import (
+    BROKEN_STATUS,
+    Broken,
     CacheEvent,
     CacheEventKind,
     Delta,
@@ -223,6 +226,38 @@ async def test_deltas_before_a_death_are_not_lost() -> None:
         assert [delta.token_count for delta in await row.next()] == [1, 2, 3]
         with pytest.raises(EngineDied):
             await row.next()
+
+
+async def test_a_broken_engine_is_dead_at_its_last_word() -> None:
+    died = asyncio.Event()
+    script = Script(step_failure_after_tokens=2, step_failure_text="[METAL] No more.")
+    async with linked(script, on_died=died.set) as link:
+        ends = Ends()
+        row = link.submit(request(), ends)
+        await died.wait()
+        with pytest.raises(EngineDied):
+            link.submit(request("b"), ends)
+        assert [delta.token_count for delta in await row.next()][:2] == [1, 2]
+        with pytest.raises(EngineDied, match=r"\[METAL\] No more; the next request starts"):
+            await row.next()
+        assert await ends.queue.get() == (row, None)
+        assert await link.stop(WAIT_S) == BROKEN_STATUS
+
+
+async def test_a_last_word_is_the_end_before_the_process_is_gone() -> None:
+    died = asyncio.Event()
+    async with linked(on_died=died.set) as link:
+        row = link.submit(request(), Ends())
+        link.on_report(Broken("It broke."))
+        assert died.is_set()
+        with pytest.raises(EngineDied, match="It broke"):
+            await row.answered()
+
+
+async def test_a_request_that_the_engine_fails_on_is_not_at_fault() -> None:
+    async with linked(Script(failing_command="submit")) as link:
+        with pytest.raises(EngineFault, match="failed on a command"):
+            await link.submit(request(), Ends()).answered()
 
 
 async def test_a_lease_is_answered_by_an_engine_that_keeps_within_it() -> None:

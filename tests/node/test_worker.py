@@ -3,13 +3,16 @@
 import signal
 
 import msgspec
+import pytest
 
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
 from node.types import (
+    BROKEN_STATUS,
     Accepted,
+    Broken,
     Cancel,
     ClearCache,
     EngineSpec,
@@ -97,6 +100,74 @@ def test_a_failed_step_ends_its_rows_and_no_more() -> None:
         assert engine.rows(1)["b"][1].finish is FinishReason.LENGTH
 
 
+GPU_ERROR = (
+    "[METAL] Command buffer execution failed: Caused GPU Timeout Error "
+    "(00000002:kIOGPUCommandBufferCallbackErrorTimeout)"
+)
+
+
+def end_of_a_broken_one(engine: EngineProcess) -> tuple[Broken, dict[str, list[int]], str]:
+    """Its last word, the tokens that rows were told of until then, and what it wrote; checks how
+    it ends."""
+    told: dict[str, list[int]] = {}
+    *before, broken = engine.rest()
+    for report in before:
+        for delta in report.deltas if isinstance(report, Frame) else ():
+            assert delta.finish is None
+            told.setdefault(delta.uid, []).append(delta.token_count)
+    status, errors = engine.end()
+    assert (status, "Traceback" in errors) == (BROKEN_STATUS, True)
+    assert isinstance(broken, Broken)
+    return broken, told, errors
+
+
+@pytest.mark.parametrize("reset_failure", [False, True])
+def test_an_error_of_the_gpu_ends_the_process_once_all_is_told(reset_failure: bool) -> None:
+    script = Script(
+        step_failure_after_tokens=2, step_failure_text=GPU_ERROR, reset_failure=reset_failure
+    )
+    with EngineProcess(spec(script)) as engine:
+        engine.send(submit("a"), submit("b"))
+        broken, told, _ = end_of_a_broken_one(engine)
+    assert GPU_ERROR in broken.reason and broken.is_overload
+    assert told["a"][:2] == [1, 2]
+
+
+def test_an_error_of_the_gpu_in_a_command_ends_the_process_too() -> None:
+    script = Script(stall_after_tokens=1, failing_command="cancel", step_failure_text=GPU_ERROR)
+    with EngineProcess(spec(script)) as engine:
+        engine.send(submit("a"))
+        engine.next(Frame)
+        engine.send(Cancel("a"))
+        assert end_of_a_broken_one(engine)[0].is_overload
+
+
+def test_failures_with_nothing_good_between_end_the_process() -> None:
+    with EngineProcess(spec(Script(step_failure_after_tokens=0))) as engine:
+        engine.send(submit("a"))
+        assert engine.rows(1)["a"][1].finish is FinishReason.ERROR
+        engine.send(submit("b"))
+        broken, *_ = end_of_a_broken_one(engine)
+    assert "a step that fails" in broken.reason and not broken.is_overload
+
+
+def test_failures_with_tokens_between_end_no_process() -> None:
+    with EngineProcess(spec(Script(step_failure_after_tokens=2))) as engine:
+        for uid in ("a", "b", "c"):
+            engine.send(submit(uid))
+            assert engine.rows(1)[uid][1].finish is FinishReason.ERROR
+        assert engine.shut_down()[0] == 0
+
+
+def test_a_reset_that_fails_ends_the_process() -> None:
+    with EngineProcess(spec(Script(step_failure_after_tokens=1, reset_failure=True))) as engine:
+        engine.send(submit("a"))
+        _, told, errors = end_of_a_broken_one(engine)
+        assert told == {"a": [1]}
+        # Nothing is tried with what is left inside.
+        assert errors.count("StepFailure: The script asked for a reset") == 1
+
+
 def test_leases_and_clears_are_answered_in_order() -> None:
     with EngineProcess(spec(Script(cache=ScriptedCache(capacity_tokens=9)))) as engine:
         engine.send(submit("a"))
@@ -165,7 +236,7 @@ def test_a_submit_that_fails_is_refused_with_a_sentence() -> None:
     with EngineProcess(spec(Script(failing_command="submit"))) as engine:
         engine.send(submit("a"))
         refused = engine.next(Refused)
-        assert refused.uid == "a"
+        assert (refused.uid, refused.is_fault) == ("a", True)
         assert refused.reason.startswith("The engine failed on a command: ")
 
 

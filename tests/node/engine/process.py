@@ -63,6 +63,10 @@ class EngineProcess:
                 return report
         raise AssertionError(f"the process ended without {kind.__name__}")
 
+    def rest(self) -> list[Report]:
+        """All that still comes, until the process hangs up."""
+        return list(self._reports)
+
     def rows(self, count: int) -> dict[str, tuple[str, Delta]]:
         """Reads until so many rows have ended: their texts and their last deltas."""
         texts: dict[str, str] = {}

@@ -1,0 +1,56 @@
+"""What errors say about an engine. The texts are those that MLX raises."""
+
+import pytest
+
+from node.engine.failures import Failures, Verdict
+
+COMMAND = "[METAL] Command buffer execution failed: "
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        (
+            f"{COMMAND}Caused GPU Timeout Error (00000002:kIOGPUCommandBufferCallbackErrorTimeout)",
+            Verdict.OVERLOADED_PROCESS,
+        ),
+        (
+            f"{COMMAND}Impacting Interactivity "
+            "(0000000e:kIOGPUCommandBufferCallbackErrorImpactingInteractivity)",
+            Verdict.OVERLOADED_PROCESS,
+        ),
+        (
+            f"{COMMAND}Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+            Verdict.OVERLOADED_PROCESS,
+        ),
+        (
+            f"{COMMAND}Ignored (for causing prior/excessive GPU errors) "
+            "(00000004:kIOGPUCommandBufferCallbackErrorSubmissionsIgnored)",
+            Verdict.PROCESS,
+        ),
+        ("[metal::malloc] Resource limit (499000) exceeded.", Verdict.PROCESS),
+        (
+            "[metal::malloc] Attempting to allocate 103918075904 bytes which is greater than the "
+            "maximum allowed buffer size of 86586540032 bytes.",
+            Verdict.ROWS,
+        ),
+        ("[matmul] Last dimension of first input with shape (1,2) must match.", Verdict.ROWS),
+    ],
+)
+def test_an_error_of_the_gpu_is_the_end_of_the_process(text: str, verdict: Verdict) -> None:
+    assert Failures().judge(RuntimeError(text)) is verdict
+
+
+def test_a_second_failure_is_the_end_unless_something_good_came_between() -> None:
+    failures = Failures()
+    assert failures.judge(ValueError("x")) is Verdict.ROWS
+    failures.note_good()
+    assert failures.judge(ValueError("x")) is Verdict.ROWS
+    assert failures.judge(ValueError("y")) is Verdict.PROCESS
+
+
+def test_a_buffer_that_is_too_large_is_no_sign_of_a_broken_engine() -> None:
+    failures = Failures()
+    for _ in range(5):
+        error = RuntimeError("[metal::malloc] 9 is greater than the maximum allowed buffer size")
+        assert failures.judge(error) is Verdict.ROWS
