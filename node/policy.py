@@ -268,7 +268,9 @@ def _stall(settings: Settings) -> tuple[int, Choice]:
 def _bits(settings: Settings) -> tuple[Choice, ...]:
     pairs = (("kv_cache_bits", settings.kv_cache_bits), ("kv_live_bits", settings.kv_live_bits))
     return tuple(
-        Choice(name, "off", "answers stay exact") if bits is None else Choice(name, str(bits), None)
+        Choice(name, "off", "nothing of the KV is lost")
+        if bits is None
+        else Choice(name, str(bits), None)
         for name, bits in pairs
     )
 

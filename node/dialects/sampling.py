@@ -36,7 +36,8 @@ SAMPLING_NOTES: Mapping[str, str] = {
     "top_p": "0 to 1; 0 leaves the likeliest token only. Default 1.",
     "top_k": "-1 and 0 mean no limit. Default 0.",
     "min_p": "0 to 1. Default 0.",
-    "seed": "A 64-bit integer. The same seed, prompt and settings give the same answer.",
+    "seed": "A 64-bit integer. The same seed gives the same draws: with the same prompt and "
+    "settings the same answer, on a GPU but for near ties.",
     "repetition_penalty": "Above 0, to 10, over prompt and answer. Default 1.",
     "presence_penalty": "-2 to 2, once for each token that the answer holds already.",
     "frequency_penalty": "-2 to 2, for each time that the answer holds the token.",

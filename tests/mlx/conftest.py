@@ -11,7 +11,10 @@ from node.engine.blas import load_fast_blas
 load_fast_blas()
 
 from tests.mlx.kinds import KINDS, make_kind  # noqa: E402
+from tests.mlx.likeness import use_device  # noqa: E402
 from tests.mlx.tiny import make_tiny  # noqa: E402
+
+use_device()
 
 
 @pytest.fixture(scope="session")

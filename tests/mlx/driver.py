@@ -19,6 +19,7 @@ from node.engine.text import TextEngine
 from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
 from node.types import Accepted, Delta, EngineSpec, MemoryLease, Part, PartKind, Refused, RowUsage
+from tests.mlx.likeness import NEAR, Logits, draw_gap, greedy_gap, is_exact
 
 GREEDY = SamplingParams(temperature=0.0)
 _TIMEOUT_S = 60
@@ -49,6 +50,12 @@ def _greedy(model: LoadedModel, tokens: tuple[int, ...], count: int) -> list[int
         inputs = np.array(mx.argmax(logits, axis=-1)).tolist()
         out += inputs
     return out
+
+
+def _logits(model: LoadedModel, tokens: tuple[int, ...], output: list[int]) -> Logits:
+    fed = mx.array([[*tokens, *output[:-1]]])
+    logits = model.network(fed, cache=make_prompt_cache(model.network))
+    return np.array(logits[0, len(tokens) - 1 :].astype(mx.float32))
 
 
 @dataclass
@@ -170,6 +177,37 @@ class Driver:
     def bare(self, tokens: tuple[int, ...], count: int) -> list[int]:
         """What mlx-lm's model says greedily, without any of our code."""
         return self.call(lambda: _greedy(self.engine._model, tokens, count))
+
+    def assert_greedy(self, uid: str, tokens: tuple[int, ...], count: int | None = None) -> None:
+        """That a row has said to the prompt what the bare model says greedily, in `count` tokens
+        if it has no end before; on a GPU, but for near ties."""
+        output = self.outputs[uid]
+        count = len(output) if count is None else count
+        if is_exact():
+            assert output == self.bare(tokens, count), uid
+            return
+        assert len(output) == count or output[-1] in self.engine._model.end_tokens, uid
+        logits = self.call(lambda: _logits(self.engine._model, tokens, output))
+        assert greedy_gap(logits, output) <= NEAR, uid
+
+    def assert_alike(
+        self,
+        tokens: tuple[int, ...],
+        left: list[int],
+        right: list[int],
+        sampling: SamplingParams = GREEDY,
+        near: float = NEAR,
+    ) -> None:
+        """That two answers to the prompt are the same; on a GPU, up to a near tie."""
+        if is_exact() or left == right:
+            assert left == right
+            return
+        at = next(at for at, pair in enumerate(zip(left, right, strict=False)) if len({*pair}) > 1)
+        logits = self.call(lambda: _logits(self.engine._model, tokens, left[: at + 1]))[-1:]
+        if sampling.temperature == 0:
+            assert greedy_gap(np.repeat(logits, 2, axis=0), [left[at], right[at]]) <= near
+        else:
+            assert draw_gap(logits[0], left[at], right[at], sampling.temperature) <= near
 
     def alone(self, prompt: str | tuple[int, ...], *args: Any, **options: Any) -> Row:
         """The row that the prompt gives with nothing beside it."""

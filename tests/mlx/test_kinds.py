@@ -20,7 +20,7 @@ def test_rows_of_unlike_lengths_say_together_what_the_bare_model_says_alone(kind
             engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS)
         engine.run()
         for uid, tokens in prompts.items():
-            assert engine.outputs[uid] == engine.bare(tokens, ANSWER_TOKENS), uid
+            engine.assert_greedy(uid, tokens, ANSWER_TOKENS)
 
 
 def test_rows_that_come_and_go_change_nothing_for_the_others(kind: Path) -> None:
@@ -39,5 +39,4 @@ def test_rows_that_come_and_go_change_nothing_for_the_others(kind: Path) -> None
         rows = engine.run()
         assert all(row.finish is not None for row in rows.values())
         for uid, tokens in prompts.items():
-            out = engine.outputs[uid]
-            assert out == engine.bare(tokens, len(out)), uid
+            engine.assert_greedy(uid, tokens)

@@ -63,7 +63,7 @@ class Counted(Driver):
         # Each token of output is fed too.
         forwarded = self.network.tokens - before - len(self.outputs[uid])
         assert usage.cached_tokens == len(tokens) - forwarded
-        assert self.outputs[uid] == self.bare(tokens, ANSWER_TOKENS)
+        self.assert_greedy(uid, tokens, ANSWER_TOKENS)
         return usage.cached_tokens
 
     @property
@@ -140,7 +140,7 @@ def test_rows_that_come_together_compute_a_shared_prefix_once(kind: Path) -> Non
             engine.submit(uid, tokens, max_tokens=ANSWER_TOKENS)
         engine.run()
         for uid, tokens in prompts.items():
-            assert engine.outputs[uid] == engine.bare(tokens, ANSWER_TOKENS)
+            engine.assert_greedy(uid, tokens, ANSWER_TOKENS)
         cached = [row.usage.cached_tokens for row in engine.rows.values() if row.usage]
         assert cached == [0, 200, 200, 200]
 
@@ -153,7 +153,7 @@ def test_a_row_that_comes_late_takes_over_what_another_has_prefilled(kind: Path)
         late = BASE[:250] + prompt(20, 5)
         engine.submit("late", late, max_tokens=ANSWER_TOKENS)
         engine.run()
-        assert engine.outputs["late"] == engine.bare(late, ANSWER_TOKENS)
+        engine.assert_greedy("late", late, ANSWER_TOKENS)
         usage = engine.rows["late"].usage
         assert usage is not None and usage.cached_tokens == 250
 

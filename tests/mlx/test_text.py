@@ -69,6 +69,12 @@ def saying(folder: Path, text: str) -> Driver:
     return Driver(folder, change=change)
 
 
+def said_alone(engine: Driver) -> list[int]:
+    """What the engine answers to the prompt with nothing beside it."""
+    engine.alone(PROMPT)
+    return engine.outputs.pop("alone")
+
+
 def test_an_end_token_ends_the_row_and_is_no_text(tiny: Path) -> None:
     with saying(tiny, " ship left") as engine:
         row = engine.alone("Q", max_tokens=None)
@@ -188,19 +194,20 @@ def test_cancels_a_row_that_waits(tiny: Path) -> None:
 
 def test_cancels_a_row_in_its_prefill(tiny: Path) -> None:
     with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=64)) as engine:
-        alone = engine.alone(PROMPT).text
+        alone = said_alone(engine)
         engine.submit("long", engine.ids(PROMPT * 400)[:2000])
         engine.step()
         engine.submit("a", PROMPT)
         engine.step()
         usage = last(engine.cancel("long")).usage
         assert usage is not None and usage.prefill_s > 0 and usage.decode_s == 0
-        assert engine.run()["a"].text == alone
+        engine.run()
+        engine.assert_alike(engine.ids(PROMPT), engine.outputs["a"], alone)
 
 
 def test_cancels_a_row_that_decodes(tiny: Path) -> None:
     with Driver(tiny) as engine:
-        alone = engine.alone(PROMPT).text
+        alone = said_alone(engine)
         engine.submit("b", "A", max_tokens=None)
         engine.submit("a", PROMPT)
         engine.steps_until("b", 4)
@@ -208,7 +215,8 @@ def test_cancels_a_row_that_decodes(tiny: Path) -> None:
         assert delta.usage is not None
         assert delta.usage.completion_tokens == delta.token_count >= 4
         assert engine.cancel("b") is None
-        assert engine.run()["a"].text == alone
+        engine.run()
+        engine.assert_alike(engine.ids(PROMPT), engine.outputs["a"], alone)
 
 
 def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
@@ -219,7 +227,7 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         return replace(model, network=failing[0])
 
     with Driver(tiny, spec=make_spec(tiny, max_rows=2), change=change) as engine:
-        alone = engine.alone(PROMPT).text
+        alone = said_alone(engine)
         for uid in ("a", "b", "waits"):
             engine.submit(uid, PROMPT)
         engine.steps_until("a", 3)
@@ -231,7 +239,8 @@ def test_a_failed_step_ends_its_rows_and_the_engine_goes_on(tiny: Path) -> None:
         for row in (rows["a"], rows["b"]):
             assert row.finish is FinishReason.ERROR
             assert row.error == "The engine failed on this step."
-        assert (rows["waits"].text, rows["waits"].finish) == (alone, FinishReason.LENGTH)
+        assert rows["waits"].finish is FinishReason.LENGTH
+        engine.assert_alike(engine.ids(PROMPT), engine.outputs["waits"], alone)
 
 
 def test_a_gpu_that_fails_again_after_a_failed_step_costs_no_row_that_waits(

@@ -106,7 +106,7 @@ def test_plans_the_memory_of_each_model(tmp_path: Path) -> None:
     assert 11 * GIB < total_bytes < machine.default_limit_bytes
     assert plan.figures["max_rows"] == 16
     assert "16 rows" in plan.sentence
-    assert "kv_cache_bits off (auto: answers stay exact)" in plan.reasons
+    assert "kv_cache_bits off (auto: nothing of the KV is lost)" in plan.reasons
     assert any(line.startswith("stored KV ") for line in plan.reasons)
     small = Settings(home=tmp_path, memory_limit_bytes=GIB // 2 + 1)
     (plan,) = doctor.plan_models(small, machine, 10**12)
@@ -159,7 +159,7 @@ def test_prints_lines_or_json_and_tells_whether_all_is_well(
     shown = capsys.readouterr().out
     assert "chmod 600" in shown.replace("\n", " ")
     assert "[tiny]" in shown, "which is no style"
-    assert "answers stay exact" in shown
+    assert "nothing of the KV is lost" in shown
 
 
 def test_plans_the_models_that_are_served_from_elsewhere(tmp_path: Path) -> None:
