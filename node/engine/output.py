@@ -67,8 +67,14 @@ class OutputReader:
         return self._logged(parts)
 
     @property
+    def block_begin(self) -> int | None:
+        """Where what has come of a call begins that is being read, in characters of the output;
+        None where there is no call."""
+        return self._machine.block_begin
+
+    @property
     def block_text(self) -> str:
-        """What has come of a call that is being read; none where there is no call."""
+        """What has come of it; to be asked once for each, since it is put together."""
         return self._machine.block_text
 
     def end_block(self) -> None:

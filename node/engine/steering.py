@@ -57,8 +57,13 @@ class Read(Protocol):
     def is_torn(self) -> bool: ...
 
     @property
+    def block_begin(self) -> int | None:
+        """Where what has come of a call begins that is being read, in characters of the output;
+        None where there is no call."""
+
+    @property
     def block_text(self) -> str:
-        """What has come of a call that is being read; none where there is no call."""
+        """What has come of it; to be asked once for each, since it is put together."""
 
     def end_block(self) -> None:
         """What comes from here on is no part of a call that is being read."""
@@ -134,6 +139,8 @@ class RowSteer:
         """Whether they end the reasoning."""
         self._is_block = False
         """Whether the output is in a block of calls that may be held."""
+        self._known_block: int | None = None
+        """Where the block begins that was looked at."""
         self._is_answer = False
         """Whether the grammar is that of what comes behind reasoning."""
         self._reasons = reader.in_reasoning
@@ -184,14 +191,17 @@ class RowSteer:
 
     def _follow_block(self, answer: HeldAnswer, calls: Grammar) -> None:
         """Holds a block of calls from its opener to its end, and nothing around it."""
-        block = self._reader.block_text
+        begin = self._reader.block_begin
         if self._is_block:
-            if not block and (self._matcher is None or self._matcher.is_accepting):
+            if begin is None and (self._matcher is None or self._matcher.is_accepting):
                 self._matcher, self._is_block = None, False
-        elif block.startswith(answer.openers):
-            self._is_block, matcher = True, calls.open()
-            if matcher.take_all(self._steering.vocabulary.encode(block)):
-                self._matcher = matcher
+        elif begin is not None and begin != self._known_block:
+            block = self._reader.block_text
+            if block.startswith(answer.openers):
+                self._is_block, matcher = True, calls.open()
+                if matcher.take_all(self._steering.vocabulary.encode(block)):
+                    self._matcher = matcher
+        self._known_block = begin
 
     def _go_on_reasoning(self) -> None:
         """Ends the reasoning where the budget is used up, unless a character is torn."""

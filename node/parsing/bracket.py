@@ -14,7 +14,8 @@ from node.parsing.any_of import AnyOf
 from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
 from node.parsing.function_xml import FUNCTION_XML
-from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object, read_string
+from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object
+from node.parsing.json_members import read_call_object, read_string
 from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_python
 from node.parsing.source import Source
@@ -76,8 +77,7 @@ class Bracket(ToolFormat):
         """`"f" a="v" n=1]`."""
         quoted = (yield from source.peek()) == '"'
         name = yield from (read_string(source) if quoted else read_declared_name(source))
-        if name not in source.schemas:
-            raise Malformed
+        source.tool(name)
         arguments: dict[str, Any] = {}
         while True:
             yield from source.space()
@@ -89,7 +89,7 @@ class Bracket(ToolFormat):
         source.call(name, arguments)
 
     def _json(self, source: Source) -> Step[None]:
-        source.call(*json_call(source, (yield from source.json_value())))
+        source.call(*json_call(source, (yield from read_call_object(source))))
 
     def _arrows(self, source: Source) -> Step[None]:
         """`{tool => "f", args => {--a "v"}}`, an argument a line."""

@@ -55,8 +55,6 @@ class DeepSeek(SectionCalls):
             name = yield from source.run(WORD)
             yield from source.space()
             fence_end = _FENCE if (yield from source.accept("```json", _FENCE)) else ""
-        if name not in source.schemas:
-            raise Malformed
         ends = (fence_end,) if fence_end else _CALL_END
         arguments = yield from read_arguments(source, name, *ends)
         if fence_end:

@@ -14,7 +14,7 @@ from node.parsing.json_calls import WORD, read_arguments
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name
-from node.parsing.step import Malformed, Step
+from node.parsing.step import Step
 from node.types import PartKind
 
 _NAMESPACE = "functions."
@@ -61,8 +61,7 @@ class Harmony(Channels):
 
     def read_calls(self, source: Source, channel: Channel) -> Step[None]:
         name = channel.target or ""
-        if name not in source.schemas:
-            raise Malformed
+        source.tool(name)
         yield from source.space()
         source.call(name, (yield from read_arguments(source, name, *self.ends)))
         yield from source.space()

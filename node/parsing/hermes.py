@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
+from node.parsing.json_calls import tell_list
+from node.parsing.json_members import read_call_object
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import between, blocks, call_objects
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import json_calls, tell
+from node.parsing.tell import json_call
 from node.parsing.xml_calls import XmlCalls
 
 _LOOSE = re.compile(r"[\s}\]]*")
@@ -33,7 +35,10 @@ class Hermes(XmlCalls):
     def read_json(self, source: Source) -> Step[None]:
         goes_on: str | None = "{"
         while goes_on:
-            tell(source, json_calls(source, (yield from source.json_value())))
+            if (yield from source.accept("[")):
+                yield from tell_list(source)
+            else:
+                source.call(*json_call(source, (yield from read_call_object(source))))
             goes_on = yield from source.maybe(self._read_more(source))
         # Some models stop without it.
         yield from source.maybe(self._read_close(source))

@@ -100,9 +100,9 @@ def read_invoke(
     """Reads on behind the begin of a call's tag, and tells the call, which may be one of `only`
     that tool where it is given. Raises `Malformed`."""
     name = (yield from read_attributes(source)).get("name", "")
-    if name not in source.schemas or only not in ("", name):
+    schema = source.tool(name)
+    if only not in ("", name):
         raise Malformed
-    schema = source.schemas[name]
     arguments: dict[str, Any] = {}
     yield from source.space()
     tag = yield from source.expect(*tags.parameter, *tags.call_end)

@@ -11,6 +11,7 @@ from typing import Any
 
 from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
+from node.parsing.json_members import read_call_object, read_string
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.sink import Call
@@ -104,18 +105,23 @@ def read_marked_calls(
     """Reads the list that comes, or began before (`in_list`), or else the objects that come, and
     tells their calls. Raises `Malformed`."""
     if in_list or (yield from source.accept("[")):
-        yield from source.space()
-        if (yield from source.accept("]")):
-            blank(source)
-            return
-        tell(source, (yield from read_list(source, each)))
+        yield from tell_list(source, each)
         return
     while True:
-        source.call(*each(source, (yield from source.json_value())))
+        source.call(*each(source, (yield from read_call_object(source))))
         yield from source.space()
         if not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
             return
         yield from source.space()
+
+
+def tell_list(source: Source, each: ElementOf = json_call) -> Step[None]:
+    """Reads on behind the `[` of a list, and tells its calls. Raises `Malformed`."""
+    yield from source.space()
+    if (yield from source.accept("]")):
+        blank(source)
+    else:
+        tell(source, (yield from read_list(source, each)))
 
 
 def read_list(source: Source, each: ElementOf) -> Step[list[Call]]:
@@ -125,7 +131,9 @@ def read_list(source: Source, each: ElementOf) -> Step[list[Call]]:
     separator = ","
     while separator == ",":
         yield from source.space()
-        call = each(source, (yield from source.json_value()))
+        is_object = (yield from source.peek()) == "{"
+        value = yield from (read_call_object(source) if is_object else source.json_value())
+        call = each(source, value)
         if call is not None:
             calls.append(call)
         yield from source.space()
@@ -193,24 +201,17 @@ def _read_member(source: Source, key: str) -> Step[Any]:
         null = yield from source.accept("null")
         return None if null else (yield from source.json_value())
     value = yield from read_string(source)
-    if (key == "name" and value in source.schemas) or (key == "type" and value == "function"):
-        return value
-    raise Malformed
-
-
-def read_string(source: Source) -> Step[str]:
-    """Reads a JSON string. Raises `Malformed`."""
-    if (yield from source.peek()) != '"':
+    if key == "name":
+        source.tool(value)
+    elif (key, value) != ("type", "function"):
         raise Malformed
-    value: Any = yield from source.json_value()
-    return str(value)
+    return value
 
 
 def read_declared_name(source: Source) -> Step[str]:
     """Reads the bare name of a tool that may be called. Raises `Malformed`."""
     name = yield from source.run(NAME)
-    if name not in source.schemas:
-        raise Malformed
+    source.tool(name)
     return name
 
 
@@ -237,6 +238,7 @@ def close_block(source: Source, *closers: str) -> Step[None]:
 def read_arguments(source: Source, name: str, *ends: str) -> Step[str | Mapping[str, Any]]:
     """Reads the arguments of a call of a tool, then one of the ends, which may be missing behind
     an object: the object, or its JSON text. Raises `Malformed`."""
+    source.tool(name)
     yield from source.space()
     if ends and (yield from source.accept(*ends)):
         return no_arguments(source, name)

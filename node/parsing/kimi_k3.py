@@ -111,9 +111,7 @@ class KimiK3(Channels):
 
     def _call(self, source: Source) -> Step[None]:
         name = (yield from _read_tag(source)).get("tool", "")
-        if name not in source.schemas:
-            raise Malformed
-        schema = source.schemas[name]
+        schema = source.tool(name)
         arguments: dict[str, Any] = {}
         while True:
             yield from source.space()

@@ -16,7 +16,7 @@ from node.parsing.python_blocks import read_call_list, read_python
 from node.parsing.pythonic import PYTHONIC
 from node.parsing.source import Source
 from node.parsing.spelled_json import call_objects
-from node.parsing.step import Malformed, Step
+from node.parsing.step import Step
 from node.parsing.tell import tell
 
 _BUILT_IN = ".call"
@@ -58,8 +58,7 @@ class Llama3Json(ToolFormat):
     def _built_in(self, source: Source) -> Step[None]:
         """`f.call(a="v")`."""
         name = (yield from source.run(NAME)).removesuffix(_BUILT_IN)
-        if name not in source.schemas:
-            raise Malformed
+        source.tool(name)
         begun = name + (yield from source.expect("("))
         tell(source, (yield from read_python(source, begun)))
 

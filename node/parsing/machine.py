@@ -68,8 +68,14 @@ class TextMachine:
         return self._advance(self._reader)
 
     @property
+    def block_begin(self) -> int | None:
+        """Where what has come of a call begins that is being read, in characters of the output;
+        None where there is no call."""
+        return None if self._reader is None else self._reader.source.block_begin
+
+    @property
     def block_text(self) -> str:
-        """What has come of a call that is being read; none where there is no call."""
+        """What has come of it; to be asked once for each, since it is put together."""
         return "" if self._reader is None else self._reader.source.block_text
 
     def end_block(self) -> None:

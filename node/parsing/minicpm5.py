@@ -63,9 +63,7 @@ class MiniCpm5(ToolFormat):
 
     def read(self, source: Source, opener: str) -> Step[None]:
         name = yield from self._read_name(source)
-        if name not in source.schemas:
-            raise Malformed
-        schema = source.schemas[name]
+        schema = source.tool(name)
         arguments: dict[str, Any] = {}
         if (yield from source.expect(">", "/>")) == ">":
             yield from source.space()

@@ -63,9 +63,7 @@ class MinimaxM3(SectionCalls):
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         name = (yield from _read_tag(source)).strip("\"' ")
-        if name not in source.schemas:
-            raise Malformed
-        schema = source.schemas[name]
+        schema = source.tool(name)
         yield from source.space()
         mark = yield from source.expect(_TAG, _INVOKE_END)
         arguments: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from node.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import NAME, read_arguments, read_declared_name, read_list
+from node.parsing.json_members import read_call_object
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.sink import Call
@@ -84,7 +85,7 @@ class Mistral(ToolFormat):
         return (yield from self._object(source))
 
     def _object(self, source: Source) -> Step[Call]:
-        return _call(source, (yield from source.json_value()))
+        return _call(source, (yield from read_call_object(source)))
 
     def _named(self, source: Source) -> Step[None]:
         name = yield from read_declared_name(source)

@@ -10,7 +10,7 @@ from node.parsing.json_calls import WORD, read_arguments
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, blocks
-from node.parsing.step import Malformed, Step
+from node.parsing.step import Step
 from node.types import PartKind
 
 _BEGIN = "<|begin|>"
@@ -75,8 +75,6 @@ class Solar(Channels):
         yield from source.expect(_CALL_NAME)
         name = yield from source.run(WORD)
         yield from source.expect(_CALL_ARGUMENTS)
-        if name not in source.schemas:
-            raise Malformed
         source.call(name, (yield from read_arguments(source, name, _CALL_END)), call_id)
 
     def spell_calls(

@@ -9,7 +9,10 @@ Step = Generator[None, None, T]
 
 
 HELD_LENGTH = 64 * 1024
-"""Characters of a block that is not complete; a longer one is text."""
+"""Characters of a block that is not complete, and of which is not known whether it is a call; a
+longer one is text."""
+LONGEST_CALL = 1 << 20
+"""The same of a block that has named a tool that may be called."""
 
 
 class Malformed(Exception):

@@ -13,8 +13,10 @@ from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.step import Malformed
 
-_NAMES = ("name", "function", "tool_name", "tool")
-_ARGUMENTS = ("arguments", "parameters", "args")
+INNER = "function"
+"""What some models call an object within the object, which is the call."""
+NAMES = ("name", INNER, "tool_name", "tool")
+ARGUMENTS = ("arguments", "parameters", "args")
 """What models call the parts of a call. The first that is there counts."""
 
 
@@ -45,18 +47,9 @@ def json_call(source: Source, value: object) -> Call:
     where it is none."""
     if not isinstance(value, Mapping):
         raise Malformed
-    inner = value.get("function")
+    inner = value.get(INNER)
     call = inner if isinstance(inner, Mapping) else value
-    return call_of(source, _first(call, _NAMES), _first(call, _ARGUMENTS))
-
-
-def json_calls(source: Source, value: object) -> list[Call]:
-    """The calls that a JSON value is, one or a list of at least one: all of it or none. Raises
-    `Malformed`."""
-    calls = [json_call(source, each) for each in (value if isinstance(value, list) else [value])]
-    if not calls:
-        raise Malformed
-    return calls
+    return call_of(source, _first(call, NAMES), _first(call, ARGUMENTS))
 
 
 def tell(source: Source, calls: Iterable[Call]) -> None:

@@ -38,7 +38,8 @@ class Teller:
         """Whether there was markup since the last text of the kind, other than white space."""
         self._told: set[PartKind] = set()
         """Of which there was such text. Only then white space before more of it counts."""
-        self._calls: set[tuple[str, str]] = set()
+        self._calls: set[bytes] = set()
+        """Digests of those that were told."""
         self._call_ids: set[str] = set()
         self._count = 0
 
@@ -92,7 +93,7 @@ class Teller:
     def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
         text = self._arguments(name, arguments)
         self.edge()
-        said = (name, json.dumps(read_json(text), sort_keys=True))
+        said = _digest(name, text)
         if said not in self._calls or self._output.repeated_calls:
             self._calls.add(said)
             index, self._count = self._count, self._count + 1
@@ -165,3 +166,9 @@ class Teller:
     def _call_id(self, index: int) -> str:
         digest = hashlib.blake2b(f"{self._uid}:{index}".encode(), digest_size=12)
         return f"call_{digest.hexdigest()}"
+
+
+def _digest(name: str, arguments: str) -> bytes:
+    """The same for calls that say the same."""
+    said = json.dumps([name, read_json(arguments)], ensure_ascii=False, sort_keys=True)
+    return hashlib.blake2b(said.encode(errors="surrogatepass"), digest_size=16).digest()

@@ -100,6 +100,7 @@ class UiTars(Grammar):
             yield from source.space()
             verb = yield from source.run(NAME)
             begun = verb + (yield from source.expect("("))
+            source.tool(verb if verb in source.schemas else _COMPUTER)
             for call in _calls((yield from read_brackets(source, begun))):
                 source.call(*self._as_tool(call, source.schemas))
 

@@ -134,12 +134,11 @@ class XmlCalls(ToolFormat):
     def _read_function(self, source: Source, said: str, opener: str) -> Step[str]:
         """Tells the call whose name comes next, and `said` before it; the tag that ended it."""
         name = unquoted((yield from source.run(_NAME)))
-        if name not in source.schemas:
-            raise Malformed
+        schema = source.tool(name)
         if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
             raise Malformed
         yield from source.space()
-        arguments, mark = yield from self._read_arguments(source, source.schemas[name])
+        arguments, mark = yield from self._read_arguments(source, schema)
         if not arguments and opener != self._wrapper and source.has_spoken:
             if opener != self._on_a_line or mark != self._function_end:
                 raise Malformed

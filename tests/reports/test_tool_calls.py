@@ -10,7 +10,7 @@ import pytest
 
 from node.parsing.machine import TextMachine
 from node.parsing.registry import tool_call_name, tool_call_names
-from node.parsing.step import HELD_LENGTH
+from node.parsing.step import HELD_LENGTH, LONGEST_CALL
 from node.types import PartKind
 from tests.node.parsing.reading import Said, collect, output_format, read, said
 from tests.reports.samples import ARGUMENTS, CALLS
@@ -202,18 +202,24 @@ def test_an_answer_goes_before_a_cut_call_that_is_told_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize(
-    "opened",
-    ["<tool_call>", '<tool_call>{"name": "find", "arguments": {"where": "', "[Calling tool: find("],
+    ("opened", "most"),
+    [
+        ("<tool_call>", HELD_LENGTH),
+        ('<tool_call>{"name": "open", "arguments": {"where": "', LONGEST_CALL),
+        ('<tool_call>{"name": "find", "arguments": {"where": "', LONGEST_CALL),
+        ("[Calling tool: open(", HELD_LENGTH),
+        ("[Calling tool: find(", LONGEST_CALL),
+    ],
 )
-def test_a_block_that_never_ends_holds_nothing_up_for_ever(opened: str) -> None:
+def test_a_block_that_never_ends_holds_nothing_up_for_ever(opened: str, most: int) -> None:
     machine = TextMachine(output_format(tool_calls="hermes"))
     filler = "word " * 100
     fed = told = 0
-    for piece in [opened, *[filler] * 400]:
+    for piece in [opened, *[filler] * (2 * most // len(filler) + 1)]:
         fed += len(piece)
         told += sum(len(part.text) for part in machine.feed(piece))
-        assert fed - told <= HELD_LENGTH + len(opened)
-    assert fed > 2 * HELD_LENGTH
+        assert fed - told <= most + len(opened)
+    assert fed > 2 * most
 
 
 def test_a_call_behind_a_block_that_never_ended_is_a_call() -> None:

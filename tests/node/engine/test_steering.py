@@ -190,6 +190,7 @@ def test_reasoning_that_cannot_be_ended_ends_the_row() -> None:
         reasoning_tokens: int = 5
         in_reasoning: bool = True
         is_torn: bool = False
+        block_begin: int | None = None
         block_text: str = ""
 
         def end_block(self) -> None:

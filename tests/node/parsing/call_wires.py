@@ -216,10 +216,26 @@ PARAMETER_WIRES: Mapping[str, tuple[tuple[str, str], ...]] = {
 """Spellings whose arguments stand in tags: (the call, one of them), values as bare text."""
 
 
+PYTHON_WIRES: Mapping[str, tuple[str, ...]] = {
+    "gemma4": (
+        "```tool_code\nNAME(PARAMETERS)\n```",
+        "<|tool_call>call:NAME(PARAMETERS)<tool_call|>",
+    ),
+    "lfm2": ("<|tool_call_start|>[NAME(PARAMETERS)]<|tool_call_end|>", "[NAME(PARAMETERS)]"),
+    "llama3_json": ("<|python_tag|>NAME.call(PARAMETERS)",),
+    "olmo3": ("<function_calls>\nNAME(PARAMETERS)\n</function_calls>",),
+    "pythonic": ("[NAME(PARAMETERS)]", "<|python_start|>[NAME(PARAMETERS)]<|python_end|>"),
+}
+"""Spellings whose arguments are literals of Python."""
+
 ALL_JSON = [(name, wire) for name, wires in JSON_WIRES.items() for wire in wires]
 """(format, spelling) of all whose arguments are JSON."""
 ALL_TAGGED = [(name, wire) for name, wires in PARAMETER_WIRES.items() for wire in wires]
 """(format, spelling) of all whose arguments stand in tags."""
+
+
+ALL_PYTHON = [(name, wire) for name, wires in PYTHON_WIRES.items() for wire in wires]
+"""(format, spelling) of all whose arguments are Python's."""
 
 
 def in_json(wire: str, name: str, arguments: str) -> str:
@@ -234,3 +250,9 @@ def in_tags(wire: tuple[str, str], name: str, arguments: Mapping[str, Any]) -> s
         parameter.replace("KEY", key).replace("VALUE", value) for key, value in arguments.items()
     )
     return call.replace("NAME", name).replace("PARAMETERS", written)
+
+
+def in_python(wire: str, name: str, arguments: Mapping[str, Any]) -> str:
+    """The call, with its arguments as Python prints them."""
+    written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return wire.replace("NAME", name).replace("PARAMETERS", written)

@@ -85,7 +85,7 @@ def test_one_tag_may_hold_several_calls(between: str) -> None:
         call("no object"),
         '<tool_call>{"name": "find", "arguments": NOT_JSON}</tool_call>',
         '<tool_call>{"names": []}</tool_call>',
-        "<tool_call>[]</tool_call>",
+        "So. <tool_call>[]</tool_call>",
         '<tool_call>[{"name": "ping", "arguments": {}}, 1]</tool_call>',
         "In the tag <tool_call> stands a call, and </tool_call> ends it.",
         "Write <tool_call></tool_call> around it.",

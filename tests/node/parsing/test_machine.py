@@ -7,7 +7,7 @@ import pytest
 from node.dialects.base import Collected
 from node.generate import OutputFormat, ToolSchema
 from node.parsing.machine import TextMachine
-from node.parsing.step import HELD_LENGTH
+from node.parsing.step import HELD_LENGTH, LONGEST_CALL
 from node.types import Part, PartKind
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
@@ -322,7 +322,7 @@ class TestBlanks:
 class TestHolding:
     @pytest.mark.parametrize("filler", ["x", "{", "<", " ", "\n", '"', "</think>"])
     def test_an_endless_block_becomes_text_at_the_same_place(self, filler: str) -> None:
-        opened = '<tool_call>{"name": "f", "arguments": {"s": "'
+        opened = '<tool_call>{"s": "'
         text = "a" + opened + filler * (3 * HELD_LENGTH // len(filler))
         expected = parts_of(TextMachine(form()), [text])
         assert "".join(part.text for part in expected).strip() == text.strip()
@@ -331,12 +331,19 @@ class TestHolding:
             assert parts_of(TextMachine(form()), pieces) == expected
 
     def test_no_more_is_held_than_a_block_may_have(self) -> None:
-        machine = TextMachine(form())
-        shown = fed = 0
-        for piece in ['<tool_call>{"name": "f", "arguments": {"s": "', *["x" * 1000] * 200]:
-            fed += len(piece)
-            shown += sum(len(part.text) for part in machine.feed(piece))
-            assert fed - shown <= HELD_LENGTH + len("<tool_call>")
+        for begin, most in (
+            ('{"s": "', HELD_LENGTH),
+            ('{"name": "g2", "s": "', HELD_LENGTH),
+            ('{"name": "f", "arguments": {"s": "', LONGEST_CALL),
+            ('{"arguments": {"s": "', LONGEST_CALL),
+        ):
+            machine = TextMachine(form())
+            shown = fed = 0
+            for piece in [f"<tool_call>{begin}", *["x" * 1000] * (most // 1000 + 100)]:
+                fed += len(piece)
+                shown += sum(len(part.text) for part in machine.feed(piece))
+                assert fed - shown <= most + len("<tool_call>")
+            assert shown >= most
 
     def test_a_call_behind_an_endless_one_is_read(self) -> None:
         text = "<tool_call>{" + "x" * HELD_LENGTH + call("g")

@@ -1,0 +1,189 @@
+"""The text of one output as its grammar reads it, although it comes in pieces.
+
+A grammar is a generator: it reads with the methods below by `yield from`, from left to right, and
+is suspended where more text must come. What it reads depends on the text alone and never on how
+that was cut.
+"""
+
+import re
+from typing import Any
+
+from node.parsing.json_text import JsonScan, read_json
+from node.parsing.markers import Markers, markers_of
+from node.parsing.step import HELD_LENGTH, Malformed, Step, TooLong
+from node.parsing.text_buffer import TextBuffer
+
+_SPACE = re.compile(r"\s*")
+
+
+class TextReader:
+    """Positions are absolute: characters since the output's begin."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        """Whether the output was ended within what the model would have said."""
+        self._buffer = TextBuffer()
+        self._ended = False
+        self._block: int | None = None
+        """Where the block begins that is being read, or what its last call left of it."""
+        self._block_end: int | None = None
+        """Where it ends at last, if that is sure; else where it would be too long."""
+        self._most_length = HELD_LENGTH
+        """Of the block."""
+        self._reach = 0
+        """Up to where the block was read, also where it was given back."""
+
+    # --- what comes ---------------------------------------------------------------------------
+
+    def append(self, text: str) -> None:
+        self._buffer.append(text)
+
+    def end(self, *, is_cut: bool = False) -> None:
+        """No more text comes; `is_cut`: the model would have said more."""
+        self._ended = True
+        self.is_cut = is_cut
+
+    def end_block(self) -> None:
+        """What comes from here on is no part of the block that is being read, if there is one."""
+        if self._block is not None:
+            self._block_end = self._buffer.end
+
+    @property
+    def block_begin(self) -> int | None:
+        """Where the block begins that is being read, or what its last call left of it; None where
+        nothing has come of that."""
+        return self._block if (self._block or 0) < self._buffer.end else None
+
+    @property
+    def block_text(self) -> str:
+        """What has come of it; none where there is no block."""
+        begin = self.block_begin
+        return "" if begin is None else self._buffer.slice(begin, self._buffer.end)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all text has been read, and no more comes."""
+        return self._ended and not self._have()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def peek(self, count: int = 1) -> Step[str]:
+        """The next characters, without reading them; fewer at the end."""
+        while (have := self._have()) < count and not self._is_last():
+            yield
+        at = self._buffer.at
+        return self._buffer.slice(at, at + min(count, have))
+
+    def accept(self, *literals: str) -> Step[str]:
+        """Reads the longest of the literals that comes next; "" if none does."""
+        longest = max(map(len, literals))
+        while True:
+            at = self._buffer.at
+            ahead = self._buffer.slice(at, at + longest)
+            open_ends = any(len(each) > len(ahead) and each.startswith(ahead) for each in literals)
+            if not open_ends or self._is_last():
+                break
+            yield
+        found = max((each for each in literals if ahead.startswith(each)), key=len, default="")
+        self._buffer.at += len(found)
+        return found
+
+    def expect(self, *literals: str) -> Step[str]:
+        """As `accept`. Raises `Malformed` if none comes."""
+        found = yield from self.accept(*literals)
+        if not found:
+            raise Malformed
+        return found
+
+    def space(self) -> Step[str]:
+        """Reads white space; what it was."""
+        return (yield from self.run(_SPACE))
+
+    def run(self, pattern: "re.Pattern[str]") -> Step[str]:
+        """Reads as many characters as the pattern matches, which is one of single characters that
+        repeat; what they were, also none. Outside of blocks, not more than a block may have."""
+        buffer = self._buffer
+        begin = buffer.at
+        most = begin + self._most_length
+        while True:
+            limit = min(self._limit(), most - buffer.begin)
+            match = pattern.match(buffer.text, buffer.at - buffer.begin, limit)
+            if match is not None:
+                buffer.at = match.end() + buffer.begin
+            if self._have() or buffer.at == most or self._is_last():
+                return buffer.slice(begin, buffer.at)
+            yield
+
+    def capture(self, *markers: str, at_end: bool = False) -> Step[tuple[str, str]]:
+        """(the text up to the first of the markers, the marker), both read and not told. At the
+        end of all text ("the rest", "") where `at_end` allows it; else raises `Malformed`."""
+        return (yield from self.capture_any(markers_of(markers), at_end=at_end))
+
+    def capture_any(self, markers: Markers, *, at_end: bool = False) -> Step[tuple[str, str]]:
+        """As `capture`, of markers that were made before."""
+        buffer = self._buffer
+        begin = buffer.at
+        while True:
+            limit = self._limit()
+            ended = self._ended and limit == len(buffer.text)
+            at, marker = markers.find(buffer.text, buffer.at - buffer.begin, limit, ended=ended)
+            buffer.at = end = at + buffer.begin
+            if marker:
+                buffer.at += len(marker)
+                return buffer.slice(begin, end), marker
+            if self._is_last():
+                if not at_end:
+                    raise Malformed
+                return buffer.slice(begin, end), ""
+            yield
+
+    def json(self) -> Step[str]:
+        """Reads a JSON object, list or string; its text. Raises `Malformed` for anything else."""
+        if (yield from self.peek()) not in ("{", "[", '"'):
+            raise Malformed
+        buffer = self._buffer
+        begin = buffer.at
+        scan = JsonScan()
+        while True:
+            at = buffer.at - buffer.begin
+            try:
+                buffer.at = scan.read(buffer.text, at, self._limit()) + buffer.begin
+            except ValueError:
+                self._reach = max(self._reach, begin + scan.length)
+                raise Malformed from None
+            if scan.is_whole:
+                return buffer.slice(begin, buffer.at)
+            if self._is_last():
+                raise Malformed
+            yield
+
+    def json_value(self) -> Step[Any]:
+        """The value of what `json` reads. Raises `Malformed`."""
+        text = yield from self.json()
+        try:
+            return read_json(text)
+        except ValueError:
+            raise Malformed from None
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _limit(self) -> int:
+        """Up to where the text may be read, within it."""
+        buffer = self._buffer
+        if self._block is None:
+            return len(buffer.text)
+        return min(len(buffer.text), self._most(self._block) - buffer.begin)
+
+    def _most(self, begin: int) -> int:
+        """Up to where a block that begins there may go."""
+        most = begin + self._most_length
+        return most if self._block_end is None else min(most, self._block_end)
+
+    def _have(self) -> int:
+        return self._limit() - (self._buffer.at - self._buffer.begin)
+
+    def _is_last(self) -> bool:
+        """Whether there will never be more. Raises `TooLong` where a block may hold no more."""
+        if self._block is not None and self._limit() < len(self._buffer.text):
+            raise TooLong
+        return self._ended
