@@ -37,7 +37,7 @@ test: export OPENBLAS_NUM_THREADS = 1
 test: export PYTHONDONTWRITEBYTECODE =
 test: export MLX_FLEET_SMOLLM2 = $(CURDIR)/$(TEST_HOME)/models/smollm2
 test: export MLX_FLEET_GGUF = $(CURDIR)/$(DEMO_GGUF)
-test: .venv/.dev $(TEST_MODEL)
+test: .venv/.clients $(TEST_MODEL)
 ifdef ARGS
 	$(BIN)/pytest $(ARGS)
 else

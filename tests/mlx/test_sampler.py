@@ -1,5 +1,7 @@
 """Which tokens the sampler may pick, how often, and at what cost."""
 
+import importlib.util
+import sys
 from collections import Counter
 from typing import Any
 
@@ -131,5 +133,17 @@ def test_a_new_value_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("compiled")
 
     monkeypatch.setattr(mx, "compile", refuse)
+    # A copy of the module, so that what it compiles when it is imported is refused as well.
+    origin = sys.modules[RowSampling.__module__].__file__
+    assert origin is not None
+    spec = importlib.util.spec_from_file_location("sampler_without_compile", origin)
+    assert spec is not None and spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)
+    # Where its dataclasses look for their types.
+    monkeypatch.setitem(sys.modules, spec.name, fresh)
+    spec.loader.exec_module(fresh)
     for params in CASES:
-        sample([RowSampling.of(params)])
+        tokens, _ = fresh.BatchSampler([fresh.RowSampling.of(params)], VOCAB_SIZE).sample(
+            mx.array(LOGITS[None].astype(np.float32))
+        )
+        assert tokens.shape == (1,)

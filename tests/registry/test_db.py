@@ -67,6 +67,13 @@ def unprivileged() -> Iterator[None]:
         os.seteuid(before)
 
 
+async def test_what_is_written_is_on_the_disk_before_it_is_answered(registry: Registry) -> None:
+    full = 2
+    assert await registry.write(lambda s: value(s, "synchronous")) == full
+    async with registry.read() as session:
+        assert await value(session, "synchronous") == full
+
+
 @pytest.mark.parametrize("prefix", ["", "sqlite:///", "sqlite+aiosqlite:///"])
 async def test_opens_a_path_and_both_sqlite_urls(tmp_path: Path, prefix: str) -> None:
     opened = await Registry.open(f"{prefix}{tmp_path}/registry.db")

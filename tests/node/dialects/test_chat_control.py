@@ -210,11 +210,24 @@ def test_another_type_of_thinking_is_not_supported() -> None:
 # --- logprobs and choices --------------------------------------------------------------------
 
 
-def test_logprobs_may_come_with_the_likeliest_tokens() -> None:
-    assert chat().logprobs is chat(logprobs=False).logprobs is None
-    assert chat(logprobs=True).logprobs == 0
-    assert chat(logprobs=True, top_logprobs=20).logprobs == 20
-    assert chat(top_logprobs=0) == chat()
+@pytest.mark.parametrize(
+    ("fields", "likeliest"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"top_logprobs": 0}, None),
+        ({"logprobs": False, "top_logprobs": 0}, None),
+        ({"logprobs": True}, 0),
+        ({"logprobs": True, "top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": 1}, 1),
+        ({"logprobs": True, "top_logprobs": 20}, 20),
+    ],
+)
+def test_logprobs_may_come_with_the_likeliest_tokens(
+    fields: dict[str, Any], likeliest: int | None
+) -> None:
+    assert chat(**fields).logprobs == likeliest
+    assert asked(**fields).style.has_logprobs is (likeliest is not None)
 
 
 @pytest.mark.parametrize(

@@ -83,15 +83,23 @@ async def test_what_is_cached_on_a_foreign_server_is_marked_as_a_guess(
     router: RunningRouter, add_node: AddNode, start_node: StartNode
 ) -> None:
     async def foreign(request: Request) -> None:
-        await request.answer(b'{"data":[{"id":"m"}]}')
+        if request.target.endswith("/models"):
+            await request.answer(b'{"data":[{"id":"m"}]}')
+        else:
+            usage = {"prompt_tokens": 2_000, "completion_tokens": 2}
+            await request.answer(json.dumps({"choices": [{}], "usage": usage}).encode())
 
-    await add_node(router, "a", silent)
+    body = {**BODY, "messages": [{"role": "user", "content": "word " * 1_600}]}
     await router.add(await start_node(foreign), "f", "openai")
-    decision = await ask(router, "POST", "", {"body": BODY})
-    assert {cost["node"]: cost["estimated"] for cost in decision["costs"]} == {
-        "a": False,
-        "f": True,
-    }
+    await (await router.post(body)).body()
+    await router.idle()
+    await add_node(router, "a", silent)
+    decision = await ask(router, "POST", "", {"body": body})
+    told = {cost["node"]: cost for cost in decision["costs"]}
+    assert {name: cost["estimated"] for name, cost in told.items()} == {"a": False, "f": True}
+    # All of what it served last is taken to be there, and nothing where nobody said so.
+    assert told["a"]["cached_tokens"] == 0
+    assert 1_500 <= told["f"]["cached_tokens"] <= 2_000
 
 
 @pytest.mark.parametrize(

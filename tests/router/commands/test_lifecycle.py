@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 
 import httpx
@@ -121,7 +122,15 @@ def test_why_a_schedule_is_pending_is_told_below_the_list(
 class PlayedNode:
     """A router whose one node has a number of requests in flight at each look."""
 
-    def __init__(self, *in_flight: int, models: int = 0, kind: str = "agent") -> None:
+    def __init__(
+        self,
+        *in_flight: int,
+        models: int = 0,
+        kind: str = "agent",
+        clock: Callable[[], float] = float,
+    ) -> None:
+        self.clock = clock
+        self.cut_s = math.inf
         self.left = list(in_flight)
         self.models = models
         self.kind = kind
@@ -132,7 +141,7 @@ class PlayedNode:
         if request.method == "POST":
             self.orders.append((request.url.path, json.loads(request.content)))
             if request.url.path.endswith("/cut"):
-                self.left = [0]
+                self.left, self.cut_s = [0], self.clock()
             return httpx.Response(200, json=self.row(0))
         count = self.left.pop(0) if len(self.left) > 1 else self.left[0]
         return httpx.Response(200, json=[self.row(count)])
@@ -175,10 +184,25 @@ def test_a_drain_does_not_wait_for_what_a_node_that_is_gone_told_last(played: Pl
     leave(played(node), None)
 
 
-def test_what_is_left_at_the_deadline_is_cut_where_that_is_asked_for(played: Played) -> None:
-    node = PlayedNode(3)
-    leave(played(node), 1.0, cut=True)
-    assert node.orders[-1] == ("/admin/nodes/cut", {"node": "mini"})
+def test_what_is_left_at_the_deadline_is_cut_where_that_is_asked_for(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = FakeClock()
+    node = PlayedNode(3, clock=clock)
+    began_s = clock()
+    drain(played(node), Drain("mini", 60.0, True, clock, clock.advance))
+    assert node.orders == [
+        ("/admin/nodes/state", {"node": "mini", "state": "cordoned"}),
+        ("/admin/nodes/cut", {"node": "mini"}),
+    ]
+    assert 60.0 <= node.cut_s - began_s < 61.0
+    assert "mini is drained" in capsys.readouterr().out
+
+
+def test_nothing_is_cut_where_all_have_ended_before_the_deadline(played: Played) -> None:
+    node = PlayedNode(3, 1, 0)
+    leave(played(node), 60.0, cut=True)
+    assert [path for path, _ in node.orders] == ["/admin/nodes/state"]
 
 
 def test_maintenance_says_where_models_stay(played: Played) -> None:
