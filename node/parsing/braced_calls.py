@@ -16,7 +16,7 @@ from node.parsing.held_values import Flat, Place, arguments_of
 from node.parsing.json_calls import NAME, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark, Text
 from node.parsing.literal_values import Language, spell_members
-from node.parsing.python_blocks import read_python
+from node.parsing.python_blocks import read_call_list, read_python
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
 from node.parsing.step import Malformed, Step
@@ -45,6 +45,13 @@ class _Place(NamedTuple):
 
     def _at(self, schema: object) -> "_Place":
         return _Place(schema, self.root, self.depth + 1)
+
+
+class _Begun(NamedTuple):
+    """The begin of a call in Python."""
+
+    text: str
+    is_printed: bool
 
 
 class _Braced(Language):
@@ -143,14 +150,25 @@ class BracedCalls(ToolFormat):
 
     def _tool_code(self, source: Source, opener: str) -> Step[None]:
         yield from source.space()
-        printed = yield from source.accept("print(")
-        name = yield from read_declared_name(source)
-        begun = name + (yield from source.expect("("))
-        tell(source, (yield from read_python(source, begun)))
-        if printed:
-            yield from source.accept(")")
+        begun: _Begun | None = None
+        if (yield from source.accept("[")):
+            tell(source, (yield from read_call_list(source)))
+        else:
+            begun = yield from self._begin_line(source)
+        while begun is not None:
+            tell(source, (yield from read_python(source, begun.text)))
+            if begun.is_printed:
+                yield from source.accept(")")
+            begun = yield from source.maybe(self._begin_line(source))
         yield from source.space()
         yield from source.accept("```" if opener.startswith("```") else "print(tool_code)")
+
+    def _begin_line(self, source: Source) -> Step["_Begun"]:
+        """A call in Python, each of which is on a line of its own."""
+        yield from source.space()
+        printed = yield from source.accept("print(")
+        name = yield from read_declared_name(source)
+        return _Begun(name + (yield from source.expect("(")), bool(printed))
 
     def _object(self, source: Source, place: _Place) -> Step[dict[str, Any]]:
         """Reads on behind the `{`."""

@@ -56,11 +56,17 @@ class Llama3Json(ToolFormat):
         tell(source, (yield from read_call_list(source)))
 
     def _built_in(self, source: Source) -> Step[None]:
-        """`f.call(a="v")`."""
+        """`f.call(a="v")`, one or more."""
+        begun: str | None = yield from self._begin_built_in(source)
+        while begun is not None:
+            tell(source, (yield from read_python(source, begun)))
+            begun = yield from source.maybe(self._begin_built_in(source))
+
+    def _begin_built_in(self, source: Source) -> Step[str]:
+        yield from source.space()
         name = (yield from source.run(NAME)).removesuffix(_BUILT_IN)
         source.tool(name)
-        begun = name + (yield from source.expect("("))
-        tell(source, (yield from read_python(source, begun)))
+        return name + (yield from source.expect("("))
 
 
 LLAMA3_JSON = AnyOf("llama3_json", (Llama3Json(), PYTHONIC))

@@ -74,6 +74,24 @@ def test_reads_what_small_models_write_in_its_place(text: str) -> None:
     assert read(text, tool_calls="gemma4") == Said("", "", (("find", {"where": "/a"}),))
 
 
+@pytest.mark.parametrize("form", ["gemma4", "functiongemma", "auto"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '```tool_code\nfind(where="/a")\nping()\n```',
+        '```tool_code\nprint(find(where="/a"))\nprint(ping())\n```',
+        '```tool_code\n[find(where="/a"), ping()]\n```',
+        '```tool_code\nfind(where="/a")\nping()',
+    ],
+)
+def test_a_fence_may_hold_several_calls(text: str, form: str) -> None:
+    calls = (("find", {"where": "/a"}), PINGED)
+    assert read(f"So.\n{text}", tool_calls=form) == Said("So.", "", calls)
+    other = text.replace("ping", "open")
+    assert not read(other, tool_calls=form).calls[1:]
+    assert "open()" in read(other, tool_calls=form).content
+
+
 @pytest.mark.parametrize(
     "text",
     [

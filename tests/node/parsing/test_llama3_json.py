@@ -52,6 +52,8 @@ def test_reads_what_is_behind_the_python_tag() -> None:
     for body in ('find.call(where="/a")', '[find(where="/a")]', 'find(where="/a")'):
         said = read(f"Ok.<|python_tag|>{body}", tool_calls="llama3_json")
         assert said == Said("Ok.", "", (("find", {"where": "/a"}),))
+    text = 'Ok.<|python_tag|>find.call(where="/a")\nping.call()'
+    assert read(text, tool_calls="llama3_json").calls == (("find", {"where": "/a"}), PINGED)
     text = '<|python_tag|>[{"name": "ping", "parameters": {}}]'
     assert read(text, tool_calls="llama3_json").calls == (PINGED,)
     text = '<|python_tag|>open.call(where="/a")'
