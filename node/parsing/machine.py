@@ -91,8 +91,13 @@ class TextMachine:
         if self._reader is None:
             rest = self._stops.flush()
             return [Part(PartKind.CONTENT, rest)] if rest else []
-        self._reader.source.end(is_cut=is_cut)
-        return self._advance(self._reader, last=True)
+        reader = self._reader
+        reader.source.end(is_cut=is_cut)
+        parts = self._advance(reader, last=True)
+        if is_cut and reader.must_call:
+            # All that an output says that is held to calls is a call, or the begin of one.
+            return [part for part in parts if part.kind is not PartKind.CONTENT]
+        return parts
 
     def _plain(self, text: str) -> list[Part]:
         text, self._ended = self._stops.feed(text)
@@ -110,6 +115,7 @@ class _Reader:
     def __init__(
         self, output: OutputFormat, stops: StopMatcher, token_markers: frozenset[str], uid: str
     ) -> None:
+        self.must_call = output.must_call
         calls_are_read = reads_calls(output)
         grammar = layout_of(output)
         self.teller = Teller(output, stops, uid)

@@ -131,6 +131,22 @@ class TestCalls:
         assert read(form(tools=()), text) == [reasoning("a"), content(f"b {call(n=1)} c")]
         assert read(form(tool_calls="none"), text)[1] == content(f"b {call(n=1)} c")
 
+    @pytest.mark.parametrize(
+        "cut", ["", "\n", "\n<tool", "\n<tool_call>\n", '<tool_call>{"name": "', call("g")[:-15]]
+    )
+    def test_of_calls_that_have_to_come_a_cut_one_is_no_content(self, cut: str) -> None:
+        for before, told_before in (("", []), (call(n=1), [told("f", '{"n": 1}')])):
+            machine = TextMachine(form(must_call=True, prompt_tail="</think>\n\n"))
+            collected = Collected()
+            collected.add([*machine.feed(before + cut), *machine.finish(is_cut=True)])
+            calls = [Part(each.kind, each.text, 0, each.name) for each in collected.segments]
+            assert calls == told_before
+            # A model that ends by itself has said it, and one that is free may talk of calls.
+            free = TextMachine(form(prompt_tail="</think>\n\n"))
+            parts = [*free.feed(before + cut), *free.finish(is_cut=True)]
+            said = "".join(part.text for part in parts if part.kind is CONTENT)
+            assert said.strip() == cut.strip()
+
     def test_a_truncated_call_is_content(self) -> None:
         text = f"a\n{call(n=1)[:-20]}"
         assert read(form(), text) == [content(text)]
