@@ -95,14 +95,15 @@ class Intake:
         self._compiler.close()
 
     def _finish(self, row: Row, answer: "Future[HeldAnswer]") -> Row | Refused:
-        error = answer.exception()
-        if error is None:
+        try:
             return self._steered(row, answer.result())
-        if isinstance(error, NotHeld):
+        except NotHeld as error:
             return Refused(row.uid, str(error), error.param)
-        # A fault of one grammar must not end the rows that run.
-        logger.error("A grammar could not be made.", exc_info=error)
-        return Refused(row.uid, f"The engine failed to make a grammar of the request: {error}")
+        except Exception as error:
+            # A fault of one grammar must not end the rows that run, nor leave this one untold.
+            logger.exception("A grammar could not be made.")
+            reason = f"The engine failed to make a grammar of the request: {error}"
+            return Refused(row.uid, reason, is_fault=True)
 
     def _steered(self, row: Row, answer: HeldAnswer | None = None) -> Row:
         model = self.model

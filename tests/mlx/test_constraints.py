@@ -108,18 +108,19 @@ def test_what_cannot_be_held_is_refused_before_any_token(tiny: Path) -> None:
         assert driver.engine.wait_s() is None
 
 
+@pytest.mark.parametrize("step", ["compile_answer", "steering_of"])
 def test_a_fault_of_a_grammar_is_told_and_ends_no_other_row(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fault(*args: object) -> None:
         raise ZeroDivisionError("by nought")
 
     with Driver(tiny) as driver:
         driver.submit("other", prompt(9, 2))
-        monkeypatch.setattr("node.engine.intake.compile_answer", fault)
+        monkeypatch.setattr(f"node.engine.intake.{step}", fault)
         reply = driver.submit("a", prompt(9, 1), constraint=ONE_NAME)
         assert isinstance(reply, Refused)
-        assert reply.reason.endswith("by nought")
+        assert reply.reason.endswith("by nought") and reply.is_fault
         assert driver.run()["other"].finish is FinishReason.LENGTH
 
 

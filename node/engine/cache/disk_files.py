@@ -85,7 +85,7 @@ def store(files: Files, path: Path, layout: Layout, wanted: Callable[[], bool]) 
             files.close(descriptor)
         files.rename(temporary, path)
         files.sync_folder(path.parent)
-    except (OSError, Abandoned):
+    except BaseException:
         files.unlink(temporary)
         files.unlink(path)
         raise

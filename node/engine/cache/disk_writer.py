@@ -1,7 +1,6 @@
 """The writer of the disk tier: the one thread that changes its folder and its index."""
 
 import logging
-import sqlite3
 from pathlib import Path
 
 from node.engine.cache.disk_files import Abandoned, file_path, store
@@ -31,7 +30,7 @@ class Writer:
             while (job := self._next()) is not None:
                 try:
                     self._do(job)
-                except (OSError, sqlite3.Error) as error:
+                except Exception as error:  # noqa: BLE001 - the thread's edge: jobs come after it
                     # What is left behind by it is put right at the next start.
                     logger.warning("The disk cache failed at %s: %s", type(job).__name__, error)
         finally:
@@ -73,7 +72,7 @@ class Writer:
             checksum = self._store(job)
         except Abandoned:
             pass  # nobody wants it any more, or there is no room: no fault of the disk
-        except (OSError, sqlite3.Error) as error:
+        except Exception as error:  # noqa: BLE001 - the engine waits for a word of each file
             failure = error
         with shared.changed:
             wanted = shared.catalog.get(item.file) is item
@@ -112,7 +111,7 @@ class Writer:
             used = self._take_touched()
         try:
             self._index.add(_row(job, checksum), used, day, day_bytes)
-        except sqlite3.Error:
+        except BaseException:
             self._files.unlink(path)
             raise
         return checksum

@@ -68,7 +68,7 @@ class GatedFiles(Files):
 class FailingFiles(Files):
     """Fails at the named call, as often as `times` says."""
 
-    def __init__(self, call: str, error: OSError, times: int = 1_000_000) -> None:
+    def __init__(self, call: str, error: Exception, times: int = 1_000_000) -> None:
         self.call = call
         self.error = error
         self.times = times

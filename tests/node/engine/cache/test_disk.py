@@ -35,6 +35,7 @@ from tests.node.engine.cache.disk_world import (
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 BROKEN = OSError(errno.EIO, "Input/output error")
+UNEXPECTED = ValueError("a fault of our own")
 
 
 @pytest.fixture(autouse=True)
@@ -180,6 +181,16 @@ def test_a_row_that_cannot_be_written_fails_the_file(
     assert world.names() == set()
 
 
+@pytest.mark.parametrize("call", ["write", "rename"])
+def test_a_fault_of_our_own_fails_one_file_and_not_the_writer(call: str, tmp_path: Path) -> None:
+    world = World(tmp_path, files=FailingFiles(call, UNEXPECTED, times=1))
+    file = world.write(1)
+    assert file is not None
+    assert world.reports() == [WriteFailed(file)]
+    assert world.names() == set()
+    world.written(2)
+
+
 def test_repeated_failures_stop_the_writing_for_a_minute(tmp_path: Path) -> None:
     files = FailingFiles("sync", BROKEN, times=3)
     world = World(tmp_path, files=files)
@@ -288,8 +299,9 @@ def test_the_quarantine_keeps_the_newest_few(tmp_path: Path) -> None:
     assert kept == {f"{file}.safetensors" for file in files[2:]}
 
 
-def test_a_file_that_cannot_be_read_is_lost(tmp_path: Path) -> None:
-    world = World(tmp_path, files=FailingFiles("read", BROKEN))
+@pytest.mark.parametrize("error", [BROKEN, UNEXPECTED])
+def test_a_file_that_cannot_be_read_is_lost(tmp_path: Path, error: Exception) -> None:
+    world = World(tmp_path, files=FailingFiles("read", error, times=1))
     file = world.written(1)
     world.tier.read(file)
     assert world.next_report() == Lost(file)
