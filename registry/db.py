@@ -276,11 +276,21 @@ class Registry:
 
 async def router_id(registry: Registry) -> str:
     """The id of this registry's router: 16 random hex characters, made once and kept."""
+    return await _kept(registry, "router_id", secrets.token_hex(8))
+
+
+async def accounts_secret(registry: Registry) -> bytes:
+    """32 random bytes, made once and kept, by which the router knows accounts of its requests."""
+    return bytes.fromhex(await _kept(registry, "accounts_secret", secrets.token_hex(32)))
+
+
+async def _kept(registry: Registry, key: str, value: str) -> str:
+    """What is kept under the key; that is `value` where nothing is yet."""
 
     async def make(session: WriteSession) -> str:
-        made = insert(meta).values(key="router_id", value=secrets.token_hex(8))
+        made = insert(meta).values(key=key, value=value)
         await session.execute(made.on_conflict_do_nothing())
-        row = await session.fetch_one(select(meta.c.value).where(meta.c.key == "router_id"))
+        row = await session.fetch_one(select(meta.c.value).where(meta.c.key == key))
         assert row is not None
         return str(row["value"])
 

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.prefix import Chainer
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
-from registry.db import Registry, WriteSession, router_id
+from registry.db import Registry, WriteSession, accounts_secret, router_id
 from registry.migrate import open_migrated
 from registry.records import KeyRecord
 from router.answer_heads import HEADER_SHOULD_RETRY
@@ -39,6 +39,7 @@ from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.loads import Loads
 from router.metrics import Metrics
 from router.names import Names
+from router.origins import Origins
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
@@ -90,7 +91,8 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         spent = await usage.costs(session, month_s(wall()))
         wanted = await policies.list_all(session), await schedules.list_all(session)
     budgets = Budgets(fleet, spent, wall)
-    ledger = Ledger(own_id, log_requests=settings.log_requests)
+    origins = Origins(own_id, await accounts_secret(registry))
+    ledger = Ledger(origins, log_requests=settings.log_requests)
     ledger.charge = budgets.charge
     prefixes = PrefixIndex()
     metrics = Metrics(lambda node_id: view.name if (view := fleet.node(node_id)) else node_id)

@@ -189,7 +189,7 @@ class Dispatcher:
         try:
             if not reported:
                 return await self._open_foreign(client, ticket, lease)
-            response = await client.open(ticket, lease, self._ledger.origin(ticket.caller))
+            response = await client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))
             return Opened(response, None)
         except OSError as error:
             raise self.node_failed(lease, error) from error
@@ -200,7 +200,7 @@ class Dispatcher:
             ask = lease.node_id not in self._plain
             answer = ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
             sent = ticket if answer.body is ticket.body else replace(ticket, body=answer.body)
-            response = await client.open(sent, lease, self._ledger.origin(ticket.caller))
+            response = await client.open(sent, lease, self._ledger.origins.stamp(ticket, lease))
             if not answer.asks or response.status not in foreign.REFUSAL_STATUSES:
                 return Opened(response, answer)
             try:
@@ -224,7 +224,7 @@ class Dispatcher:
         if client is None or not view.reachable:
             raise node_away(view)
         try:
-            answer = await client.follow_up(method, target, self._ledger.origin(caller))
+            answer = await client.follow_up(method, target, self._ledger.origins.of(caller))
         except OSError as error:
             raise node_away(view) from error
         if answer.status in REFUSAL_STATUSES:

@@ -1,6 +1,7 @@
 """Accounts of the requests that this router dispatched, until the registry has them.
 
-A node reports every request that ended, aborted ones too, and the router believes it. A request
+A node reports every request that ended, aborted ones too, and the router believes it what it was
+given. A request
 whose node died, or that a foreign server served, is written without token counts; one whose caller
 left before it had a node, without the node too.
 """
@@ -14,8 +15,10 @@ from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
 from registry.records import UsageRecord
+from router.origins import Origins
 from router.settings import UNREPORTED_AFTER_S
-from router.types import Caller, Lease, Ticket, Tokens, Verdict
+from router.types import Lease, Ticket, Tokens, Verdict
+from serving.seldom import Seldom
 
 log = logging.getLogger("mlx_fleet.requests")
 
@@ -60,7 +63,7 @@ class Ledger:
 
     def __init__(
         self,
-        router_id: str,
+        origins: Origins,
         *,
         log_requests: bool = False,
         wall_clock: Callable[[], float] = time.time,
@@ -74,20 +77,13 @@ class Ledger:
         """Called for what an attempt has cost that has ended; None where it was free."""
         self.on_prefilled: Callable[[Lease], None] = lambda lease: None
         """Called where a node says that a lease's prefill is over."""
-        self._origin_prefix = router_id + "/"
+        self.origins = origins
+        self._seldom = Seldom()
         self._log_requests = log_requests
         self._wall_clock = wall_clock
         self._open: dict[tuple[str, str], _Entry] = {}
         self._ended: dict[tuple[str, str], None] = {}
         self._rows: list[UsageRecord] = []
-
-    def origin(self, caller: Caller) -> str:
-        """The opaque text that a node repeats in its accounts of the caller's requests."""
-        return self._origin_prefix + caller.key_id
-
-    def is_own(self, origin: str) -> bool:
-        """Whether what a node tells under that origin is of this router's callers."""
-        return origin.startswith(self._origin_prefix)
 
     def opened(
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
@@ -122,19 +118,23 @@ class Ledger:
 
     def on_began(self, node_id: str, instance_id: str, began: Began) -> None:
         """A node has the first token of a request; others' are passed over."""
-        if not self.is_own(began.origin):
+        if not self.origins.is_own(began.origin):
             return
         entry = self._open.get((node_id, began.request_id))
         if entry is not None and entry.instance_id == instance_id:
             self.on_prefilled(entry.lease)
 
     def on_finished(self, node_id: str, instance_id: str, finished: Finished) -> None:
-        """A node's accounts of a request: of ours, kept; of others', passed over."""
-        if not self.is_own(finished.origin):
+        """A node's accounts of a request: of ours, kept; of others', passed over. What was never
+        given to the node, or cannot be true, is dropped with a line of the log."""
+        if not self.origins.is_own(finished.origin):
+            return
+        key_id = self.origins.key_of(node_id, finished)
+        if key_id is None or not _is_possible(finished):
+            self._drop(node_id, "was never given to it" if key_id is None else "cannot be so")
             return
         key = (node_id, finished.request_id)
         entry = self._open.get(key)
-        key_id = finished.origin[len(self._origin_prefix) :]
         self._rows.append(reported_row(node_id, instance_id, key_id, finished))
         if entry is None:
             return
@@ -146,6 +146,11 @@ class Ledger:
         del self._open[key]
         self._ended.pop(key, None)
         self._judge(entry, entry.ended_s, finished)
+
+    def _drop(self, node_id: str, why: str) -> None:
+        if self._seldom.due(node_id):
+            more = self._seldom.more(node_id)
+            log.warning("dropped accounts of node %s of a request that %s%s", node_id, why, more)
 
     def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
         """Passes the node's word on where the relay saw nothing wrong; a failure it saw is
@@ -240,6 +245,14 @@ def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -
         prefill_s=None,
         decode_s=None,
         finished_at_s=now_s,
+    )
+
+
+def _is_possible(finished: Finished) -> bool:
+    """Whether parts of it are no larger than the whole."""
+    return (
+        finished.cached_tokens <= finished.prompt_tokens
+        and finished.reasoning_tokens <= finished.completion_tokens
     )
 
 

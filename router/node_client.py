@@ -27,6 +27,7 @@ from node.protocol.lifecycle import (
 )
 from node.protocol.messages import (
     HEADER_ORIGIN,
+    HEADER_PROOF,
     HEADER_PROTOCOL,
     HEADER_REQUEST_ID,
     HEADER_REQUESTED_MODEL,
@@ -48,6 +49,7 @@ from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
 from router.host_name import NEXT_ADDRESS_S, Resolver
 from router.node_events import NodeEvents
+from router.origins import Stamp
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import Lease, Ticket
@@ -156,7 +158,7 @@ class NodeClient:
 
     # --- inference ---
 
-    async def open(self, ticket: Ticket, lease: Lease, origin: str) -> Response:
+    async def open(self, ticket: Ticket, lease: Lease, stamp: Stamp) -> Response:
         """Sends an inference request; returns at the response's head, its body unread.
 
         Of the caller's headers its trace alone goes to a node, so that its key never leaves the
@@ -172,7 +174,10 @@ class NodeClient:
         else:
             # A foreign node's model name may hold anything, line breaks too.
             asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
-            own = f"{HEADER_ORIGIN}: {origin}\r\n{HEADER_REQUESTED_MODEL}: {asked}\r\n"
+            own = (
+                f"{HEADER_ORIGIN}: {stamp.origin}\r\n{HEADER_PROOF}: {stamp.proof}\r\n"
+                f"{HEADER_REQUESTED_MODEL}: {asked}\r\n"
+            )
             if ticket.caller.salt:
                 own += f"{HEADER_SALT}: {ticket.caller.salt}\r\n"
         rest = (

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from node.protocol.ids import RESPONSE_PREFIX, client_id
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     Began,
@@ -30,6 +31,7 @@ from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodePr
 from router.fleet import Fleet
 from router.ledger import Ledger
 from router.node_client import NodeClient
+from router.pace import Pace
 from router.prefix_index import PrefixIndex
 from router.settings import LOST_GRACE_S
 from router.states import KIND_OPENAI
@@ -63,6 +65,7 @@ class _Watched:
     client: NodeClient
     task: asyncio.Task[None] | None = None
     first_word: asyncio.Event = field(default_factory=asyncio.Event)
+    pace: Pace = field(default_factory=Pace)
     instance_id: str = ""
     last_seq: int = 0
     breaking: asyncio.TimerHandle | None = None
@@ -192,8 +195,11 @@ class Watcher:
 
     async def _follow(self, watched: _Watched) -> None:
         stream = watched.client.events(watched.instance_id, watched.last_seq)
+        pace = watched.pace
         async with aclosing(stream) as events:
             async for event in events:
+                if (rest_s := pace.heard(event)) is not None:
+                    await asyncio.sleep(rest_s)
                 if isinstance(event, StatusEvent):
                     self._on_status(watched, event.status)
                 elif isinstance(event, Finished):
@@ -202,14 +208,19 @@ class Watcher:
                 elif isinstance(event, Began):
                     self._ledger.on_began(watched.record.id, watched.instance_id, event)
                 elif isinstance(event, Stored):
-                    if self._ledger.is_own(event.origin):
-                        self._prefixes.on_stored(event)
+                    self._on_stored(watched.record.id, event)
                 elif isinstance(event, PrefixSnapshot):
                     async with self._piece:
                         self._on_prefixes(watched, event)
                         await asyncio.sleep(0)
                 else:
                     self._on_prefixes(watched, event)
+
+    def _on_stored(self, node_id: str, stored: Stored) -> None:
+        """A node speaks of the responses that it keeps itself, by their ids."""
+        is_there = stored.response_id.startswith(client_id(RESPONSE_PREFIX, node_id, ""))
+        if is_there and self._ledger.origins.is_own(stored.origin):
+            self._prefixes.on_stored(stored)
 
     def _on_prefixes(self, watched: _Watched, event: Event) -> None:
         node_id, whole = watched.record.id, True

@@ -54,21 +54,38 @@ class _AnswerSoFar:
 
 
 @dataclass(frozen=True, slots=True)
+class Sender:
+    """What a router says of whoever asks; all empty without one."""
+
+    origin: str = ""
+    """As `HEADER_ORIGIN`."""
+    salt: str = ""
+    """What parts it from the requests of others; of the chain, too."""
+    proof: str = ""
+    """As `HEADER_PROOF`."""
+
+
+NOBODY = Sender()
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One request on its way through the agent."""
 
     request: TextRequest
     path: str
     request_id: str
-    origin: str
+    sender: Sender
     arrived_s: float
     """Monotonic."""
     arrived_unix_s: float
     chain: Chain | None = None
     """Of its body; None where that has none."""
-    salt: str = ""
-    """What parts it from the requests of others; of the chain, too."""
     _answer: _AnswerSoFar = field(default_factory=_AnswerSoFar)
+
+    @property
+    def origin(self) -> str:
+        return self.sender.origin
 
     @property
     def _is_followed(self) -> bool:

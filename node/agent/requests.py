@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 
 from node.agent.account import (
+    NOBODY,
     Account,
     Job,
+    Sender,
     account_view,
     lasting_tokens,
     raise_unless_complete,
@@ -39,7 +41,6 @@ from node.stream import Batch
 from node.supervisor import Lease, Supervisor
 from node.types import Delta, PartKind, RowUsage
 
-ORIGIN_LIMIT = 200
 LAST_WORD_S = 1.0
 """How long a request may take to end once it has been told to."""
 
@@ -108,16 +109,14 @@ class Requests:
         request: TextRequest,
         path: str,
         wished_id: str,
-        origin: str,
+        sender: Sender = NOBODY,
         chain: Chain | None = None,
-        salt: str = "",
     ) -> Job:
         """The request under the id that the caller wished for, if it can be had."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
         if request_id in self._accounts or request_id in self._awaited:
             request_id = unlike(request_id)
-        origin, now_s, now_unix_s = origin[:ORIGIN_LIMIT], time.monotonic(), time.time()
-        return Job(request, path, request_id, origin, now_s, now_unix_s, chain, salt)
+        return Job(request, path, request_id, sender, time.monotonic(), time.time(), chain)
 
     def open(self, origin: str) -> list[dict[str, Any]]:
         """The open requests that came from `origin`, the oldest first; all for an empty one."""
@@ -210,7 +209,7 @@ class Requests:
         output = generate.output
         if self._repeated_calls and output is not None:
             output = msgspec.structs.replace(output, repeated_calls=True)
-        generate = msgspec.structs.replace(generate, output=output, salt=account.job.salt)
+        generate = msgspec.structs.replace(generate, output=output, salt=account.job.sender.salt)
         await self._expect_prefix(account, handle, prompt)
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
         account.handle, account.row = handle, row
@@ -315,6 +314,7 @@ class Requests:
                 decode_s=usage.decode_s,
                 reason=reason,
                 finished_unix_s=time.time(),
+                proof=job.sender.proof,
             )
         )
 

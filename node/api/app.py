@@ -133,7 +133,7 @@ class Api:
     async def _generate(self, call: Call, asked: Asked, chain: Chain | None) -> None:
         request = asked.request
         wished_id = call.text_header(HEADER_REQUEST_ID)
-        job = self._agent.requests.job(request, call.path, wished_id, call.origin, chain, call.salt)
+        job = self._agent.requests.job(request, call.path, wished_id, call.sender, chain)
         call.request_id = job.request_id
         shown = call.text_header(HEADER_REQUESTED_MODEL) or request.model
         node_id = self._agent.identity.node_id

@@ -8,11 +8,13 @@ from urllib.parse import parse_qs
 
 from starlette.types import Message, Receive, Scope, Send
 
+from node.agent.account import Sender
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
+from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.errors import HEADER_SHOULD_RETRY, is_final
 from node.protocol.ids import client_id
-from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, HEADER_SALT
+from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.stream import Headers
 from serving.exchange import vouch
@@ -49,7 +51,12 @@ class Call:
     @property
     def origin(self) -> str:
         """What the router says of whoever asks; empty without a router."""
-        return self.text_header(HEADER_ORIGIN)
+        return self.text_header(HEADER_ORIGIN)[:ORIGIN_CHARS]
+
+    @property
+    def sender(self) -> Sender:
+        """All that the router says of whoever asks."""
+        return Sender(self.origin, self.salt, self.text_header(HEADER_PROOF)[:PROOF_CHARS])
 
     @property
     def salt(self) -> str:

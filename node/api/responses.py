@@ -60,9 +60,7 @@ class ResponsesApi:
             make = partial(self._following, asked, fields, call.salt, history, head)
             chain = await asyncio.to_thread(make)
         wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
-        job = self._agent.requests.job(
-            asked.request, call.path, wished_id, call.origin, chain, call.salt
-        )
+        job = self._agent.requests.job(asked.request, call.path, wished_id, call.sender, chain)
         call.request_id = job.request_id
         await self._run(call, asked, job)
 

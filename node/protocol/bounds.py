@@ -10,6 +10,8 @@ MOST = 2**53
 MAX_MODELS = 500
 """Of one node."""
 NAME_CHARS = 256
+ORIGIN_CHARS = 200
+PROOF_CHARS = 64
 MAX_EVENT_BYTES = 1024 * 1024
 """Of one line of an event stream."""
 
@@ -23,7 +25,8 @@ Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS)]
 """Of a model; which characters it may have says `node.protocol.names`."""
 Id = Annotated[str, Meta(max_length=128)]
-Origin = Annotated[str, Meta(max_length=200)]
+Origin = Annotated[str, Meta(max_length=ORIGIN_CHARS)]
+Proof = Annotated[str, Meta(max_length=PROOF_CHARS)]
 Word = Annotated[str, Meta(max_length=200)]
 """A version, a chip, the name of a parser."""
 Sentence = Annotated[str, Meta(max_length=2000)]

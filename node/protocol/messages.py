@@ -21,6 +21,7 @@ from node.protocol.bounds import (
     Id,
     Name,
     Origin,
+    Proof,
     Seconds,
     Sentence,
     UnixSeconds,
@@ -28,7 +29,7 @@ from node.protocol.bounds import (
 )
 from node.protocol.prefixes import PackedEntries, PackedHashes
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 HEADER_PROTOCOL = "x-fleet-protocol"
 HEADER_REQUEST_ID = "x-request-id"
@@ -36,6 +37,9 @@ HEADER_REQUESTED_MODEL = "x-fleet-requested-model"
 """The name the caller asked for; the agent writes it in its answers in place of its own."""
 HEADER_ORIGIN = "x-fleet-origin"
 """`<router id>/<key id>`: opaque to the agent, which repeats it in `Finished.origin`."""
+
+HEADER_PROOF = "x-fleet-proof"
+"""That the router gave this request to this node: opaque too, and repeated in `Finished.proof`."""
 
 HEADER_SALT = "x-fleet-salt"
 """What parts the caller's prefixes from everybody else's; none for most callers."""
@@ -195,6 +199,8 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     decode_s: Seconds
     reason: FinishReason
     finished_unix_s: UnixSeconds
+    proof: Proof = ""
+    """As `HEADER_PROOF` had it: without it a router takes no accounts."""
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):

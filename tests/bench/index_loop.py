@@ -18,6 +18,7 @@ from registry.records import NodeRecord
 from router.credentials import NodeCredential
 from router.fleet import Fleet
 from router.ledger import Ledger
+from router.origins import Origins
 from router.prefix_index import PrefixIndex
 from router.watcher import Watcher
 
@@ -29,7 +30,7 @@ _PROBE_S = 0.001
 
 async def rebuild(url: str, nodes: int, entries: int, index: PrefixIndex) -> dict[str, float]:
     """Follows nodes until all that they hold is known."""
-    watcher = Watcher(Fleet(), Ledger("bench"), index)
+    watcher = Watcher(Fleet(), Ledger(Origins("bench", b"")), index)
     credential = NodeCredential("bench").text()
     gc.collect()
     process = psutil.Process()

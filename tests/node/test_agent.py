@@ -14,7 +14,7 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.agent import events as events_module
-from node.agent.account import Job
+from node.agent.account import Job, Sender
 from node.agent.agent import Agent, Identity
 from node.agent.events import EventHub
 from node.agent.pulls import Pulls
@@ -60,6 +60,9 @@ WAIT_S = 30.0
 STATUS = StatusEvent(NodeStatus(1, "n", "i", "0", "scripted", "chip", 0, 0, ()))
 
 
+SENDER = Sender("origin", proof="proof")
+
+
 def finished(request_id: str) -> Finished:
     return Finished(0, request_id, "", "m", 0, 0, 0, 0, 0.0, None, 0.0, 0.0, FinishReason.STOP, 0.0)
 
@@ -83,7 +86,7 @@ async def running(script: Script | None = None, **given: Any) -> AsyncIterator[A
 def job(agent: Agent, wished_id: str = "", **fields: Any) -> Job:
     body = {**chat_body(), **fields}
     return agent.requests.job(
-        read_chat(json.dumps(body).encode()).request, "/v1/chat/completions", wished_id, "origin"
+        read_chat(json.dumps(body).encode()).request, "/v1/chat/completions", wished_id, SENDER
     )
 
 
@@ -188,6 +191,7 @@ async def test_a_finished_request_has_its_accounts() -> None:
         ]
         assert deltas[-1].token_count == 3
         assert (record.request_id, record.origin, record.model) == ("mine", "origin", "scripted")
+        assert record.proof == "proof"
         assert (record.prompt_tokens, record.completion_tokens) == (2, 3)
         assert record.reason is FinishReason.LENGTH
         assert record.ttft_s is not None
@@ -317,7 +321,7 @@ async def test_nobody_is_told_of_what_no_router_has_asked() -> None:
         events = agent.subscribe("", 0)
         await anext(events)
         request = read_chat(json.dumps(chat_body()).encode()).request
-        await run(agent, agent.requests.job(request, "/v1/chat/completions", "mine", ""))
+        await run(agent, agent.requests.job(request, "/v1/chat/completions", "mine"))
         (record,) = await until_finished(events)
         assert isinstance(record, Finished)
 

@@ -96,7 +96,7 @@ async def test_prompts_counts_and_warm_prompts_have_the_defaults(
     try:
         request = replace(asking(USER), model=agent.status().models[0].name, max_tokens=2)
         await agent.count_tokens(request)
-        async for _ in agent.requests.run(agent.requests.job(request, "/", "", ""), 5.0):
+        async for _ in agent.requests.run(agent.requests.job(request, "/", ""), 5.0):
             pass
         async for _ in await agent.warm(request.model, [request]):
             pass

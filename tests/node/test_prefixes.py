@@ -307,7 +307,8 @@ async def test_an_answer_that_was_not_taken_whole_is_not_told(tmp_path: Path) ->
         body = listener.body_of([user("word " * 100)])
         chain = listener.chainer.chain(read_fields(body), path, "scripted")
         assert chain is not None
-        batches = requests.run(requests.job(read_chat(body).request, path, "r", "", chain), WAIT_S)
+        job = requests.job(read_chat(body).request, path, "r", chain=chain)
+        batches = requests.run(job, WAIT_S)
         await anext(batches)
         async with asyncio.timeout(WAIT_S):
             while requests.open(""):

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from registry import audit, db
-from registry.db import ReadSession, Registry, WriteSession, router_id
+from registry.db import ReadSession, Registry, WriteSession, accounts_secret, router_id
 from registry.errors import (
     ReadOnlyRegistry,
     RegistryClosed,
@@ -449,3 +449,16 @@ async def test_the_router_id_is_made_once_and_survives_a_restart(tmp_path: Path)
     assert ids == {await router_id(again)}
     assert len(bytes.fromhex(ids.pop())) == 8
     await again.close()
+
+
+async def test_the_secret_of_accounts_is_each_registry_s_own_and_survives_a_restart(
+    tmp_path: Path,
+) -> None:
+    secrets = []
+    for name in ("registry.db", "registry.db", "other.db"):
+        opened = await open_migrated(tmp_path / name)
+        secrets.append(await accounts_secret(opened))
+        await opened.close()
+    first, again, other = secrets
+    assert first == again != other
+    assert len(first) == 32

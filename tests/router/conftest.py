@@ -24,6 +24,7 @@ from node.protocol.messages import (
     HEARTBEAT_S,
     PROTOCOL_VERSION,
     Event,
+    Finished,
     ModelState,
     ModelStatus,
     NodeStatus,
@@ -37,6 +38,7 @@ from router.auth import new_key
 from router.core import Core
 from router.credentials import NodeCredential
 from router.dialects import refusal_body
+from router.origins import Origins
 from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
 from serving.callers import Callers
@@ -93,6 +95,17 @@ def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:
     caller = Caller("key-1", "ann", frozenset(("inference",)), owner_mark("key-1"))
     made = Ticket(request_id, caller, CHAT, model, model, stream=True, arrived_s=0.0, body=b"{}")
     return msgspec.structs.replace(made, **fields)
+
+
+ORIGINS = Origins("router-1", b"secret")
+
+
+def proven(finished: Finished, node_id: str = "n", origins: Origins = ORIGINS) -> Finished:
+    """The accounts of a request that the node was given by the router of `origins`."""
+    stamp = origins.stamp(
+        ticket(finished.request_id, finished.model), lease(finished.request_id, node_id)
+    )
+    return msgspec.structs.replace(finished, origin=stamp.origin, proof=stamp.proof)
 
 
 def alias(

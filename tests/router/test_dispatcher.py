@@ -32,6 +32,7 @@ from router.types import Failure, Loading
 from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (
+    ORIGINS,
     WAIT_S,
     Request,
     StartNode,
@@ -39,6 +40,7 @@ from tests.router.conftest import (
     model_status,
     node_record,
     node_status,
+    proven,
     silent,
     ticket,
 )
@@ -48,7 +50,7 @@ from tests.router.test_ledger import FINISHED
 class World:
     def __init__(self, fleet: Fleet | None = None) -> None:
         self.fleet = fleet or Fleet()
-        self.ledger = Ledger("router-1")
+        self.ledger = Ledger(ORIGINS)
         self.prefixes = PrefixIndex()
         self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
         self.clock = FakeClock()
@@ -177,7 +179,7 @@ async def test_the_first_content_of_each_answer_is_counted_once(world: World, st
         world.dispatcher.on_first_content(asked, lease)
     assert first_contents(world) == (1.0 if stream else None)
     world.dispatcher.done(asked, lease, OUTCOME_SERVED)
-    finished = msgspec.structs.replace(FINISHED, request_id="1")
+    finished = proven(msgspec.structs.replace(FINISHED, request_id="1"), "id-a")
     world.ledger.on_finished("id-a", "i1", finished)
     assert first_contents(world) == 1.0
     decided = world.dispatcher.decisions.find("1")
@@ -191,7 +193,7 @@ async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(wor
     world.ledger.opened(ticket("1"), lease, "a", "i1", reported=True)
     world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_SERVED)
     finished = msgspec.structs.replace(FINISHED, request_id="1", reason=FinishReason.ERROR)
-    world.ledger.on_finished(lease.node_id, "i1", finished)
+    world.ledger.on_finished(lease.node_id, "i1", proven(finished, lease.node_id))
     for number in range(2, 5):
         assert (await world.dispatcher.place(ticket(str(number)))).node_id != lease.node_id
 

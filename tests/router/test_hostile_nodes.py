@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import msgspec
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.protocol.messages import (
@@ -36,11 +36,13 @@ from node.protocol.prefixes import pack_entries, pack_hashes
 from registry import usage
 from router import watcher as watcher_module
 from router.jobs import Jobs
+from router.origins import Stamp
 from tests.router.conftest import (
     WAIT_S,
     Request,
     RunningRouter,
     ScriptedNode,
+    lease,
     model_status,
     node_status,
     running_router,
@@ -195,9 +197,14 @@ class World:
         """Another node's accounts are written."""
         self.count += 1
         core, name = self.router.core, f"good-{self.count}"
-        origin = core.ledger.origin(self.router.caller())
+        stamp = given(self.router, name, "id-good")
         finished = msgspec.structs.replace(
-            FINISHED, seq=self.count, request_id=name, origin=origin, finished_unix_s=2e9
+            FINISHED,
+            seq=self.count,
+            request_id=name,
+            origin=stamp.origin,
+            proof=stamp.proof,
+            finished_unix_s=2e9,
         )
         core.ledger.on_finished("id-good", "i1", finished)
         await self.jobs.write_usage()
@@ -222,6 +229,12 @@ class World:
         json.loads(await self.get("/v1/models", self.router.key))
 
 
+def given(router: RunningRouter, request_id: str, node_id: str) -> Stamp:
+    """What the node was sent with a request of that id."""
+    asked = ticket(request_id, caller=router.caller())
+    return router.core.ledger.origins.stamp(asked, lease(request_id, node_id))
+
+
 @asynccontextmanager
 async def running_world(folder: Path) -> AsyncIterator[World]:
     good = ScriptedNode(silent, (StatusEvent(node_status(FULL, node_id="id-good")),))
@@ -232,7 +245,9 @@ async def running_world(folder: Path) -> AsyncIterator[World]:
             await router.add(node, name)
         for event in TOLD:
             if "origin" in event:
-                event["origin"] = router.core.ledger.origin(router.caller())
+                event["origin"] = router.core.ledger.origins.of(router.caller())
+            if "proof" in event:
+                event["proof"] = given(router, "r", "id-bad").proof
         yield World(router, bad)
     await good.stop()
     await bad.stop()
@@ -264,8 +279,10 @@ def test_anything_in_any_field_is_nobody_else_s_fault(
         opened = running_world(tmp_path)
         world = runner.run(opened.__aenter__())
 
-        @settings(max_examples=60, deadline=None)
-        @given(st.lists(st.tuples(st.sampled_from(PLACES), ANYTHING), min_size=1, max_size=4))
+        @hypothesis.settings(max_examples=60, deadline=None)
+        @hypothesis.given(
+            st.lists(st.tuples(st.sampled_from(PLACES), ANYTHING), min_size=1, max_size=4)
+        )
         def say(changes: list[tuple[tuple[int, tuple[Any, ...]], Any]]) -> None:
             for (index, path), value in changes:
                 runner.run(world.say(changed(index, path, value)))

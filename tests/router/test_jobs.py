@@ -21,6 +21,7 @@ from router.fleet import Fleet
 from router.jobs import Jobs, residency_rows
 from router.ledger import Ledger
 from tests.router.conftest import (
+    ORIGINS,
     WAIT_S,
     lease,
     model_status,
@@ -74,7 +75,7 @@ def heard(fleet: Fleet, *names: str) -> None:
 
 
 async def test_usage_is_written_in_one_batch(registry: Registry) -> None:
-    ledger = Ledger("router-1")
+    ledger = Ledger(ORIGINS)
     jobs = Jobs(registry, Fleet(), ledger)
     await jobs.write_usage()
     served(ledger, "one")
@@ -87,7 +88,7 @@ async def test_usage_is_written_in_one_batch(registry: Registry) -> None:
 async def test_a_write_that_fails_keeps_the_rows_for_the_next_run(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = Ledger("router-1")
+    ledger = Ledger(ORIGINS)
     jobs = Jobs(registry, Fleet(), ledger)
     served(ledger, "one")
 
@@ -106,7 +107,7 @@ async def test_a_write_that_fails_keeps_the_rows_for_the_next_run(
 async def test_a_row_that_cannot_be_stored_takes_no_other_with_it(
     registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ledger = Ledger("router-1")
+    ledger = Ledger(ORIGINS)
     jobs = Jobs(registry, Fleet(), ledger)
     for name in ("one", "bad", "two"):
         served(ledger, name)
@@ -120,7 +121,7 @@ async def test_a_row_that_cannot_be_stored_takes_no_other_with_it(
 
 
 async def test_a_run_cut_off_by_the_shutdown_loses_no_rows(registry: Registry) -> None:
-    ledger = Ledger("router-1")
+    ledger = Ledger(ORIGINS)
     jobs = Jobs(registry, Fleet(), ledger)
     jobs.start()
     turn = asyncio.Event()
@@ -142,7 +143,7 @@ async def test_a_run_cut_off_by_the_shutdown_loses_no_rows(registry: Registry) -
 
 
 async def test_the_last_run_writes_requests_that_are_still_open(registry: Registry) -> None:
-    ledger = Ledger("router-1")
+    ledger = Ledger(ORIGINS)
     jobs = Jobs(registry, Fleet(), ledger)
     jobs.start()
     ledger.opened(ticket("open"), lease("open"), "a", "i1", reported=True)
@@ -153,7 +154,7 @@ async def test_the_last_run_writes_requests_that_are_still_open(registry: Regist
 async def test_residency_and_models_are_written_where_they_changed(registry: Registry) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
     await jobs.write_residency()
     assert await residency_of(registry) == []
@@ -172,7 +173,7 @@ async def test_unchanged_residency_is_not_written_again(
 ) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
     heard(fleet, "m")
     await jobs.write_residency()
@@ -187,7 +188,7 @@ async def test_a_node_removed_meanwhile_does_not_stop_the_others(
     other = node_record("http://b", "b")
     await register(registry, other)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
     fleet.add(other)
     heard(fleet, "m")
@@ -202,7 +203,7 @@ async def test_a_node_that_was_removed_and_added_again_is_written_again(
 ) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
     heard(fleet, "m")
     await jobs.write_residency()
@@ -221,7 +222,7 @@ async def test_a_failing_registry_is_logged_and_tried_again(
 ) -> None:
     await register(registry, NODE)
     fleet = Fleet()
-    jobs = Jobs(registry, fleet, Ledger("router-1"))
+    jobs = Jobs(registry, fleet, Ledger(ORIGINS))
     fleet.add(NODE)
     heard(fleet, "m")
 

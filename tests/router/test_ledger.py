@@ -11,12 +11,12 @@ from router.ledger import Ledger, finished_line
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Verdict
 from tests.fakes import FakeClock
-from tests.router.conftest import lease, ticket
+from tests.router.conftest import ORIGINS, lease, proven, ticket
 
 FINISHED = Finished(
     seq=7,
     request_id="r",
-    origin="router-1/key-1",
+    origin="",
     model="m",
     prompt_tokens=20,
     cached_tokens=4,
@@ -29,17 +29,18 @@ FINISHED = Finished(
     reason=FinishReason.STOP,
     finished_unix_s=99.0,
 )
+FINISHED = proven(FINISHED)
 
 
 def ledger_with(*requests: str, reported: bool = True, log_requests: bool = False) -> Ledger:
-    ledger = Ledger("router-1", log_requests=log_requests, wall_clock=FakeClock(500.0))
+    ledger = Ledger(ORIGINS, log_requests=log_requests, wall_clock=FakeClock(500.0))
     for name in requests:
         ledger.opened(ticket(name), lease(name), "mini", "i1", reported=reported)
     return ledger
 
 
 def test_the_origin_names_router_and_key() -> None:
-    assert ledger_with().origin(ticket().caller) == "router-1/key-1"
+    assert ledger_with().origins.of(ticket().caller) == "router-1/key-1"
 
 
 @pytest.mark.parametrize("report_first", [True, False])
@@ -176,7 +177,7 @@ def test_a_retry_on_the_same_node_does_not_hold_up_the_others() -> None:
 
 
 CANCELLED = msgspec.structs.replace(FINISHED, seq=6, reason=FinishReason.CANCELLED)
-AGAIN = msgspec.structs.replace(FINISHED, request_id="r.2")
+AGAIN = proven(msgspec.structs.replace(FINISHED, request_id="r.2"))
 
 
 @pytest.mark.parametrize("report_first", [True, False])
@@ -208,7 +209,7 @@ def test_an_answer_that_was_left_tells_what_was_cached_once_it_had_begun() -> No
     for name in ("r", "s"):
         ledger.ended(lease(name), 5.0, "cancelled")
     ledger.on_finished("n", "i1", CANCELLED)
-    unbegun = msgspec.structs.replace(CANCELLED, request_id="s", ttft_s=None)
+    unbegun = proven(msgspec.structs.replace(CANCELLED, request_id="s", ttft_s=None))
     ledger.on_finished("n", "i1", unbegun)
     assert told == []
     assert cut == [Verdict(lease("r"), 5.0, failed=False, accounts=CANCELLED)]
@@ -234,6 +235,34 @@ def test_accounts_of_other_routers_are_ignored_on_replay(origin: str) -> None:
     ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, origin=origin))
     assert ledger.take_rows() == []
     assert ledger.open_requests == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"request_id": "never"},
+        {"model": "other"},
+        {"origin": "router-1/key-2"},
+        {"proof": ""},
+        {"cached_tokens": 21},
+        {"reasoning_tokens": 12},
+    ],
+    ids=str,
+)
+def test_accounts_of_what_a_node_was_never_given_or_that_cannot_be_so_are_dropped(
+    changes: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = ledger_with("r")
+    for _ in range(100):
+        ledger.on_finished("n", "i1", msgspec.structs.replace(FINISHED, **changes))
+    ledger.on_finished("b", "i1", FINISHED)
+    assert ledger.take_rows() == []
+    assert len([line for line in caplog.messages if "accounts of node n" in line]) == 1
+    assert len([line for line in caplog.messages if "accounts of node b" in line]) == 1
+    ledger.ended(lease(), 10.0, "served")
+    ledger.expire(10.0 + UNREPORTED_AFTER_S)
+    (row,) = ledger.take_rows()
+    assert (row.request_id, row.prompt_tokens) == ("r", None)
 
 
 def test_accounts_replayed_after_a_restart_of_the_router_are_rows() -> None:

@@ -29,6 +29,7 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.node_client import NodeClient
+from router.origins import Stamp
 from router.states import KIND_OPENAI
 from tests.router.conftest import (
     CHAT,
@@ -43,6 +44,8 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.test_ledger import FINISHED
+
+STAMP = Stamp("router-1/key-1", "p" * 32)
 
 
 def answers(body: bytes, status: str = "200 OK") -> Script:
@@ -380,7 +383,7 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
     node = await start_node(answers(b"{}"))
     client = client_of(node, clients)
     asked = ticket("req-1", body=b'{"model":"m"}', asked_model="fast")
-    response = await client.open(asked, lease(asked.request_id), "router-1/key-1")
+    response = await client.open(asked, lease(asked.request_id), STAMP)
     assert await response.read_all() == b"{}"
     (request,) = node.requests
     assert (request.method, request.target, request.body) == ("POST", CHAT, b'{"model":"m"}')
@@ -392,10 +395,11 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
         "content-length",
         "x-request-id",
         "x-fleet-origin",
+        "x-fleet-proof",
         "x-fleet-requested-model",
     }
     assert request.header("x-request-id") == "req-1"
-    assert request.header("x-fleet-origin") == "router-1/key-1"
+    assert (request.header("x-fleet-origin"), request.header("x-fleet-proof")) == STAMP
     assert request.header("x-fleet-requested-model") == "fast"
     assert request.header("accept-encoding") == "identity"
     assert request.header("content-length") == "13"
@@ -431,7 +435,7 @@ async def test_a_foreign_server_is_not_told_whose_request_it_is(
     clients.append(client)
     mark = owner_mark("key-1")
     asked = ticket(f"{mark}-0a1b2c3d-000001", asked_model="fast")
-    await (await client.open(asked, lease(asked.request_id), "router-1/key-1")).read_all()
+    await (await client.open(asked, lease(asked.request_id), STAMP)).read_all()
     (request,) = node.requests
     assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
     told = str(request.headers)
@@ -459,7 +463,7 @@ async def test_a_model_name_cannot_add_a_header(
 ) -> None:
     node = await start_node(answers(b"{}"))
     asked = ticket(asked_model="m\r\nx-evil: 1")
-    await (await client_of(node, clients).open(asked, lease(), "r/k")).read_all()
+    await (await client_of(node, clients).open(asked, lease(), STAMP)).read_all()
     (request,) = node.requests
     assert request.header("x-evil") is None
     assert request.header("x-fleet-requested-model") == ""
@@ -469,7 +473,7 @@ async def test_a_redirect_is_not_followed(start_node: StartNode, clients: list[N
     async def script(request: Request) -> None:
         await request.answer(b"", "307 Temporary Redirect", location="http://127.0.0.1:1/steal")
 
-    response = await client_of(await start_node(script), clients).open(ticket(), lease(), "r/k")
+    response = await client_of(await start_node(script), clients).open(ticket(), lease(), STAMP)
     assert response.status == 307
     assert await response.read_all() == b""
 

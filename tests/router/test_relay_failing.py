@@ -133,6 +133,7 @@ async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
             seq=len(nodes[name].requests),
             request_id=request.header("x-request-id"),
             origin=request.header("x-fleet-origin"),
+            proof=request.header("x-fleet-proof"),
             reason=reason,
         )
         await nodes[name].tell(finished)

@@ -28,6 +28,7 @@ from router.prefix_index import PrefixIndex
 from router.types import NOT_COVERED, Coverage, NodeView
 from router.watcher import Watcher
 from tests.router.conftest import (
+    ORIGINS,
     WAIT_S,
     Request,
     ScriptedNode,
@@ -36,12 +37,15 @@ from tests.router.conftest import (
     model_status,
     node_record,
     node_status,
+    proven,
     silent,
     ticket,
 )
 from tests.router.test_ledger import FINISHED
 from tests.router.test_node_client import _Raw, answers
 from tests.router.test_prefix_index import CHAIN, delta, entries, snapshot
+
+TOLD = proven(FINISHED, "id-a")
 
 
 class WatchedFleet(Fleet):
@@ -86,7 +90,7 @@ class World:
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(watcher_module, "FIRST_BACKOFF_S", 0.01)
     monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
-    fleet, ledger, prefixes = WatchedFleet(), Ledger("router-1"), PrefixIndex()
+    fleet, ledger, prefixes = WatchedFleet(), Ledger(ORIGINS), PrefixIndex()
     watcher = Watcher(fleet, ledger, prefixes)
     yield World(fleet, ledger, prefixes, watcher)
     await asyncio.wait_for(watcher.close(), WAIT_S)
@@ -103,11 +107,9 @@ async def test_the_first_word_of_an_agent_makes_it_reachable(
 
 
 async def test_accounts_reach_the_ledger(world: World, start_node: StartNode) -> None:
-    foreign = msgspec.structs.replace(FINISHED, seq=8, origin="router-2/k", request_id="x")
+    foreign = msgspec.structs.replace(TOLD, seq=8, origin="router-2/k", request_id="x")
     last = StatusEvent(node_status(model_status("later")))
-    node = await start_node(
-        silent, first_events=(StatusEvent(node_status()), FINISHED, foreign, last)
-    )
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD, foreign, last))
     await world.watch(node)
     await world.until(lambda view: view.status == last.status)
     (row,) = world.ledger.take_rows()
@@ -176,7 +178,7 @@ async def test_a_lost_agent_is_followed_again_from_the_last_account(
 ) -> None:
     caplog.set_level(logging.INFO, "mlx_fleet.nodes")
     last = StatusEvent(node_status(model_status("later")))
-    node = await start_node(silent, first_events=(StatusEvent(node_status()), FINISHED, last))
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD, last))
     await world.watch(node)
     await world.until(lambda view: view.status == last.status)
     node.requests[0].drop()
@@ -197,7 +199,7 @@ async def test_a_lost_agent_is_followed_again_from_the_last_account(
 async def test_a_restarted_agent_is_followed_from_its_beginning(
     world: World, start_node: StartNode
 ) -> None:
-    node = await start_node(silent, first_events=(StatusEvent(node_status()), FINISHED))
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD))
     await world.watch(node)
     node.first_events = (StatusEvent(node_status(instance_id="i2")),)
     node.requests[0].drop()
@@ -319,12 +321,14 @@ async def test_prefixes_reach_the_index(world: World, start_node: StartNode) -> 
     await world.until_covered(2)
     await node.tell(delta(1, entries((1, 2, 3))))
     await world.until_covered(3)
-    await node.tell(Stored("resp_1", "router-1/k", 2**64 - 1, 2, 3))
-    await node.tell(Stored("resp_2", "router-2/k", 4, 5, 6))
+    await node.tell(Stored("resp_id-a-1", "router-1/k", 2**64 - 1, 2, 3))
+    await node.tell(Stored("resp_id-a-2", "router-2/k", 4, 5, 6))
+    await node.tell(Stored("resp_id-b-3", "router-1/k", 4, 5, 6))
     await node.tell(PrefixGone("m", 1))
     await world.until_covered(0)
-    assert world.prefixes.head("resp_1") == Head(2**64 - 1, 2, 3)
-    assert world.prefixes.head("resp_2") is None
+    assert world.prefixes.head("resp_id-a-1") == Head(2**64 - 1, 2, 3)
+    assert world.prefixes.head("resp_id-a-2") is None
+    assert world.prefixes.head("resp_id-b-3") is None
 
 
 async def test_after_a_missing_change_the_stream_begins_anew_and_the_node_stays(
@@ -380,7 +384,7 @@ async def test_a_restarted_router_learns_all_prefixes_anew(
     node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2)))))
     prefixes = PrefixIndex()
     for index in (world.prefixes, prefixes):
-        watcher = Watcher(WatchedFleet(), Ledger("router-1"), index)
+        watcher = Watcher(WatchedFleet(), Ledger(ORIGINS), index)
         watcher.start(node_record(node.url))
         async with asyncio.timeout(WAIT_S):
             while index.coverage("id-a", CHAIN).positions != 2:

@@ -55,6 +55,7 @@ async def account(router: RunningRouter, node: ScriptedNode) -> None:
         FINISHED,
         request_id=request.header("x-request-id"),
         origin=request.header("x-fleet-origin"),
+        proof=request.header("x-fleet-proof"),
     )
     await node.tell(finished)
     async with asyncio.timeout(WAIT_S):

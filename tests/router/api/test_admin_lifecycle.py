@@ -73,9 +73,8 @@ async def test_nothing_is_asked_of_a_model_on_a_node_that_does_not_have_it(
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await an_agent(router, start_node, 1)
-    await router.add(
-        await start_node(silent, first_events=(StatusEvent(node_status(model_status("x"))),)), "b"
-    )
+    first = StatusEvent(node_status(model_status("x"), node_id="id-b"))
+    await router.add(await start_node(silent, first_events=(first,)), "b")
     schedule = {"load": "0 8 * * *", "timezone": "UTC"}
     for method, path, fields in (
         ("PATCH", "/policies", {"pinned": True}),

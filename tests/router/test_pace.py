@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from node.protocol.messages import StatusEvent
+from router.pace import BURST, EVENTS_PER_S, STATUS_COST, TURN, Pace
+from tests.fakes import FakeClock
+from tests.router.conftest import node_status
+from tests.router.test_ledger import FINISHED
+
+
+def rests(pace: Pace, count: int) -> list[float]:
+    return [each for _ in range(count) if (each := pace.heard(FINISHED)) is not None]
+
+
+def test_all_accounts_that_an_agent_keeps_are_heard_without_a_rest() -> None:
+    found = rests(Pace(FakeClock()), 10_000)
+    assert set(found) == {0.0}
+    assert len(found) == 10_000 // TURN, "others have a turn now and then"
+
+
+def test_a_node_that_never_ends_is_heard_at_its_pace() -> None:
+    clock = FakeClock()
+    pace = Pace(clock)
+    heard = 0
+    while clock.now_s < 1010.0:
+        heard += 1
+        clock.advance(pace.heard(FINISHED) or 0.0)
+    assert abs(heard - BURST - 10.0 * EVENTS_PER_S) < 2 * TURN
+
+
+def test_a_status_costs_more() -> None:
+    clock = FakeClock()
+    pace = Pace(clock)
+    status = StatusEvent(node_status())
+    heard = 0
+    while not pace.heard(status):
+        heard += 1
+    assert abs(heard - BURST / STATUS_COST) <= TURN
+
+
+def test_whoever_was_silent_has_a_burst_again() -> None:
+    clock = FakeClock()
+    pace = Pace(clock)
+    assert any(rests(pace, 60_000))
+    clock.advance(60.0)
+    pace.heard(FINISHED)
+    assert not any(rests(pace, 40_000))
