@@ -3,12 +3,17 @@
 What only Metal has is guarded by `mx.metal.is_available()`; it has not been run on a Mac.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import mlx.core as mx
 
 from node.types import MemoryLease
 
 IDLE_KEEP_BYTES = 64 * 1024**2
 """Buffers that an idle engine keeps for reuse."""
+_SPARE = 1.25
+"""Of what a step has taken, free buffers that are kept: sizes differ from step to step."""
 
 
 def leave_thread() -> None:
@@ -30,17 +35,42 @@ class Device:
 
     def __init__(self, lease: MemoryLease, *, is_wired: bool = False) -> None:
         self._is_wired = is_wired
+        self._scratch_bytes = 0
+        """Most that a step has taken beside what was there before."""
+        self._lease = lease
         self.set_lease(lease)
 
     def set_lease(self, lease: MemoryLease) -> None:
         """Guides MLX's allocator: beyond `total_bytes` it frees its buffers before it takes more,
-        and it keeps no more free buffers than the lease has room for beside weights and KV."""
+        and it keeps no more free buffers than a step takes, or than the lease has room for beside
+        weights and KV."""
+        self._lease = lease
         if lease.total_bytes <= 0:
             return
         mx.set_memory_limit(lease.total_bytes)
-        mx.set_cache_limit(lease.overhead_bytes)
+        self._keep_buffers()
         if self._is_wired:
             wire(lease.total_bytes)
+
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Learns from a step how many free buffers are worth keeping: where those of one step do
+        not all stay, the next one waits for the system to make them anew."""
+        before_bytes = mx.get_active_memory()
+        mx.reset_peak_memory()
+        yield
+        taken_bytes = mx.get_peak_memory() - before_bytes
+        if taken_bytes > self._scratch_bytes:
+            self._scratch_bytes = taken_bytes
+            if self._lease.total_bytes > 0:
+                self._keep_buffers()
+
+    def _keep_buffers(self) -> None:
+        lease = self._lease
+        # KV that is not there leaves room, and where it comes MLX keeps to the memory limit.
+        most_bytes = lease.total_bytes - lease.weight_bytes
+        wanted_bytes = min(int(_SPARE * self._scratch_bytes), most_bytes)
+        mx.set_cache_limit(max(wanted_bytes, lease.overhead_bytes))
 
     @property
     def active_bytes(self) -> int:

@@ -69,16 +69,21 @@ def chunk_tokens(
 ) -> int:
     """Tokens of each of `prompts` prompts that are prefilled in the next step, behind
     `depth_tokens`."""
-    most = limits.chunk_tokens // prompts
-    if limits.score_bytes_per_pair:
-        most = min(most, _scratch_tokens(limits, depth_tokens, prompts))
-    most = max(MIN_CHUNK_TOKENS, most)
+    most = most_tokens(limits, depth_tokens, prompts)
     if not rates.knows_prefill:
         return min(most, FIRST_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS)
     budget_s = STALL_SHARE * limits.decode_stall_target_s if decoding else IDLE_CHUNK_S
     tokens = int(budget_s / rates.prefill_s_per_token(depth_tokens) / prompts)
     tokens -= tokens % CHUNK_STEP_TOKENS
     return min(most, max(MIN_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS, tokens))
+
+
+def most_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
+    """Of each of so many prompts, however quick they are."""
+    most = limits.chunk_tokens // prompts
+    if limits.score_bytes_per_pair:
+        most = min(most, _scratch_tokens(limits, depth_tokens, prompts))
+    return max(MIN_CHUNK_TOKENS, most)
 
 
 def _scratch_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:

@@ -22,9 +22,9 @@ from node.engine.reuse import Reuse, begin_fingerprint, open_disk
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
 from node.engine.running import Running, expected_lengths
-from node.engine.schedule import Limits, chunk_tokens
+from node.engine.schedule import Limits, chunk_tokens, most_tokens
 from node.engine.upkeep import RowCounts, Upkeep
-from node.engine.warmup import warm_up
+from node.engine.warmup import WarmUp
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
 from node.types import (
@@ -93,14 +93,20 @@ class TextEngine:
         self._prefill_next = False
         self._prefilled_tokens = 0
         self._progress: dict[str, Progress] = {}
+        self._warm_up = WarmUp(model, self._layout, self._rates, 0)
 
     def warm_up(self) -> None:
-        """Compiles what a first request would, and learns a first speed."""
-        warm_up(self._model, self._layout, self._rates)
+        """Lets the steps to come do what a first request would be the first to pay for, unless
+        one comes."""
+        # Two rows of it must fit, with a token to come.
+        longest = self._room.longest_tokens(self.info.context_tokens) // 2 - 1
+        most = min(most_tokens(self._limits, 0, 1), longest)
+        self._warm_up = WarmUp(self._model, self._layout, self._rates, most)
 
     # --- requests ----------------------------------------------------------------------------
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
+        self._warm_up.drop()
         taken = self._intake.take(request, is_running=self._is_running(request.uid))
         return self._queued(taken) if isinstance(taken, Row) else taken
 
@@ -136,7 +142,7 @@ class TextEngine:
     # --- steps -------------------------------------------------------------------------------
 
     def wait_s(self) -> float | None:
-        if self._running.groups or self._running.batches:
+        if self._running.groups or self._running.batches or self._warm_up.is_pending:
             return 0.0
         waits = [self._upkeep.wait_s(), self._intake.wait_s()]
         rows = self._queue.ready()
@@ -158,6 +164,9 @@ class TextEngine:
             # While prompts wait, each token goes out before the next chunk; nothing runs ahead.
             self._prefill_next = bool(self._running.groups)
             self._decode(ahead=not self._running.groups)
+        else:
+            with self._upkeep.device.measuring():
+                self._warm_up.step()
         self._after_step()
         return self._take_said()
 
@@ -222,7 +231,8 @@ class TextEngine:
             len(group.rows),
             decoding=bool(self._running.batches),
         )
-        tokens = group.run(chunk)
+        with self._upkeep.device.measuring():
+            tokens = group.run(chunk)
         seconds = time.monotonic() - now_s
         self._prefilled_tokens += tokens
         self._rates.learn_prefill(depth_tokens, tokens, seconds)

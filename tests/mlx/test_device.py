@@ -13,7 +13,7 @@ from node.engine.model import LoadedModel, load_folder
 from node.generate import GenerateRequest
 from node.settings import Wired
 from node.types import EngineSpec, MemoryLease
-from tests.mlx.driver import GREEDY, make_spec, prompt
+from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx
 
@@ -79,3 +79,23 @@ def test_no_more_is_wired_than_the_gpu_may_have(
 ) -> None:
     monkeypatch.setattr("tests.mlx.test_device.WORKING_SET_BYTES", 1 << 19)
     assert calls_of_a_life(tiny, "weights", monkeypatch)[0] == 1 << 19
+
+
+def test_free_buffers_of_a_whole_step_are_kept_within_the_lease(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr(mx, "set_cache_limit", limits.append)
+    lease = msgspec.structs.replace(LEASE, overhead_bytes=1000)
+    with Driver(tiny, spec=make_spec(tiny, lease=lease)) as engine:
+        assert limits == [1000]
+        engine.submit("a", prompt(900, 1), max_tokens=2)
+        engine.run()
+        kept_bytes = limits[-1]
+        # The attention scores of the longest chunk alone, of 4 heads in 32 bits.
+        assert kept_bytes > 4 * 128 * 128 * 4
+        small = MemoryLease(1 << 20, 5000, 1000, 1000)
+        engine.call(lambda: engine.engine.set_lease(small))
+        assert limits[-1] == 5000 + 1000 + 1000, "what it has beside the weights"
+        engine.call(lambda: engine.engine.set_lease(lease))
+        assert limits[-1] == kept_bytes
