@@ -107,6 +107,7 @@ class Dispatcher:
         self._seldom = Seldom()
         ledger.on_verdict = self._on_verdict
         ledger.on_cut = self._on_cut
+        ledger.on_refused = known.decisions.on_verdict
         ledger.on_prefilled = placing.on_prefilled
 
     async def place(self, ticket: Ticket) -> Lease:

@@ -73,6 +73,8 @@ class Ledger:
         self.on_cut: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
         """The same for an answer that its caller did not wait for, once it had begun: that tells
         what was cached, and nothing of its node."""
+        self.on_refused: Callable[[Verdict], None] = lambda verdict: None
+        """The same for a request that was at fault itself: that tells nothing of its node."""
         self.charge: Callable[[Ticket, Lease, Ended], float | None] = lambda *_: None
         """Called for what an attempt has cost that has ended; None where it was free."""
         self.on_prefilled: Callable[[Lease], None] = lambda lease: None
@@ -155,6 +157,9 @@ class Ledger:
     def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
         """Passes the node's word on where the relay saw nothing wrong; a failure it saw is
         known."""
+        if accounts.reason is FinishReason.REFUSED:
+            self.on_refused(Verdict(entry.lease, ended_s, failed=False, accounts=accounts))
+            return
         if entry.outcome not in (OUTCOME_SERVED, OUTCOME_CANCELLED, OUTCOME_LATE):
             return
         failed = accounts.reason is FinishReason.ERROR
@@ -265,7 +270,8 @@ def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished
         key_id=key_id,
         model=finished.model,
         reason=finished.reason.value,
-        prompt_tokens=finished.prompt_tokens,
+        # Of what was refused nothing was computed.
+        prompt_tokens=None if finished.reason is FinishReason.REFUSED else finished.prompt_tokens,
         cached_tokens=finished.cached_tokens,
         completion_tokens=finished.completion_tokens,
         reasoning_tokens=finished.reasoning_tokens,

@@ -74,6 +74,8 @@ class Relay:
         """The attempt that runs."""
         self._foreign: ForeignAnswer | None = None
         """Of the newest attempt, where its node keeps no accounts."""
+        self._is_refused = False
+        """Whether the newest attempt's stream begins with an error of the request itself."""
         self._silence = Silence(exchange, hold_head_s, self._begin_in_silence, self._filler)
         self._limit: asyncio.Timeout | None = None
         """The ticket's deadline, while an attempt must keep it."""
@@ -161,7 +163,7 @@ class Relay:
 
     async def _attempt_watched(self, lease: Lease) -> str:
         """As `_attempt`, and raises `NodeFailed` where the node is there and does not go on."""
-        self._foreign = None
+        self._foreign, self._is_refused = None, False
         stalls = self._dispatcher.stalls
         attempt = self._attempted = stalls.watch(lease, self._is_paused)
         try:
@@ -215,7 +217,7 @@ class Relay:
             finished = True
             if self._foreign is not None and self._foreign.ending is Ending.FAILED:
                 return OUTCOME_NODE_FAILED
-            return outcome_of(status)
+            return OUTCOME_REFUSED if self._is_refused else outcome_of(status)
         except OSError as error:
             raise self._dispatcher.node_failed(lease, error) from error
         finally:
@@ -310,7 +312,8 @@ class Relay:
                 self._note(events)
                 if self._foreign is not None:
                     self._foreign.first_content_s = time.monotonic()
-                self._dispatcher.on_first_content(self.ticket, lease)
+                if not self._is_refused:
+                    self._dispatcher.on_first_content(self.ticket, lease)
                 if self._head_node != lease.node_id:
                     name = self._dispatcher.node_name(lease)
                     cached = answer_heads.cached(lease, response.headers)
@@ -327,6 +330,7 @@ class Relay:
             raise Answered(NodeFailed.status, JSON_HEADERS, error)
         if self.ticket.may_fall_back and (error := sse.leading_too_long(events)):
             raise sse.too_long_error(error)
+        self._is_refused = sse.leads_with_refusal(events)
 
     def _note(self, events: bytes) -> None:
         """Something of the answer has come, unless that is a node's own filler."""

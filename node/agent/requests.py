@@ -1,7 +1,6 @@
 """The requests of one agent: each has an account from its arrival to its end, whoever ends it.
 
-Every request that got as far as a known model ends in exactly one `Finished`; only one that is
-refused with 400 has none.
+Every request that got as far as a known model ends in exactly one `Finished`.
 """
 
 import asyncio
@@ -29,7 +28,14 @@ from node.agent.account import (
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed, positions_of
 from node.agent.warming import Warming
-from node.errors import NodeError, RequestCancelled, RowRefused, ShuttingDown, UnknownRequest
+from node.errors import (
+    NodeError,
+    RequestCancelled,
+    RowRefused,
+    ShuttingDown,
+    UnknownModel,
+    UnknownRequest,
+)
 from node.prompt import Prompt, Renderers, generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.protocol.prefix import Chain
@@ -282,12 +288,8 @@ class Requests:
                 account.reusable_tokens = row.accepted.prompt_tokens
             reason, usage = row.finish, last.usage
         elif row.failure is not None:
-            reason = None if isinstance(row.failure, RowRefused) else _reason_of(row.failure)
-        if usage is None:
-            prompt_tokens = row.accepted.prompt_tokens if row.accepted else 0
-            cached_tokens = row.accepted.cached_tokens if row.accepted else 0
-            usage = RowUsage(prompt_tokens, cached_tokens, row.token_count, 0.0, 0.0, 0.0)
-        self._finish(account, usage, reason)
+            reason = _reason_of(row.failure)
+        self._finish(account, usage or _usage_so_far(row), reason)
 
     def _finish(self, account: Account, usage: RowUsage, reason: FinishReason | None) -> None:
         """Closes the account, and publishes it unless `reason` is None."""
@@ -325,7 +327,19 @@ def unlike(request_id: str) -> str:
 
 
 def _reason_of(failure: NodeError) -> FinishReason | None:
-    """How a request is accounted that ends so; None where it was not valid."""
+    """How a request is accounted that ends so; None where it is for a model that is not here."""
     if isinstance(failure, RequestCancelled):
         return FinishReason.CANCELLED
-    return FinishReason.ERROR if failure.status >= 500 else None
+    if isinstance(failure, UnknownModel):
+        return None
+    return FinishReason.ERROR if failure.status >= 500 else FinishReason.REFUSED
+
+
+def _usage_so_far(row: RowStream) -> RowUsage:
+    """The accounts of a row of which the engine has told none."""
+    prompt_tokens, cached_tokens = 0, 0
+    if row.accepted is not None:
+        prompt_tokens, cached_tokens = row.accepted.prompt_tokens, row.accepted.cached_tokens
+    elif isinstance(row.failure, RowRefused) and row.failure.overflow is not None:
+        prompt_tokens = row.failure.overflow.prompt_tokens
+    return RowUsage(prompt_tokens, cached_tokens, row.token_count, 0.0, 0.0, 0.0)

@@ -172,6 +172,8 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CANCELLED = "cancelled"
     ERROR = "error"
+    REFUSED = "refused"
+    """The request itself was at fault, and nothing was computed for it."""
 
 
 class StatusEvent(msgspec.Struct, frozen=True, tag="status"):

@@ -238,12 +238,12 @@ async def test_more_choices_than_an_engine_has_rows_are_refused() -> None:
         (Script(crash_after_tokens=1), {}, EngineDied, FinishReason.ERROR),
         (Script(step_failure_after_tokens=1), {}, NodeError, FinishReason.ERROR),
         (Script(step_failure_after_tokens=1), {"n": 3}, NodeError, FinishReason.ERROR),
-        (Script(models=(ScriptedModel(context_tokens=1),)), {}, BadRequest, None),
-        (Script(), {"logit_bias": {"300": 1}}, BadRequest, None),
+        (Script(models=(ScriptedModel(context_tokens=1),)), {}, BadRequest, FinishReason.REFUSED),
+        (Script(), {"logit_bias": {"300": 1}}, BadRequest, FinishReason.REFUSED),
         (Script(), {"model": "nothing"}, UnknownModel, None),
     ],
 )
-async def test_a_failed_request_is_accounted_unless_it_was_refused(
+async def test_a_failed_request_is_accounted_for_unless_its_model_is_not_here(
     script: Script,
     fields: dict[str, Any],
     error: type[NodeError],

@@ -386,6 +386,17 @@ async def test_a_prompt_beyond_the_context_is_a_400_with_its_code(tmp_path: Path
         assert (bias.status_code, bias.json()["error"]["param"]) == (400, "logit_bias")
         assert bias.json()["error"]["code"] == "invalid_value"
         await agent.chat("x", max_tokens=1)
+        told = [await events.next(Finished) for _ in range(4)]
+    refused, served = FinishReason.REFUSED, FinishReason.LENGTH
+    assert [each.reason for each in told] == [refused, refused, refused, served]
+    assert [each.prompt_tokens >= 10 for each in told] == [True, False, False, False]
+
+
+async def test_a_request_for_a_model_that_is_not_here_has_no_accounts(tmp_path: Path) -> None:
+    async with running(tmp_path) as agent, agent.events() as events:
+        body = chat_body() | {"model": "x" * 9999}
+        assert (await agent.client.post("/v1/chat/completions", json=body)).status_code == 404
+        await agent.chat("x", max_tokens=1)
         assert (await events.next(Finished)).seq == 1
 
 

@@ -189,7 +189,7 @@ async def test_callers_beyond_the_files_that_the_system_allows_are_told_and_logg
         port = int(url.rpartition(":")[2])
         token = (tmp_path / "token").read_text().strip()
         head = f"GET /fleet/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
-        head += "x-fleet-protocol: 4\r\n\r\n"
+        head += "x-fleet-protocol: 5\r\n\r\n"
         held = []
         for _ in range(192):
             held.append(await connect(port, head.encode()))

@@ -112,6 +112,25 @@ def test_the_node_s_own_word_decides_where_the_relay_saw_nothing_wrong(
     assert len(ledger.take_rows()) == 1
 
 
+@pytest.mark.parametrize("report_first", [True, False])
+@pytest.mark.parametrize("outcome", ["served", "refused", "cancelled"])
+def test_accounts_of_what_was_refused_say_nothing_of_the_node_and_count_no_tokens(
+    report_first: bool, outcome: str
+) -> None:
+    ledger = ledger_with("r")
+    told: list[Verdict] = []
+    ledger.on_refused = told.append
+    if not report_first:
+        ledger.ended(lease(), 10.0, outcome)
+    finished = msgspec.structs.replace(FINISHED, reason=FinishReason.REFUSED)
+    ledger.on_finished("n", "i1", finished)
+    if report_first:
+        ledger.ended(lease(), 10.0, outcome)
+    assert told == [Verdict(lease(), 10.0, failed=False, accounts=finished)]
+    (row,) = ledger.take_rows()
+    assert (row.reason, row.prompt_tokens, row.seq) == ("refused", None, 7)
+
+
 def test_a_request_that_is_accounted_for_and_still_runs_at_shutdown_is_one_row() -> None:
     ledger = ledger_with("r")
     ledger.on_finished("n", "i1", FINISHED)
