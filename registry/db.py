@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from filelock import FileLock
 from sqlalchemy import Connection, Executable, RowMapping, event, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import URL
@@ -25,7 +24,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from registry.claim import claim, database_file, release
+from registry.claim import claim, database_file
 from registry.errors import (
     ReadOnlyRegistry,
     RefusedRow,
@@ -35,6 +34,7 @@ from registry.errors import (
     RegistryLocked,
 )
 from registry.tables import meta
+from serving.process_lock import ProcessLock
 
 T = TypeVar("T")
 
@@ -42,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 _REFUSALS = (OverflowError, UnicodeEncodeError, IntegrityError, InterfaceError, ProgrammingError)
 """What a value raises that no column holds: sqlite3's own errors, and Python's from within it."""
 _BUSY_TIMEOUT_MS = 5_000
+_DURABLE = ("synchronous=FULL", "fullfsync=ON", "checkpoint_fullfsync=ON")
+"""What was written outlives a loss of power: macOS leaves what is merely synced in the disk."""
 _DRAIN_S = 10.0
 _READERS = 4
 
@@ -98,7 +100,7 @@ class _Job:
 class Registry:
     """The registry while this process holds it open; every method belongs to one event loop."""
 
-    def __init__(self, path: Path, lock: FileLock) -> None:
+    def __init__(self, path: Path, lock: ProcessLock) -> None:
         """For `Registry.open` alone, which makes the file safe and holds the lock."""
         self.path = path
         self._lock = lock
@@ -179,7 +181,7 @@ class Registry:
         finally:
             await self._reader_engine.dispose()
             await self._writer_engine.dispose()
-            release(self.path, self._lock)
+            self._lock.release()
 
     async def _start(self) -> None:
         with _translated(self.path):
@@ -307,7 +309,7 @@ def _engine(path: Path, *, begin: str, pool_size: int) -> AsyncEngine:
         # Transactions start in on_begin alone: sqlite3 starts none before SELECT and DDL.
         connect_args={"isolation_level": None},
     )
-    pragmas = [f"busy_timeout={_BUSY_TIMEOUT_MS}", "foreign_keys=ON", "synchronous=FULL"]
+    pragmas = [f"busy_timeout={_BUSY_TIMEOUT_MS}", "foreign_keys=ON", *_DURABLE]
     if begin != "BEGIN IMMEDIATE":
         pragmas.append("query_only=ON")
 

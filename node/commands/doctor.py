@@ -8,7 +8,6 @@ import importlib
 import platform
 import re
 import shutil
-import socket
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from node.memory import GIB, Budget
 from node.policy import Room, gib, plan_engine, stored_choices
 from node.settings import Settings
 from node.warm import read_plan
+from serving.listening import CannotListen, PortInUse, listening
 
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9
@@ -222,11 +222,13 @@ def check_disk(settings: Settings, free: Callable[[Path], int]) -> Check:
 def check_port(settings: Settings) -> Check:
     where = f"{settings.host}:{settings.port}"
     try:
-        with socket.create_server((settings.host, settings.port)):
+        with listening(settings.host, settings.port):
             return Check("port", Level.OK, f"{where} is free.")
-    except OSError as error:
-        advice = "That is as it should be if the agent runs; else choose another --port."
-        return Check("port", Level.WARN, f"{where} cannot be bound: {error.strerror}.", advice)
+    except PortInUse as error:
+        advice = "That is as it should be if the agent runs."
+        return Check("port", Level.WARN, str(error), advice)
+    except CannotListen as error:
+        return Check("port", Level.FAIL, str(error), "Give another --host or --port.")
 
 
 def check_token(settings: Settings) -> Check:

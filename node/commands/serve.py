@@ -2,25 +2,27 @@
 
 import asyncio
 import contextlib
-import errno
-import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
 from node.app import STOP_GRACE_S, NodeApp, build_app, is_loopback, load_token
 from node.commands.configuration import need_extra
+from node.commands.own_name import own_ipv4, own_name
 from node.errors import StartError
 from node.settings import Settings
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
 from serving.open_files import allow_many_files
+from serving.process_lock import ProcessLock, Taken
 
 GRACE_S = 10.0
 """How long running answers may take to end at shutdown."""
@@ -29,7 +31,6 @@ FLUSH_S = 2.0
 LAST_RESORT_S = 5
 """How long what then still runs may go on before uvicorn cancels it."""
 POLL_S = 0.02
-BACKLOG = 2048
 
 
 def serve(settings: Settings) -> None:
@@ -42,19 +43,49 @@ def serve(settings: Settings) -> None:
         need_extra()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     allow_many_files()
-    with bind(settings.host, settings.port) as listener:
+    with claimed_home(settings.home), bound(settings) as listeners:
         # Before anything else can fail, since the next start does not show it again.
         token, is_new = load_token(settings)
         if is_new:
-            announce_token(settings.host, listener, token)
+            announce_token(settings.host, listeners, token)
         app = build_app(settings)
-        server = AgentServer(app, url_of(settings.host, listener))
+        server = AgentServer(app, url_of(settings.host, listeners))
         if settings.exit_on_stdin_eof:
             watch_end(sys.stdin.fileno(), server.stop)
         # Once the server has stopped, one more Ctrl-C must not make a failure of a clean end.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
-        server.run(sockets=[listener])
+        server.run(sockets=listeners)
+
+
+@contextlib.contextmanager
+def claimed_home(home: Path) -> Iterator[None]:
+    """The agent's folder, for this process alone. Raises `StartError`."""
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = ProcessLock(home / "agent")
+    except Taken as taken:
+        who = "another process" if taken.pid is None else f"process {taken.pid}"
+        raise StartError(
+            f"An agent runs on {home} already ({who}); stop it, or give this one another --home."
+        ) from None
+    except OSError as error:
+        raise StartError(f"{home} cannot be used: {error.strerror or error}.") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextlib.contextmanager
+def bound(settings: Settings) -> Iterator[list[socket.socket]]:
+    """The sockets to listen on. Raises `StartError`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            listeners = stack.enter_context(listening(settings.host, settings.port))
+        except CannotListen as error:
+            raise StartError(str(error)) from None
+        yield listeners
 
 
 def check_bind(settings: Settings) -> None:
@@ -68,51 +99,17 @@ def check_bind(settings: Settings) -> None:
     )
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; port 0 takes a free one. Raises `StartError`."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise StartError(f"{host} is not an address of this machine: {error.strerror}.") from None
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # A restart must not wait for the connections of the last run to time out.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise StartError(
-                f"Port {port} of {host} is in use; stop what uses it or choose another --port."
-            ) from None
-        raise StartError(f"{host}:{port} cannot be bound: {error.strerror}.") from None
-    return listener
-
-
-def url_of(host: str, listener: socket.socket) -> str:
-    """The address that the listener can be reached at, as far as this machine knows."""
-    port = listener.getsockname()[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def reachable_host(host: str) -> str:
-    """A name for the machine where the host means all its addresses, else the host itself."""
-    try:
-        is_any = not host or ipaddress.ip_address(host).is_unspecified
-    except ValueError:
-        is_any = False
-    return socket.gethostname() if is_any else host
-
-
-def announce_token(host: str, listener: socket.socket, token: str) -> None:
+def announce_token(host: str, listeners: Sequence[socket.socket], token: str) -> None:
     """Prints what a router needs, at the first start only."""
-    url = url_of(reachable_host(host), listener)
+    is_open = is_unspecified(host)
+    url = url_of(own_name() if is_open else host, listeners)
     plain_http = "" if is_loopback(host) else " --allow-plain-http"
     print("This is the agent's first start. To add it to a router, run there:")
     print(f"  router add-node {url} --token {token}{plain_http}", flush=True)
+    address = own_ipv4() if is_open else None
+    if address is not None:
+        by_address = url_of(address, listeners)
+        print(f"Where that name does not resolve, its address today is {by_address}.", flush=True)
 
 
 def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
@@ -140,6 +137,7 @@ def server_config(app: NodeApp) -> uvicorn.Config:
         access_log=False,
         proxy_headers=False,
         server_header=False,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=LAST_RESORT_S,
     )

@@ -24,6 +24,7 @@ from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
 from serving.callers import Callers, Limits
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
 from serving.open_files import allow_many_files, open_files
 
 SHUTDOWN_S = 5.0
@@ -32,7 +33,6 @@ _LAST_WORDS_S = 2.0
 """How long after that a caller may take to read why its request ended."""
 _ORPHAN_S = 20.0
 """How long after its parent's end the router may still be there, whatever hangs."""
-_BACKLOG = 2048
 _FILES_EACH = 2
 """A stream holds a connection to its caller and one to its node."""
 
@@ -50,14 +50,14 @@ def run(settings: Settings) -> None:
     stop = threading.Event()
     log_to_streams()
     allow_many_files()
-    with bind(settings) as listener, stopped_by_signals(stop):
+    with bound(settings) as listeners, stopped_by_signals(stop):
         if settings.exit_on_stdin_eof:
             threading.Thread(target=_wait_for_parent, args=(stop,), daemon=True).start()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, listener, stop))
+            runner.run(serve(settings, listeners, stop))
 
 
-async def serve(settings: Settings, listener: socket.socket, stop: threading.Event) -> None:
+async def serve(settings: Settings, listeners: list[socket.socket], stop: threading.Event) -> None:
     async with contextlib.AsyncExitStack() as stack:
         try:
             core = await stack.enter_async_context(open_core(settings))
@@ -69,7 +69,7 @@ async def serve(settings: Settings, listener: socket.socket, stop: threading.Eve
                 error
             )
         spare_the_collector()
-        await Server(core, stop).serve([listener])
+        await Server(core, stop).serve(listeners)
 
 
 def spare_the_collector() -> None:
@@ -95,7 +95,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if sockets:
-            print(f"router listening on {url_of(sockets[0])}", flush=True)
+            host = sockets[0].getsockname()[0]
+            print(f"router listening on {url_of(host, sockets)}", flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Requests that are open at the end of the grace are cancelled, and tell their callers."""
@@ -127,7 +128,7 @@ def server_config(core: Core) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
+        backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=int(SHUTDOWN_S + _LAST_WORDS_S),
     )
@@ -141,32 +142,17 @@ def refuse_open_bind(settings: Settings) -> None:
         )
 
 
-def bind(settings: Settings) -> socket.socket:
-    """The listening socket. Raises `StartError` where the address cannot be had."""
-    host, port = settings.host, settings.port
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except socket.gaierror as error:
-        raise StartError(f"There is no address {host!r} ({error.strerror}).") from error
-    except OSError as error:
-        raise StartError(bind_sentence(host, port, error)) from error
-
-
-def bind_sentence(host: str, port: int, error: OSError) -> str:
-    if isinstance(error, PermissionError):
-        return f"Port {port} of {host} is not allowed for this user; choose one above 1023."
-    if "in use" in str(error):
-        return (
-            f"Port {port} of {host} is in use, maybe by a router that runs already; "
-            "choose another with --port."
-        )
-    return f"The router cannot listen on {host}, port {port} ({error.strerror or error})."
-
-
-def url_of(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+@contextlib.contextmanager
+def bound(settings: Settings) -> Iterator[list[socket.socket]]:
+    """The sockets to listen on. Raises `StartError`."""
+    with contextlib.ExitStack() as stack:
+        try:
+            listeners = stack.enter_context(listening(settings.host, settings.port))
+        except PortInUse as error:
+            raise StartError(f"{error} If a router runs there, `router nodes` shows it.") from error
+        except CannotListen as error:
+            raise StartError(str(error)) from error
+        yield listeners
 
 
 @contextlib.contextmanager

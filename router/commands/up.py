@@ -1,10 +1,8 @@
 """`router up`: a fleet of one on this machine, from nothing to the first answer."""
 
-import contextlib
 import importlib.util
 import queue
 import signal
-import socket
 import threading
 import time
 
@@ -19,6 +17,7 @@ from router.commands.children import Child
 from router.commands.client import AdminClient, CommandFailed, Place, in_path, read_row, read_rows
 from router.commands.fleet_of_one import AGENT, ROUTER, Plan
 from router.errors import StartError
+from serving.listening import CannotListen, listening
 
 AGENT_START_S = 120.0
 ROUTER_START_S = 60.0
@@ -116,9 +115,9 @@ def check_ports(plan: Plan) -> None:
     """Raises `StartError` for a port that is taken, before anything is started."""
     for option, port in (("--port", plan.port), ("--node-port", plan.node_port)):
         try:
-            with contextlib.closing(socket.create_server((fleet_of_one.HOST, port))):
+            with listening(fleet_of_one.HOST, port):
                 pass
-        except OSError as error:
+        except CannotListen as error:
             raise StartError(fleet_of_one.port_sentence(option, port)) from error
 
 

@@ -17,7 +17,7 @@ from node.protocol.prefix import Chainer, Fields, Head
 from router.app import open_core
 from router.commands.serve import (
     Server,
-    bind,
+    bound,
     read_settings,
     spare_the_collector,
     stopped_by_signals,
@@ -59,21 +59,21 @@ class NoChains(Chainer):
         return None
 
 
-async def serve(settings: Settings, listener: socket.socket, stop: threading.Event) -> None:
+async def serve(settings: Settings, listeners: list[socket.socket], stop: threading.Event) -> None:
     async with open_core(settings) as core:
         core.dispatcher._placing._scheduler = InTurn()
         spare_the_collector()
-        await Server(replace(core, chainer=NoChains()), stop).serve([listener])
+        await Server(replace(core, chainer=NoChains()), stop).serve(listeners)
 
 
 def main() -> None:
     settings, stop = read_settings({}), threading.Event()
     with (
-        bind(settings) as listener,
+        bound(settings) as listeners,
         stopped_by_signals(stop),
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(serve(settings, listener, stop))
+        runner.run(serve(settings, listeners, stop))
 
 
 if __name__ == "__main__":

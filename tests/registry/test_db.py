@@ -121,6 +121,16 @@ async def test_every_connection_has_wal_foreign_keys_and_a_busy_timeout(
     assert await registry.write(lambda s: value(s, "query_only")) == 0
 
 
+@pytest.mark.parametrize(
+    ("pragma", "expected"), [("synchronous", 2), ("fullfsync", 1), ("checkpoint_fullfsync", 1)]
+)
+async def test_what_was_written_outlives_a_loss_of_power(
+    registry: Registry, pragma: str, expected: int
+) -> None:
+    """2 is FULL; the others have fsync reach the disk itself on macOS."""
+    assert await registry.write(lambda session: value(session, pragma)) == expected
+
+
 async def test_a_write_holds_the_write_lock_before_its_first_statement(
     registry: Registry,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from typing import cast
 
 import pytest
 
@@ -33,3 +34,31 @@ def test_a_connection_that_has_ended_is_left_alone() -> None:
     connection.close()
     probe(connection, PROBES)
     assert connection.fileno() == -1
+
+
+class Recorded:
+    """A connection that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.options: dict[int, int] = {}
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        if level == socket.IPPROTO_TCP:
+            self.options[option] = value
+
+
+@pytest.mark.parametrize(
+    ("platform", "unread_s", "found"),
+    [
+        ("darwin", 1.5, 2),
+        ("darwin", 30, 30),
+        ("darwin", 0, None),
+        ("linux", 30, None),
+    ],
+)
+def test_macos_has_a_number_of_its_own_for_bytes_that_stay_unread(
+    platform: str, unread_s: float, found: int | None
+) -> None:
+    connection = Recorded()
+    probe(cast(socket.socket, connection), Probes(15, 5, 3, unread_s), platform)
+    assert connection.options.get(0x80) == found

@@ -18,18 +18,18 @@ import httpx
 import psutil
 import pytest
 
+from node.commands import serve as command
 from node.commands.serve import (
     GRACE_S,
     announce_token,
-    bind,
+    bound,
     check_bind,
-    reachable_host,
     serve,
-    url_of,
 )
 from node.errors import StartError
 from node.protocol.messages import PROTOCOL_VERSION
 from node.settings import Settings
+from serving.listening import listening
 
 WAIT_S = 30
 pytestmark = pytest.mark.timeout(90)
@@ -127,17 +127,48 @@ def test_a_bind_beyond_loopback_needs_a_flag(tmp_path: Path) -> None:
         check_bind(Settings(home=tmp_path, host=host))
 
 
-def test_an_address_of_another_machine_is_refused_with_a_sentence() -> None:
-    with pytest.raises(StartError, match=r"192\.0\.2\.1"):
-        bind("192.0.2.1", 0)
+def test_an_address_of_another_machine_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StartError, match=r"192\.0\.2\.1"),
+        bound(Settings(home=tmp_path, host="192.0.2.1", port=0)),
+    ):
+        pass
 
 
-def test_names_the_machine_where_it_binds_every_address() -> None:
-    assert reachable_host("0.0.0.0") == socket.gethostname()
-    assert reachable_host("127.0.0.1") == "127.0.0.1"
-    with bind("127.0.0.1", 0) as listener:
-        port = listener.getsockname()[1]
-        assert url_of("::1", listener) == f"http://[::1]:{port}"
+def test_a_second_agent_on_the_same_home_is_one_line_with_the_first_ones_process(
+    tmp_path: Path,
+) -> None:
+    with agent(tmp_path) as first:
+        lines_until_listening(first)
+        with agent(tmp_path) as second:
+            out, err = second.communicate(timeout=WAIT_S)
+        assert (second.returncode, out) == (2, "")
+        assert err == (
+            f"node-agent: An agent runs on {tmp_path} already (process {first.pid}); stop it, or "
+            "give this one another --home.\n"
+        )
+        first.kill()
+        first.wait()
+        with agent(tmp_path) as third:
+            lines_until_listening(third)
+
+
+def test_a_home_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with agent(tmp_path / "file" / "home") as process:
+        _, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, err.count("\n")) == (2, 1)
+    assert f"{tmp_path}/file/home cannot be used" in err
+
+
+def test_localhost_is_listened_on_by_every_address_that_it_has(tmp_path: Path) -> None:
+    with agent(tmp_path, "--host", "localhost") as process:
+        url = lines_until_listening(process)[-1].split()[-1]
+        port = int(url.rpartition(":")[2])
+        for address in {found[4][0] for found in socket.getaddrinfo("localhost", port)}:
+            shown = f"[{address}]" if ":" in str(address) else address
+            answer = httpx.get(f"http://{shown}:{port}/health", trust_env=False, timeout=WAIT_S)
+            assert answer.status_code == 200
 
 
 def test_an_open_stream_ends_with_one_error_and_its_accounts_at_the_second_ctrl_c(
@@ -248,17 +279,27 @@ def test_a_standard_input_that_is_closed_already_is_one_sentence(
     ("host", "name", "flag"),
     [
         ("127.0.0.1", "127.0.0.1", ""),
-        ("0.0.0.0", socket.gethostname(), " --allow-plain-http"),
-        ("::", socket.gethostname(), " --allow-plain-http"),
-        ("0:0:0:0:0:0:0:0", socket.gethostname(), " --allow-plain-http"),
+        ("0.0.0.0", "studio.local", " --allow-plain-http"),
+        ("::", "studio.local", " --allow-plain-http"),
+        ("0:0:0:0:0:0:0:0", "studio.local", " --allow-plain-http"),
         ("192.0.2.1", "192.0.2.1", " --allow-plain-http"),
     ],
 )
 def test_the_line_for_the_router_works_as_it_is_printed(
-    capsys: pytest.CaptureFixture[str], host: str, name: str, flag: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    name: str,
+    flag: str,
 ) -> None:
-    with bind("127.0.0.1", 0) as listener:
-        announce_token(host, listener, "secret")
-        port = listener.getsockname()[1]
-    line = capsys.readouterr().out.splitlines()[-1]
-    assert line == f"  router add-node http://{name}:{port} --token secret{flag}"
+    monkeypatch.setattr(command, "own_name", lambda: "studio.local")
+    monkeypatch.setattr(command, "own_ipv4", lambda: "192.168.1.7")
+    with listening("127.0.0.1", 0) as listeners:
+        announce_token(host, listeners, "secret")
+        port = listeners[0].getsockname()[1]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == f"  router add-node http://{name}:{port} --token secret{flag}"
+    by_address = (
+        f"Where that name does not resolve, its address today is http://192.168.1.7:{port}."
+    )
+    assert lines[2:] == ([by_address] if name == "studio.local" else [])

@@ -12,6 +12,7 @@ import httpx
 from router.commands import serve
 from router.commands.client import Place
 from router.settings import Settings
+from serving.listening import url_of
 
 TIMEOUT_S = 20.0
 
@@ -22,12 +23,12 @@ def running_router(home: Path) -> Iterator[Place]:
     settings = Settings(home=home, port=0)
     stop = threading.Event()
     ended: queue.Queue[BaseException | None] = queue.Queue()
-    with serve.bind(settings) as listener:
-        url = serve.url_of(listener)
+    with serve.bound(settings) as listeners:
+        url = url_of("127.0.0.1", listeners)
 
         def run() -> None:
             try:
-                asyncio.run(serve.serve(settings, listener, stop))
+                asyncio.run(serve.serve(settings, listeners, stop))
                 ended.put(None)
             except BaseException as error:
                 ended.put(error)

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -37,37 +38,42 @@ def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
     serve.refuse_open_bind(Settings(tmp_path, host="::1"))
 
 
+def enter(context: contextlib.AbstractContextManager[object]) -> None:
+    with context:
+        pass
+
+
 def test_a_port_in_use_is_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(StartError, match=f"Port {port} .* in use"):
-            serve.bind(Settings(tmp_path, port=port))
+            enter(serve.bound(Settings(tmp_path, port=port)))
 
 
 def test_a_host_that_is_none_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="no address '256.0.0.1'"):
-        serve.bind(Settings(tmp_path, host="256.0.0.1"))
+        enter(serve.bound(Settings(tmp_path, host="256.0.0.1")))
 
 
 def test_a_second_router_on_the_same_registry_cannot_start(router_place: Place) -> None:
     settings = Settings(router_place.home, port=0)
-    with serve.bind(settings) as listener, pytest.raises(StartError, match="in use by process"):
-        asyncio.run(serve.serve(settings, listener, threading.Event()))
+    with serve.bound(settings) as listeners, pytest.raises(StartError, match="in use by process"):
+        asyncio.run(serve.serve(settings, listeners, threading.Event()))
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = Settings(tmp_path / "file" / "home", port=0)
-    with serve.bind(settings) as listener, pytest.raises(StartError, match="cannot"):
-        asyncio.run(serve.serve(settings, listener, threading.Event()))
+    with serve.bound(settings) as listeners, pytest.raises(StartError, match="cannot"):
+        asyncio.run(serve.serve(settings, listeners, threading.Event()))
 
 
 def test_a_router_told_to_end_before_it_listens_ends(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "router", port=0)
     stop = threading.Event()
     stop.set()
-    with serve.bind(settings) as listener:
-        asyncio.run(asyncio.wait_for(serve.serve(settings, listener, stop), 20))
+    with serve.bound(settings) as listeners:
+        asyncio.run(asyncio.wait_for(serve.serve(settings, listeners, stop), 20))
 
 
 def test_key_files_are_private(router_place: Place) -> None:
@@ -121,12 +127,12 @@ async def test_requests_that_outlive_the_grace_end_with_an_error_and_without_a_t
     monkeypatch.setattr(serve, "SHUTDOWN_S", 0.1)
     node = await start_node(hello_and_hang)
     settings, stop = Settings(tmp_path / "router", port=0), threading.Event()
-    with serve.bind(settings) as listener:
+    with serve.bound(settings) as listeners:
         async with open_core(settings) as core:
             server = serve.Server(core, stop)
-            serving = asyncio.create_task(server.serve([listener]))
+            serving = asyncio.create_task(server.serve(listeners))
             key = settings.first_key_file.read_text().strip()
-            port = listener.getsockname()[1]
+            port = listeners[0].getsockname()[1]
             router = RunningRouter(core, port, key, server.server_state)
             await router.add(node)
             streaming = await router.post(STREAM)
