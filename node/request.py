@@ -72,6 +72,10 @@ class Tool:
     `strict` where the client gave them; JSON types, None only in `const` and `enum`."""
     param: str = field(default="tools", compare=False)
     """The body's field that holds the schema, for errors."""
+    is_custom: bool = False
+    """It is answered with text, the only argument of the function."""
+    is_unheld: bool = False
+    """Its text has a grammar that no call can be held to, so that none is forced."""
 
     @property
     def name(self) -> str:
@@ -82,6 +86,17 @@ class Tool:
         """JSON schema of the arguments; empty where the client gave none."""
         given = self.function.get("parameters")
         return given if isinstance(given, Mapping) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Something of the body that only a host could run."""
+
+    path: str
+    kind: str
+    """Its type, as the body says it."""
+    name: str = ""
+    """By which a choice may name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +146,5 @@ class TextRequest:
     """As in `GenerateRequest`."""
     choices: int = 1
     """How many answers."""
+    left_out: tuple[LeftOut, ...] = ()
+    """What has no effect on the answer, to be told beside it."""

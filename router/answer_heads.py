@@ -4,7 +4,11 @@ from typing import NamedTuple
 
 from node.protocol import errors
 from node.protocol.ids import client_id
-from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
+from node.protocol.messages import (
+    HEADER_CACHED_TOKENS,
+    HEADER_IGNORED,
+    HEADER_PROMPT_TOKENS,
+)
 from router.dialects import Dialect, id_headers
 from router.types import Lease, Ticket
 
@@ -12,12 +16,15 @@ HEADER_CACHED = HEADER_CACHED_TOKENS.encode()
 HEADER_PROMPT = HEADER_PROMPT_TOKENS.encode()
 HEADER_RETRY_AFTER = b"retry-after"
 HEADER_SHOULD_RETRY = errors.HEADER_SHOULD_RETRY.encode()
+IGNORED = HEADER_IGNORED.encode()
 PASSED_HEADERS = (
     b"content-type",
     b"cache-control",
     HEADER_RETRY_AFTER,
     HEADER_SHOULD_RETRY,
     HEADER_PROMPT,
+    IGNORED,
+    b"warning",
 )
 """No length: an in-band error may make a stream longer than its node has promised."""
 _MAX_DIGITS = 12

@@ -317,7 +317,8 @@ class Relay:
                 if self._head_node != lease.node_id:
                     name = self._dispatcher.node_name(lease)
                     cached = answer_heads.cached(lease, response.headers)
-                    events = sse.fleet_comment(name, lease.model, cached) + events
+                    ignored = response.headers.get(answer_heads.IGNORED, b"")
+                    events = sse.fleet_comment(name, lease.model, cached, ignored) + events
         if self._foreign is not None:
             events = self._foreign.pass_on(events)
         self._last_events = events

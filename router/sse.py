@@ -250,11 +250,12 @@ def _event_of_answer(body: bytes, dialect: Dialect) -> bytes | None:
     return b"".join(body.splitlines())
 
 
-def fleet_comment(node: str, model: str, cached: bytes = b"") -> bytes:
-    """Who served a stream whose head had to go out before that was known; `cached` as in the
-    header `x-fleet-cached-tokens`."""
+def fleet_comment(node: str, model: str, cached: bytes = b"", ignored: bytes = b"") -> bytes:
+    """Who served a stream whose head had to go out before that was known; `cached` and `ignored` as
+    in the headers `x-fleet-cached-tokens` and `x-fleet-ignored`."""
     text = f": fleet node={node} model={model}".encode()
-    return text + (b" cached=" + cached if cached else b"") + b"\n\n"
+    text += b" cached=" + cached if cached else b""
+    return text + (b" ignored=" + ignored if ignored else b"") + b"\n\n"
 
 
 def _event(body: bytes, dialect: Dialect) -> bytes:

@@ -143,14 +143,15 @@ class Api:
         async with call.until_disconnect(), contextlib.aclosing(batches):
             if not request.stream:
                 body, headers = await collect(batches, writer)
-                await call.send_json(body, [*call.model_headers(request.model), *headers])
+                await call.send_json(body, [*call.answer_headers(request), *headers])
                 return
-            stream = EventStream(writer, call.send, call.model_headers(request.model))
+            stream = EventStream(writer, call.send, call.answer_headers(request))
             await stream.run(batches, self._hold_head_s)
 
     async def _count_tokens(self, call: Call) -> None:
         request = await call.read(read_count_tokens)
-        await call.send_json(count_tokens_body(await self._agent.count_tokens(request)))
+        body = count_tokens_body(await self._agent.count_tokens(request))
+        await call.send_json(body, call.answer_headers(request))
 
     async def _list_models(self, call: Call) -> None:
         await call.send_json(models_body(await self._agent.cards(), self._created_s))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 from urllib.parse import parse_qs
@@ -9,12 +10,14 @@ from urllib.parse import parse_qs
 from starlette.types import Message, Receive, Scope, Send
 
 from node.agent.account import Sender
+from node.api.left_out import left_out_headers, sentence
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.errors import HEADER_SHOULD_RETRY, is_final
 from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
+from node.request import TextRequest
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.stream import Headers
 from serving.exchange import vouch
@@ -23,6 +26,8 @@ from serving.refusals import Refusal
 _ANTHROPIC = "/v1/messages"
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class ClientLeft(Exception):
@@ -144,6 +149,13 @@ class Call:
             watcher.cancel()
 
     # --- the answer --------------------------------------------------------------------------
+
+    def answer_headers(self, request: TextRequest) -> Headers:
+        """Of the answer to a request; what that was answered without is told there, and in the
+        log."""
+        if request.left_out:
+            logger.info("Request %s: %s.", self.request_id, sentence(request.left_out))
+        return [*self.model_headers(request.model), *left_out_headers(request.left_out)]
 
     def model_headers(self, model: str) -> Headers:
         # A header holds no control characters and no text beyond Latin-1.

@@ -126,7 +126,7 @@ class ResponsesApi:
             self._open[response_id] = job, writer
         try:
             async with call.until_disconnect(), contextlib.aclosing(batches):
-                headers = call.model_headers(model)
+                headers = call.answer_headers(asked.request)
                 if asked.request.stream:
                     stream = EventStream(writer, call.send, headers, keep)
                     await stream.run(batches, self._hold_head_s)

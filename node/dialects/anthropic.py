@@ -87,7 +87,7 @@ def _request(
         raise BadRequest("messages holds nothing to answer.", param="messages")
     tools = read_tools(body.tools)
     choice = read_choice(body.tool_choice, tools)
-    check_arguments(tools, choice)
+    check_arguments(tools.tools, choice)
     constraint = _constraint(body)
     if continued:
         _refuse_held(choice, constraint)
@@ -98,7 +98,7 @@ def _request(
         max_tokens=max_tokens,
         stream=stream,
         messages=(*([Message("system", system)] if system else []), *messages),
-        tools=tools if choice.shows_tools else (),
+        tools=tools.tools if choice.shows_tools else (),
         parallel_tool_calls=not choice.is_single and not _is_serial(body.tool_choice),
         template=template_options(
             thinking=thinks,
@@ -110,6 +110,7 @@ def _request(
         must_call=choice.must_call,
         constraint=constraint,
         thinking_tokens=_thinking_tokens(body.thinking),
+        left_out=tools.left_out,
     )
 
 

@@ -1,5 +1,6 @@
 """The fields of `/v1/messages` and `/v1/messages/count_tokens`."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -20,7 +21,7 @@ from node.dialects.refusals import (
 )
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.dialects.thinking import THINKING_FIELDS, Budget
-from node.dialects.tool_choice import STRICT_NOTE
+from node.dialects.tool_choice import HOSTED_NOTE, STRICT_NOTE
 
 # --- bodies ----------------------------------------------------------------------------------
 
@@ -68,24 +69,23 @@ class MessagesBody(CountBody, SamplingFields):
 # --- tables ----------------------------------------------------------------------------------
 
 
-def _clears_nothing(value: object) -> bool:
-    """Whether a context_management leaves the conversation as it is."""
+_EDITS = re.compile(r"(?:clear_tool_uses|clear_thinking|compact)_\d{8}")
+
+
+def _are_hints(value: object) -> bool:
+    """Whether a context_management asks for nothing but to make a long history shorter."""
     edits = value.get("edits") if isinstance(value, Mapping) else value
     if not isinstance(edits, list):
         return not edits
-    return all(
-        isinstance(edit, Mapping)
-        and edit.get("type") == "clear_thinking_20251015"
-        and edit.get("keep") in ("all", {"type": "all"})
-        for edit in edits
-    )
+    kinds = [edit.get("type") if isinstance(edit, Mapping) else None for edit in edits]
+    return all(isinstance(kind, str) and _EDITS.fullmatch(kind) for kind in kinds)
 
 
 _PROMPT_NOTES: Mapping[str, str] = {
     "model": "A model or an alias.",
     "messages": "Roles user, assistant, and system anywhere. Blocks: text, thinking, "
-    "redacted_thinking (dropped), tool_use, tool_result, search_result, and document of text; of "
-    "an image or another document [a line of text](#pictures-sounds-and-files) is left; other "
+    "redacted_thinking and what a host did (dropped), tool_use, tool_result, search_result, and "
+    "document of text; of an image or another document [a line of text](#pictures-sounds-and-files) is left; other "
     "blocks are refused by their path. A text that is empty leaves no line. A call's input that is "
     "no JSON object is shown to the model as text. The answer goes on from a last message of the "
     "assistant. `cache_control` has no effect: the cache is automatic.",
@@ -94,7 +94,9 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "tools": "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which go "
     "into the description. "
     f"{STRICT_NOTE} "
-    "Tools of other types and `defer_loading` are refused. "
+    "`bash_…`, `text_editor_…`, `memory_…` and `computer_…`, which the client runs, are functions "
+    f"with the schemas of their types. {HOSTED_NOTE} "
+    "`defer_loading` is a hint: all tools are shown from the start. "
     "`eager_input_streaming` has no effect: an input is sent once the call is complete.",
     "tool_choice": "auto; any: the answer is a call, or several; tool: it is one call of the tool "
     "named `name`; none: neither does the model see tools, nor are calls read. "
@@ -122,7 +124,9 @@ _REFUSED: Mapping[str, Refusal] = {
     **REFUSED_BY_ALL,
     **{name: elsewhere(name) for name in ("include", "previous_response_id")},
     "context_management": Refusal(
-        _clears_nothing, "null, no edits, or clear_thinking that keeps all"
+        _are_hints,
+        "null, or edits of types `clear_tool_uses_…`, `clear_thinking_…` and `compact_…`, which "
+        "are hints: nothing is taken out of a history, the client trims it by itself",
     ),
     "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
     **ONE_ANSWER,
@@ -176,7 +180,6 @@ _IGNORED: Mapping[str, str] = {
     "fallback_credit_token": "Nothing is billed.",
     "fallbacks": "For models that decline by policy, of which there are none.",
     "metadata": "A label.",
-    "service_tier": "There is one tier.",
     "user_profile_id": "A label.",
     "workspace_id": "A label.",
 }

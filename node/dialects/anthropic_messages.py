@@ -11,11 +11,14 @@ from node.dialects.body import Lenient, arguments_text, refuse_invalid, unsuppor
 from node.dialects.media import media_part, text_only
 from node.errors import BadRequest
 from node.protocol.media import document_text, is_text_document, search_result_text
+from node.protocol.tools import HOSTED_BLOCKS
 from node.protocol.volatile import without_volatile_lines
 from node.request import NO_ITEM, MediaPart, Message, TextPart, ToolCall
 
 Block = dict[str, Any]
 
+_UNSEEN = HOSTED_BLOCKS | {"redacted_thinking"}
+"""Blocks of an assistant that no prompt shows."""
 _ERROR = "Error"
 """What the text of a tool's result begins with that is an error."""
 
@@ -38,6 +41,16 @@ class _Text(Lenient):
 class _Thinking(Lenient):
     thinking: str
     signature: str | None = None
+
+
+class _Compaction(Lenient):
+    """What a host has made of earlier turns."""
+
+    content: str | None = None
+
+
+class _ToolReference(Lenient):
+    tool_name: str
 
 
 class _ToolUse(Lenient):
@@ -160,7 +173,9 @@ def _assistant(content: object, path: str) -> Message:
             calls.append(ToolCall(call.id, call.name, arguments_text(call.input)))
         elif (media := media_part(block, at)) is not None:
             texts.append(media.text)
-        elif kind != "redacted_thinking":
+        elif kind == "compaction":
+            texts.append(_read(_Compaction, block, at).content or "")
+        elif kind not in _UNSEEN:
             raise unsupported(f"{kind} blocks of an assistant", f"{at}.type")
     # What an answer said is put together as the model said it, without anything in between.
     return Message("assistant", "".join(texts), _joined(thoughts), tuple(calls))
@@ -186,6 +201,8 @@ def _plain(kind: str, block: Block, path: str) -> TextPart | MediaPart:
         return _document(block, path)
     if kind == "search_result":
         return TextPart(search_result_text(block))
+    if kind == "tool_reference":
+        return TextPart(_read(_ToolReference, block, path).tool_name)
     media = media_part(block, path)
     if media is None:
         raise unsupported(f"{kind} blocks here", f"{path}.type")

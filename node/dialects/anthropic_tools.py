@@ -2,15 +2,24 @@
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
 from node.dialects.body import Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, tool_schema
-from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, named, required
+from node.dialects.client_tools import client_tool, is_client_run
+from node.dialects.tool_choice import (
+    AUTO,
+    NO_CALLS,
+    DeclaredTools,
+    ToolChoice,
+    hosted_tool,
+    named,
+    required,
+)
 from node.errors import BadRequest
-from node.request import Tool
+from node.request import LeftOut, Tool
 
 
 class ToolChoiceBody(Lenient):
@@ -19,32 +28,40 @@ class ToolChoiceBody(Lenient):
     disable_parallel_tool_use: bool | None = None
 
 
+_Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+_B = TypeVar("_B", bound=Lenient)
+
+
 class _Tool(Lenient):
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: _Name
     input_schema: dict[str, Any]
     description: str | None = None
     input_examples: list[dict[str, Any]] | None = None
     strict: bool | None = None
-    defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
 
 
-def read_tools(given: Sequence[dict[str, object]] | None) -> tuple[Tool, ...]:
+def read_tools(given: Sequence[dict[str, object]] | None) -> DeclaredTools:
     """The tools that are declared. `cache_control` and `eager_input_streaming` mean nothing: the
     cache is automatic, and the input of a call is sent once the call is complete. Raises
     `BadRequest` or `Unsupported`, naming the path."""
     tools: dict[str, Tool] = {}
+    left_out: list[LeftOut] = []
     for number, fields in enumerate(given or ()):
         path = f"tools[{number}]"
+        if (hosted := hosted_tool(fields, path)) is not None:
+            left_out.append(hosted)
+            continue
         tool = _tool(fields, path)
         if tool.name in tools:
             raise BadRequest(f"There are two tools named {tool.name}.", param=f"{path}.name")
         tools[tool.name] = tool
-    return tuple(tools.values())
+    return DeclaredTools(tuple(tools.values()), tuple(left_out))
 
 
-def read_choice(choice: ToolChoiceBody | None, tools: Sequence[Tool]) -> ToolChoice:
-    """Which of the tools may be called, and whether one must be. Raises `BadRequest`."""
+def read_choice(choice: ToolChoiceBody | None, tools: DeclaredTools) -> ToolChoice:
+    """Which of the tools may be called, and whether one must be. Raises `BadRequest` or
+    `Unsupported`."""
     if choice is None:
         return AUTO
     if choice.type == "tool":
@@ -64,16 +81,17 @@ def read_choice(choice: ToolChoiceBody | None, tools: Sequence[Tool]) -> ToolCho
     return AUTO if choice.type == "auto" else NO_CALLS
 
 
+class _Named(Lenient):
+    name: _Name
+
+
 def _tool(fields: dict[str, object], path: str) -> Tool:
     kind = fields.get("type")
+    if is_client_run(fields):
+        return client_tool(_read(_Named, fields, path).name, fields, path)
     if kind not in (None, "custom"):
         raise unsupported(f"tools of type {kind}, only custom ones", f"{path}.type")
-    try:
-        tool = _Tool.model_validate(fields)
-    except ValidationError as exc:
-        refuse_invalid(exc, path)
-    if tool.defer_loading:
-        raise unsupported("tools that are loaded later", f"{path}.defer_loading")
+    tool = _read(_Tool, fields, path)
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         raise unsupported("tools that only other tools call", f"{path}.allowed_callers")
     description = tool.description or ""
@@ -87,3 +105,10 @@ def _tool(fields: dict[str, object], path: str) -> Tool:
     if tool.strict is not None:
         function["strict"] = tool.strict
     return Tool(function, f"{path}.input_schema")
+
+
+def _read(kind: type[_B], fields: dict[str, object], path: str) -> _B:
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as exc:
+        refuse_invalid(exc, path)

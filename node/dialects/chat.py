@@ -11,7 +11,6 @@ from node.dialects.chat_answer import ChatAnswer, ChatStyle, ReasoningField
 from node.dialects.chat_messages import MessageBody, read_messages
 from node.dialects.chat_tools import (
     FunctionBody,
-    ToolBody,
     read_choice,
     read_function_call,
     read_functions,
@@ -29,9 +28,16 @@ from node.dialects.thinking import (
     ThinkingFields,
     thinking_tokens,
 )
-from node.dialects.tool_choice import AUTO, STRICT_NOTE, ToolChoice, check_arguments
+from node.dialects.tool_choice import (
+    AUTO,
+    HOSTED_NOTE,
+    STRICT_NOTE,
+    DeclaredTools,
+    ToolChoice,
+    check_arguments,
+)
 from node.errors import BadRequest
-from node.request import Content, Message, TextPart, TextRequest, Tool
+from node.request import Content, Message, TextPart, TextRequest
 
 MAX_TOP_LOGPROBS = 20
 
@@ -43,7 +49,7 @@ class _Reasoning(Lenient):
 
 class ChatBody(OpenAIBody, ThinkingFields):
     messages: Annotated[list[MessageBody], Field(min_length=1)]
-    tools: list[ToolBody] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
     functions: list[FunctionBody] | None = None
@@ -73,11 +79,12 @@ CHAT = FieldTable(
             "arguments that are no JSON object are shown to the model as text. "
             "An assistant's message at the end does not go on without `continue_final_message`."
         ),
-        "tools": (f"Functions; other types are refused. {STRICT_NOTE}"),
+        "tools": f"Functions, and [custom tools](#custom-tools). {HOSTED_NOTE} {STRICT_NOTE}",
         "tool_choice": (
-            "auto; none: the model is shown no tools; required: the answer is calls; a function by "
-            "name: it is one call of that. `allowed_tools` narrows what may be called (mode auto) "
-            "or must be (required), the model is shown all. A forced call goes before "
+            "auto; none: the model is shown no tools; required: the answer is calls; a function or "
+            "a custom tool by name: it is one call of that. `allowed_tools` narrows what may be "
+            "called (mode auto) or must be (required), the model is shown all. A forced call goes "
+            "before "
             "`response_format`; reasoning stays free."
         ),
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
@@ -94,7 +101,8 @@ CHAT = FieldTable(
         ),
         "reasoning": (
             "Another place for `reasoning_effort` and `max_thinking_tokens`: `effort` and "
-            "`max_tokens`. What else it may hold is refused."
+            "`max_tokens`. `summary`, `generate_summary` and `context` are hints; what else it may "
+            "hold is refused."
         ),
         "thinking": (
             "Another place for `enable_thinking` and `max_thinking_tokens`: `type` enabled, "
@@ -164,7 +172,7 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
         max_tokens=token_limit(parsed.max_completion_tokens, parsed.max_tokens),
         stream=bool(parsed.stream),
         messages=messages,
-        tools=tools,
+        tools=tools.tools if choice.shows_tools else (),
         # The older form has room for one call.
         parallel_tool_calls=not (
             parsed.parallel_tool_calls is False or choice.is_single or is_legacy
@@ -182,6 +190,7 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
         thinking_tokens=_thinking_tokens(parsed),
         logprobs=_logprobs(parsed),
         choices=parsed.n or 1,
+        left_out=tools.left_out,
     )
     style = ChatStyle(
         include_usage=usage,
@@ -189,6 +198,7 @@ def read_chat(body: bytes, reasoning_field: ReasoningField = "reasoning_content"
         is_legacy=is_legacy,
         choices=request.choices,
         has_logprobs=request.logprobs is not None,
+        custom=tools.custom,
     )
     return AskedChat(request, style)
 
@@ -228,17 +238,16 @@ def _effort(body: ChatBody) -> Effort | None:
     if body.reasoning is None:
         return body.reasoning_effort
     refuse_reasoning(body.reasoning)
-    for name in ("summary", "generate_summary", "context", "mode"):
-        if (body.reasoning.model_extra or {}).get(name) is not None:
-            raise unsupported(f"reasoning.{name} in a chat", f"reasoning.{name}")
+    if (body.reasoning.model_extra or {}).get("mode") is not None:
+        raise unsupported("reasoning.mode in a chat", "reasoning.mode")
     effort = body.reasoning.effort
     if None not in (effort, body.reasoning_effort) and effort != body.reasoning_effort:
         raise BadRequest("reasoning.effort contradicts reasoning_effort.", param="reasoning.effort")
     return body.reasoning_effort if effort is None else effort
 
 
-def _tools(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
-    """The tools that the model is shown, and what it may do with them."""
+def _tools(body: ChatBody) -> tuple[DeclaredTools, ToolChoice]:
+    """The tools, and what the model may do with them."""
     if body.tools and body.functions:
         raise BadRequest("functions is not allowed together with tools.", param="functions")
     tools = read_tools(body.tools or ())
@@ -246,14 +255,14 @@ def _tools(body: ChatBody) -> tuple[tuple[Tool, ...], ToolChoice]:
     # Each choice is read with what it is about: a forced call of nothing is not valid.
     choice = read_choice(body.tool_choice, tools)
     call = read_function_call(body.function_call, functions)
-    if tools and call != AUTO:
+    if tools.tools and call != AUTO:
         raise _of_other_form("function_call", "functions", "tool_choice")
-    if functions:
+    if functions.tools:
         if choice != AUTO:
             raise _of_other_form("tool_choice", "tools", "function_call")
         tools, choice = functions, call
-    check_arguments(tools, choice)
-    return (tools if choice.shows_tools else ()), choice
+    check_arguments(tools.tools, choice)
+    return tools, choice
 
 
 def _of_other_form(field: str, about: str, here: str) -> BadRequest:

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.custom_input import InputReader, input_of
 from node.dialects.logprobs import token_logprobs
 from node.dialects.openai_body import DONE, KEEP_ALIVE, usage_fields
 from node.dialects.openai_errors import error_body
@@ -38,6 +39,8 @@ class ChatStyle:
     """The body declared `functions`: a call is a `function_call`, and there is one at most."""
     choices: int = 1
     has_logprobs: bool = False
+    custom: frozenset[str] = frozenset()
+    """Names of tools that are answered with text."""
 
 
 class _Choice:
@@ -46,6 +49,10 @@ class _Choice:
     def __init__(self, chunk: bytes, index: int, reasoning: Sequence[str]) -> None:
         self.has_opened = False
         self.has_called = False
+        self.input: InputReader | None = None
+        """Of the call that began last, if it is of a custom tool."""
+        self.call_index = 0
+        """That call's."""
         self._start = chunk + b'{"index":%d,"delta":{' % index
         self._reasoning_names = [name.encode() for name in reasoning]
         self._set_heads(b'"role":"assistant",')
@@ -101,7 +108,7 @@ class ChatAnswer:
                 tail = self._logprobs_tail(part.logprobs) if part.logprobs else self._tail
                 pieces += (told.content, _encode(part.text), tail)
             elif part.kind is not _REASONING:
-                pieces += (told.delta, self._call(part, told), self._tail)
+                pieces += self._call(part, told)
             elif self._reasoning:
                 text = _encode(part.text)
                 for head in told.reasoning:
@@ -119,6 +126,7 @@ class ChatAnswer:
         if not told.has_opened:
             pieces += (told.content, b'""', self._tail)
             told.open()
+        pieces += self._rest(told)
         reason = self._finish(last.finish or FinishReason.STOP, is_call=told.has_called)
         pieces += (told.delta, b'},"logprobs":null,"finish_reason":"', reason.encode(), b'"}')
         pieces.append(self._end)
@@ -165,18 +173,45 @@ class ChatAnswer:
     def _logprobs_tail(self, tokens: Sequence[TokenLogprob]) -> bytes:
         return b'},"logprobs":%b,"finish_reason":null}' % _encode(_logprobs(tokens)) + self._end
 
-    def _call(self, part: Part, told: _Choice) -> bytes:
-        """The members of a delta that begins a call, or goes on with its arguments."""
+    def _call(self, part: Part, told: _Choice) -> list[bytes]:
+        """The chunks of what begins a call, or goes on with it."""
         if part.kind is _TOOL_START:
-            told.has_called = True
-            function = b'{"name":%b,"arguments":""}' % _encode(part.name)
-            opening = b'"id":%b,"type":"function",' % _encode(part.call_id)
-        else:
-            function = b'{"arguments":%b}' % _encode(part.text)
-            opening = b""
+            rest = self._rest(told)
+            told.has_called, told.call_index = True, part.index
+            told.input = InputReader() if part.name in self._style.custom else None
+            return [*rest, told.delta, self._opening_of(part, told), self._tail]
+        if told.input is not None:
+            return self._input(told.input.take(part.text), told)
+        function = b'{"arguments":%b}' % _encode(part.text)
         if self._style.is_legacy:
-            return b'"function_call":' + function
-        return b'"tool_calls":[{"index":%d,%b"function":%b}]' % (part.index, opening, function)
+            return [told.delta, b'"function_call":', function, self._tail]
+        call = b'"tool_calls":[{"index":%d,"function":%b}]' % (part.index, function)
+        return [told.delta, call, self._tail]
+
+    def _opening_of(self, part: Part, told: _Choice) -> bytes:
+        """The members of the delta that begins a call."""
+        name = _encode(part.name)
+        if self._style.is_legacy:
+            return b'"function_call":{"name":%b,"arguments":""}' % name
+        if told.input is None:
+            kind = b'"type":"function","function":{"name":%b,"arguments":""}' % name
+        else:
+            kind = b'"type":"custom","custom":{"name":%b,"input":""}' % name
+        opening = part.index, _encode(part.call_id), kind
+        return b'"tool_calls":[{"index":%d,"id":%b,%b}]' % opening
+
+    def _input(self, text: str, told: _Choice) -> list[bytes]:
+        """The chunk of some text that answers a custom tool."""
+        if not text:
+            return []
+        custom = b'{"input":%b}' % _encode(text)
+        call = b'"tool_calls":[{"index":%d,"custom":%b}]' % (told.call_index, custom)
+        return [told.delta, call, self._tail]
+
+    def _rest(self, told: _Choice) -> list[bytes]:
+        """What is left to tell of a custom tool's call, at its end."""
+        reader, told.input = told.input, None
+        return [] if reader is None else self._input(reader.rest(), told)
 
     def _finish(self, finish: FinishReason, *, is_call: bool) -> str:
         if not is_call or finish is not FinishReason.STOP:
@@ -191,15 +226,21 @@ class ChatAnswer:
         reasoning = collected.text(PartKind.REASONING)
         if reasoning:
             message |= dict.fromkeys(self._reasoning, reasoning)
-        functions = [{"name": call.name, "arguments": call.text} for call in calls]
-        if functions and self._style.is_legacy:
-            message["function_call"] = functions[0]
-        elif functions:
-            message["tool_calls"] = [
-                {"id": call.call_id, "type": "function", "function": function}
-                for call, function in zip(calls, functions, strict=True)
-            ]
+        if calls and self._style.is_legacy:
+            message["function_call"] = _function(calls[0])
+        elif calls:
+            message["tool_calls"] = [self._whole_call(call) for call in calls]
         return message
+
+    def _whole_call(self, call: Segment) -> dict[str, object]:
+        if call.name in self._style.custom:
+            custom = {"name": call.name, "input": input_of(call.text)}
+            return {"id": call.call_id, "type": "custom", "custom": custom}
+        return {"id": call.call_id, "type": "function", "function": _function(call)}
+
+
+def _function(call: Segment) -> dict[str, object]:
+    return {"name": call.name, "arguments": call.text}
 
 
 def _logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.body import Lenient, arguments_text, unsupported
+from node.dialects.custom_input import arguments_of
 from node.dialects.media import media_part, text_only
 from node.errors import BadRequest
 from node.protocol.media import line_of
@@ -42,10 +43,16 @@ class CalledFunction(Lenient):
     arguments: object = None
 
 
+class CalledCustom(Lenient):
+    name: Annotated[str, Field(min_length=1)]
+    input: str = ""
+
+
 class CallBody(Lenient):
     id: str | None = None
     type: str | None = None
     function: CalledFunction | None = None
+    custom: CalledCustom | None = None
 
 
 class MessageBody(Lenient):
@@ -133,8 +140,12 @@ def _calls(body: MessageBody, at: int, path: str) -> tuple[ToolCall, ...]:
 
 def _call(call: CallBody, own_id: str, path: str) -> ToolCall:
     """`own_id`: for a call without an id; the same message gets the same one in every request."""
-    if call.type not in (None, "function"):
+    if call.type not in (None, "function", "custom"):
         raise unsupported(f"calls of type {call.type}", f"{path}.type")
+    if call.type == "custom":
+        if call.custom is None:
+            raise BadRequest(f"{path}.custom is missing.", param=f"{path}.custom")
+        return ToolCall(call.id or own_id, call.custom.name, arguments_of(call.custom.input))
     if call.function is None:
         raise BadRequest(f"{path}.function is missing.", param=f"{path}.function")
     return ToolCall(call.id or own_id, call.function.name, arguments_text(call.function.arguments))

@@ -85,7 +85,6 @@ REFUSED: Mapping[str, Refusal] = {
     **REFUSED_BY_ALL,
     **{name: elsewhere(name) for name in ("include", "previous_response_id")},
     "store": Refusal(off, "null or false", "Only /v1/responses stores answers."),
-    "service_tier": Refusal(only("auto", "default"), "null, auto or default"),
     "context_management": Refusal(falsy, "null or empty"),
     **format_elsewhere("response_format or structured_outputs"),
     "num_return_sequences": Refusal(only(1), "null or 1", "num_return_sequences is called n here."),

@@ -135,7 +135,6 @@ REFUSED_BY_ALL: Mapping[str, Refusal] = {
     "speed": Refusal(only("standard"), "null or standard", "There is no faster mode."),
     "thread": Refusal(absent, "null"),
     "truncation": Refusal(only("disabled"), "null or disabled"),
-    "verbosity": Refusal(only("medium"), "null or medium"),
     "web_search_options": Refusal(absent, "null"),
 }
 """For the `FieldTable` of each dialect, which may say more about some. Most are other servers'."""
@@ -148,6 +147,8 @@ IGNORED: Mapping[str, str] = {
     "prompt_cache_key": "A hint; prompts are cached by what they begin with.",
     "prompt_cache_retention": "A hint; how long a prompt is cached is up to the node's memory.",
     "prompt_cache_options": "A hint; every prompt is cached, for as long as memory allows.",
+    "service_tier": "A hint; there is one tier.",
+    "verbosity": "A hint; the model is not told.",
     "guided_decoding_backend": "There is one.",
     "dry_base": "Says something only with `dry_multiplier`.",
     "dry_allowed_length": "Says something only with `dry_multiplier`.",

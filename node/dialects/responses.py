@@ -26,18 +26,20 @@ from node.dialects.responses_fields import (
 )
 from node.dialects.responses_input import (
     History,
-    Item,
+    added_tools,
     input_items,
+    left_out_items,
     messages_of,
     references,
     resolved,
 )
+from node.dialects.responses_items import Item
 from node.dialects.responses_tools import ToolSet, read_choice, read_tool_set
 from node.dialects.sampling import sampling_params, stop_strings, token_limit
 from node.dialects.template import template_options
 from node.dialects.thinking import thinking_tokens
 from node.dialects.tool_choice import check_arguments
-from node.errors import BadRequest, Unsupported
+from node.errors import BadRequest
 from node.generate import Constraint
 from node.request import Message, TextRequest
 
@@ -48,9 +50,6 @@ def read_responses(data: bytes) -> "AskedResponse":
     items = _items(body)
     reasoning = body.reasoning or ReasoningBody()
     _refuse_reasoning(reasoning)
-    tool_set = read_tool_set(body.tools)
-    choice = read_choice(body.tool_choice, tool_set.tools)
-    check_arguments(tool_set.tools, choice)
     request = TextRequest(
         model=body.model,
         sampling=sampling_params(body),
@@ -59,25 +58,22 @@ def read_responses(data: bytes) -> "AskedResponse":
         stream=_stream(body),
         messages=messages_of(items),
         prompt_field="input",
-        tools=tool_set.tools if choice.shows_tools else (),
-        parallel_tool_calls=body.parallel_tool_calls is not False and not choice.is_single,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
         template=template_options(
             thinking=body.enable_thinking,
             effort=reasoning.effort,
             kwargs=body.chat_template_kwargs,
         ),
-        callable_tools=choice.callable_tools,
-        must_call=choice.must_call,
         constraint=_constraint(body.text),
         thinking_tokens=thinking_tokens(body, **{"reasoning.max_tokens": reasoning.max_tokens}),
         logprobs=_logprobs(body),
     )
-    facts = _facts(body, reasoning, tool_set)
-    asked = AskedResponse(request, facts, tuple(items), references(items))
+    facts = _facts(body, reasoning)
+    asked = AskedResponse(request, facts, tuple(items), references(items), body.tools)
     return asked if asked.needs_history else asked.with_history(History())
 
 
-def _facts(body: ResponsesBody, reasoning: ReasoningBody, tool_set: ToolSet) -> ResponseFacts:
+def _facts(body: ResponsesBody, reasoning: ReasoningBody) -> ResponseFacts:
     return ResponseFacts(
         previous_id=body.previous_response_id,
         store=body.store is not False,
@@ -87,7 +83,7 @@ def _facts(body: ResponsesBody, reasoning: ReasoningBody, tool_set: ToolSet) -> 
         effort=reasoning.effort,
         summary=_summary(reasoning),
         tool_choice="auto" if body.tool_choice is None else body.tool_choice,
-        tool_set=tool_set,
+        tool_set=ToolSet(),
         parallel_tool_calls=body.parallel_tool_calls is not False,
         text_format=_shown_format(body.text),
     )
@@ -104,6 +100,8 @@ class AskedResponse:
     """This turn's input; once the history is there, without references."""
     references: tuple[str, ...] = ()
     """Ids of items that the input refers to."""
+    tools: object = None
+    """The field `tools`, which the input may add to."""
 
     @property
     def needs_history(self) -> bool:
@@ -123,8 +121,27 @@ class AskedResponse:
             messages = (Message("system", self.facts.instructions), *messages)
         if not messages:
             raise BadRequest("input holds no message.", param="input")
-        request = replace(self.request, messages=tuple(text_only(messages)))
-        return AskedResponse(request, self.facts, tuple(items))
+        whole = replace(self, items=tuple(items), references=())
+        return whole._with_tools(history, text_only(messages))
+
+    def _with_tools(self, history: History, messages: Sequence[Message]) -> "AskedResponse":
+        """The same with its tools, those that the items add included. Raises `BadRequest` or
+        `Unsupported`."""
+        items = [*history.items, *self.items]
+        tool_set = read_tool_set(self.tools, added_tools(items, earlier=len(history.items)))
+        declared = tool_set.declared
+        choice = read_choice(self.facts.tool_choice, declared)
+        check_arguments(declared.tools, choice)
+        request = replace(
+            self.request,
+            messages=tuple(messages),
+            tools=declared.tools if choice.shows_tools else (),
+            parallel_tool_calls=self.request.parallel_tool_calls and not choice.is_single,
+            callable_tools=choice.callable_tools,
+            must_call=choice.must_call,
+            left_out=(*declared.left_out, *left_out_items(self.items)),
+        )
+        return replace(self, request=request, facts=replace(self.facts, tool_set=tool_set))
 
     def writer(self, head: AnswerHead) -> ResponseWriter:
         return ResponseWriter(self.request, self.facts, self.items, head)
@@ -154,22 +171,18 @@ def _stream(body: ResponsesBody) -> bool:
 
 
 def _summary(reasoning: ReasoningBody) -> str | None:
-    """The kind of summary that is asked for. Raises `Unsupported` for one that is shorter than the
-    reasoning."""
+    """The kind of summary that is asked for, whose text is the whole reasoning anyway. Raises
+    `BadRequest`."""
     for name in ("summary", "generate_summary"):
-        if getattr(reasoning, name) not in (None, "auto", "detailed"):
-            raise Unsupported(
-                "This version of mlx-fleet does not shorten reasoning: a summary is its whole "
-                "text. Use auto or detailed, or leave the field out.",
-                param=f"reasoning.{name}",
+        if getattr(reasoning, name) not in (None, "auto", "concise", "detailed"):
+            raise BadRequest(
+                f"reasoning.{name} must be auto, concise or detailed.", param=f"reasoning.{name}"
             )
     return reasoning.summary or reasoning.generate_summary
 
 
 def _refuse_reasoning(reasoning: ReasoningBody) -> None:
     refuse_reasoning(reasoning)
-    if reasoning.context not in (None, "auto"):
-        raise unsupported(f"reasoning context {reasoning.context}", "reasoning.context")
     if reasoning.mode not in (None, "standard"):
         raise unsupported(f"reasoning mode {reasoning.mode}", "reasoning.mode")
 
@@ -177,8 +190,6 @@ def _refuse_reasoning(reasoning: ReasoningBody) -> None:
 def _constraint(text: TextBody | None) -> Constraint | None:
     if text is None:
         return None
-    if text.verbosity not in (None, "medium"):
-        raise unsupported("a verbosity other than medium", "text.verbosity")
     return response_format(text.format, "text.format")
 
 

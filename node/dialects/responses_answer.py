@@ -10,7 +10,7 @@ import msgspec
 from node.dialects.base import AnswerHead, Segment
 from node.dialects.body import MAX_INT
 from node.dialects.logprobs import token_logprobs
-from node.dialects.responses_input import Item, sealed
+from node.dialects.responses_items import Item, sealed
 from node.dialects.responses_tools import ToolSet
 from node.dialects.thinking import NO_LIMIT
 from node.errors import EngineFault, NodeError
@@ -28,6 +28,7 @@ STATUS: Mapping[FinishReason, Status] = {
 """Of a response whose row has ended so."""
 
 _PREFIX = {PartKind.CONTENT: "msg_", PartKind.REASONING: "rs_", PartKind.TOOL_START: "fc_"}
+_CUSTOM_PREFIX = "ctc_"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,9 +72,9 @@ def response_id(head: AnswerHead) -> str:
     return "resp_" + head.request_id
 
 
-def item_id(head: AnswerHead, kind: PartKind, index: int) -> str:
+def item_id(head: AnswerHead, prefix: str, index: int) -> str:
     """Of the output item at `index`; `node.protocol.ids.response_of` goes back."""
-    return f"{_PREFIX[kind]}{head.request_id}-{index}"
+    return f"{prefix}{head.request_id}-{index}"
 
 
 def input_item_id(head: AnswerHead, index: int) -> str:
@@ -141,12 +142,18 @@ class ItemSpeller:
         self._facts = facts
         self._head = head
 
-    def item_id(self, kind: PartKind, index: int) -> str:
-        return item_id(self._head, kind, index)
+    def is_custom(self, segment: Segment) -> bool:
+        """Whether it is a call that is answered with text."""
+        return bool(segment.name) and segment.name in self._facts.tool_set.custom
+
+    def item_id(self, segment: Segment, index: int) -> str:
+        prefix = _CUSTOM_PREFIX if self.is_custom(segment) else _PREFIX[segment.kind]
+        return item_id(self._head, prefix, index)
 
     def spell(self, segment: Segment, index: int, status: Status, *, is_new: bool = False) -> bytes:
-        """The JSON of the item at `index`; one that is new has no content yet."""
-        item: dict[str, Any] = {"id": self.item_id(segment.kind, index)}
+        """The JSON of the item at `index`; one that is new has no content yet. A call's text is
+        its arguments, or what answers a custom tool."""
+        item: dict[str, Any] = {"id": self.item_id(segment, index)}
         if segment.kind is PartKind.CONTENT:
             content = [] if is_new else [self.part(segment)]
             item |= {"type": "message", "status": status, "role": "assistant", "content": content}
@@ -156,6 +163,9 @@ class ItemSpeller:
                 item["summary" if self.summarises else "content"] = [self.part(segment)]
             if self._facts.seals_reasoning and not is_new:
                 item["encrypted_content"] = sealed(segment.text)
+        elif self.is_custom(segment):
+            item |= {"type": "custom_tool_call", "call_id": segment.call_id}
+            item |= self._names(segment.name) | {"input": segment.text, "status": status}
         else:
             item |= {"type": "function_call", "call_id": segment.call_id}
             item |= self._names(segment.name) | {"arguments": segment.text, "status": status}

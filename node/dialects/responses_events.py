@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.custom_input import InputReader, input_of
 from node.dialects.logprobs import token_logprobs
 from node.dialects.openai_body import KEEP_ALIVE
 from node.dialects.responses_answer import (
@@ -20,9 +21,10 @@ from node.dialects.responses_answer import (
     response_id,
     usage_of,
 )
-from node.dialects.responses_input import Item, stored_item
+from node.dialects.responses_items import Item, kind_of, stored_item
 from node.errors import NodeError
 from node.protocol.messages import FinishReason
+from node.protocol.tools import HOSTED_ITEMS
 from node.request import TextRequest
 from node.types import Accepted, Delta, Part, PartKind, TokenLogprob
 
@@ -45,6 +47,7 @@ _SUMMARY = _PartEvents(
     "response.reasoning_summary_part", "response.reasoning_summary_text", "summary_index"
 )
 _ARGUMENTS = "response.function_call_arguments"
+_INPUT = "response.custom_tool_call_input"
 _NUMBER = b',"sequence_number":'
 
 _FINAL_EVENT: dict[Status, str] = {
@@ -60,24 +63,37 @@ class _OpenItem:
     """The item that parts are being added to. A delta is the head, the JSON of the text, the
     middle, the event's number, and the end."""
 
-    __slots__ = ("events", "head", "index", "kind", "middle", "place", "segment", "texts")
+    __slots__ = ("events", "head", "index", "input", "kind", "middle", "place", "segment", "texts")
 
     def __init__(
-        self, segment: Segment, index: int, item_id: str, events: _PartEvents | None
+        self,
+        segment: Segment,
+        index: int,
+        item_id: str,
+        events: _PartEvents | None,
+        *,
+        is_custom: bool,
     ) -> None:
         self.segment = segment
         self.kind = segment.kind
         self.index = index
         self.events = events
         """None for a call, which has no parts."""
+        self.input = InputReader() if is_custom else None
+        """Of a call of a custom tool."""
         self.texts: list[str] = []
         self.place: dict[str, Any] = {"item_id": item_id, "output_index": index}
         if events is not None:
             self.place[events.index] = 0
         is_content = self.kind is PartKind.CONTENT
         self.middle = b',"logprobs":[]' + _NUMBER if is_content else _NUMBER
-        delta = (_ARGUMENTS if events is None else events.text) + ".delta"
+        delta = (self.call_event if events is None else events.text) + ".delta"
         self.head = _event_head(delta) + _encode({"type": delta, **self.place})[:-1] + b',"delta":'
+
+    @property
+    def call_event(self) -> str:
+        """What events of a call's text begin with."""
+        return _ARGUMENTS if self.input is None else _INPUT
 
     def add_logprobs(self, logprobs: Sequence[TokenLogprob]) -> bytes:
         """The middle of the delta that they come with."""
@@ -125,10 +141,9 @@ class ResponseWriter:
                 continue
             if item is None or (kind is not item.kind and kind is not PartKind.TOOL_ARGS):
                 item = self._begin(pieces, Segment(kind, ""))
-            item.texts.append(part.text)
-            middle = item.add_logprobs(part.logprobs) if part.logprobs else item.middle
-            pieces += (item.head, _encode(part.text), middle, b"%d}\n\n" % self._number)
-            self._number += 1
+            text = part.text if item.input is None else item.input.take(part.text)
+            if text:
+                self._add_text(pieces, item, text, part.logprobs)
         return b"".join(pieces)
 
     def ending(self, last: Delta) -> bytes:
@@ -162,6 +177,8 @@ class ResponseWriter:
         for index, segment in enumerate(collected.segments):
             is_cut = status != "completed" and index == last
             is_cut = is_cut and segment.kind is not PartKind.TOOL_START
+            if self._items.is_custom(segment):
+                segment.text = input_of(segment.text)
             state: Status = "incomplete" if is_cut else "completed"
             self._output.append(self._items.spell(segment, index, state))
         self._final = self._object.spell(status, self._output, usage)
@@ -193,6 +210,7 @@ class ResponseWriter:
             [
                 stored_item(item, input_item_id(self._head, index))
                 for index, item in enumerate(self._input)
+                if kind_of(item) not in HOSTED_ITEMS
             ],
         )
 
@@ -210,12 +228,30 @@ class ResponseWriter:
             self._add(pieces, "response.created", {"response": response})
             self._add(pieces, "response.in_progress", {"response": response})
 
+    def _add_text(
+        self,
+        pieces: list[bytes],
+        item: _OpenItem,
+        text: str,
+        logprobs: Sequence[TokenLogprob] = (),
+    ) -> None:
+        item.texts.append(text)
+        middle = item.add_logprobs(logprobs) if logprobs else item.middle
+        pieces += (item.head, _encode(text), middle, b"%d}\n\n" % self._number)
+        self._number += 1
+
     def _begin(self, pieces: list[bytes], segment: Segment) -> _OpenItem:
         self._create(pieces)
         self._end_item(pieces, "completed")
         index = len(self._output)
         events = self._part_events(segment.kind)
-        item = _OpenItem(segment, index, self._items.item_id(segment.kind, index), events)
+        item = _OpenItem(
+            segment,
+            index,
+            self._items.item_id(segment, index),
+            events,
+            is_custom=self._items.is_custom(segment),
+        )
         self._open = item
         new = msgspec.Raw(self._items.spell(segment, index, "in_progress", is_new=True))
         self._add(pieces, "response.output_item.added", {"output_index": index, "item": new})
@@ -236,12 +272,15 @@ class ResponseWriter:
         if item is None:
             return
         self._open = None
+        if item.input is not None and (rest := item.input.rest()):
+            self._add_text(pieces, item, rest)
         segment = item.whole()
         if item.events is None:
             # Only whole calls are told.
             status = "completed"
             call = {"name": self._items.name(segment.name), "arguments": segment.text}
-            self._add(pieces, _ARGUMENTS + ".done", item.place | call)
+            text = {"input": segment.text} if item.input is not None else call
+            self._add(pieces, item.call_event + ".done", item.place | text)
         else:
             self._end_part(pieces, item, item.events, status)
         done = self._items.spell(segment, item.index, status)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from node.dialects.body import FieldTable, Lenient, Refusal, absent, falsy, off, on, only
+from node.dialects.body import FieldTable, Lenient, Refusal, absent, off, on, only
 from node.dialects.refusals import (
     IGNORED,
     NO_GUIDES,
@@ -18,7 +18,7 @@ from node.dialects.refusals import (
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.dialects.template import Effort
 from node.dialects.thinking import THINKING_NOTES, Budget, ThinkingFields
-from node.dialects.tool_choice import STRICT_NOTE
+from node.dialects.tool_choice import HOSTED_NOTE, STRICT_NOTE
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 LOGPROBS = "message.output_text.logprobs"
@@ -81,6 +81,13 @@ class ResponsesBody(SamplingFields, ThinkingFields):
     chat_template_kwargs: dict[str, Any] | None = None
 
 
+def _is_compaction(value: object) -> bool:
+    """Whether all that it asks for is to make a long history shorter."""
+    if not isinstance(value, list):
+        return not value
+    return all(isinstance(each, Mapping) and each.get("type") == "compaction" for each in value)
+
+
 def _is_plain_cache(value: object) -> bool:
     """Whether these cache options are hints at most."""
     if not isinstance(value, Mapping):
@@ -96,38 +103,44 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         **THINKING_NOTES,
         "model": "A model of the list of models, or an alias of the router.",
         "input": (
-            "A string, or items: `message` (text parts), `function_call`, `function_call_output` "
-            "(text), `reasoning`, `item_reference` to an item of a stored response. Other items "
-            "are refused; a part with media becomes [a line of text](#pictures-sounds-and-files). "
+            "A string, or items: `message` (text parts), `function_call`, `custom_tool_call` and "
+            "their outputs (text), `reasoning`, `item_reference` to an item of a stored response, "
+            "`additional_tools`, whose `tools` are added to the body's. `local_shell_call`, "
+            "`shell_call` and `apply_patch_call` of another model are shown as calls of functions "
+            "of these names, with their outputs. Items that tell what a host did "
+            "(`web_search_call` and the like, `compaction`) are left out. "
+            "A part with media becomes [a line of text](#pictures-sounds-and-files). "
             "A call's arguments that are no JSON object are shown to the model as text."
         ),
         "instructions": "A system message before all else, for this response only.",
         "previous_response_id": "A stored response; its input and output come before `input`.",
         "tools": (
-            "`function`, and `namespace` with functions in it: the model knows those as "
-            "`NAMESPACE__NAME`, calls are told as `namespace` and `name`. Others are refused. "
+            "`function`, `custom` ([custom tools](#custom-tools)), and `namespace` with such in "
+            "it: the model knows those as `NAMESPACE__NAME`, calls are told as `namespace` and `name`. "
+            f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "
             f"{STRICT_NOTE} "
             "Tools of earlier responses are not carried over."
         ),
         "tool_choice": (
             "`auto`; `none`: the model is shown no tools; `required`: the answer is a call, or "
-            "several; a `function` by its `name`, and `namespace` if it has one: one call of it; "
-            "`allowed_tools`: of the functions in `tools`, with `mode` `auto` or `required`; the "
-            "model is still shown all. A forced call comes after the reasoning, and goes before "
+            "several; a `function` or `custom` tool by its `name`, and `namespace` if it has one: "
+            "one call of it; `allowed_tools`: of those in `tools`, with `mode` `auto` or "
+            "`required`; the model is still shown all. A forced call comes after the reasoning, and goes before "
             "`text.format`."
         ),
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
         "reasoning": (
             "`effort` goes to the template, `none` turns thinking off. `max_tokens`: another name "
             "of `max_thinking_tokens`. The whole reasoning text is "
-            "in the item's `content`; with `summary` (or `generate_summary`) of `auto` or "
-            "`detailed` it is in the item's `summary` instead, still whole, so `concise` is "
-            "refused. `context` may be `auto`, `mode` may be `standard`."
+            "in the item's `content`; with `summary` (or `generate_summary`) of `auto`, "
+            "`concise` or `detailed` it is in the item's `summary` instead, still whole: which of "
+            "them is a hint. So is `context`; `mode` may be `standard`."
         ),
         "text": (
             "`format` of type `text`, `json_object` (with a `schema` one that fits it), or "
             "`json_schema` with `schema`, which the text is held to, whatever `strict` says; "
-            "with tools, the answer may be calls instead. `verbosity` of `medium`."
+            "with tools, the answer may be calls instead. `verbosity` is a hint; the model is not "
+            "told."
         ),
         "max_output_tokens": "At least 1; by default, what the context has room for.",
         "stop": "A string or up to 16; they end the answer and are no part of it.",
@@ -166,7 +179,10 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             "This version of mlx-fleet has no conversations; use previous_response_id.",
         ),
         "prompt": Refusal(absent, "null", "This version of mlx-fleet has no stored prompts."),
-        "context_management": Refusal(falsy, "null or empty"),
+        "context_management": Refusal(
+            _is_compaction,
+            "null, empty, or of type `compaction`, a hint: the client compacts by itself",
+        ),
         "prompt_cache_options": Refusal(
             _is_plain_cache,
             "null, or `mode` implicit and `ttl`",
@@ -176,9 +192,6 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "max_completion_tokens": renamed("max_completion_tokens", "max_output_tokens"),
         "response_format": renamed("response_format", "text.format"),
         "reasoning_effort": renamed("reasoning_effort", "reasoning.effort"),
-        "verbosity": Refusal(
-            only("medium"), "null or medium", "verbosity is called text.verbosity here."
-        ),
         "output_config": renamed("output_config", "reasoning.effort"),
         "thinking": renamed("thinking", "reasoning.effort or enable_thinking"),
         "stop_sequences": renamed("stop_sequences", "stop"),
@@ -190,7 +203,6 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "continue_final_message": Refusal(off, "null or false"),
         "add_generation_prompt": Refusal(on, "null or true"),
         "include_reasoning": Refusal(on, "null or true"),
-        "service_tier": Refusal(only("auto", "default"), "null, auto or default"),
         "messages": renamed("messages", "input"),
     },
     ignored={

@@ -9,7 +9,7 @@ import msgspec
 from node.dialects.body import unsupported
 from node.dialects.responses import encrypts_reasoning
 from node.dialects.responses_answer import StoredResponse
-from node.dialects.responses_input import Item, reasoning_text, sealed
+from node.dialects.responses_items import Item, reasoning_text, sealed
 from node.errors import BadRequest, UnknownItem, UnknownResponse
 
 MAX_LISTED = 100

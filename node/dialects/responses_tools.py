@@ -1,6 +1,6 @@
-"""The tools of `/v1/responses`: functions, alone or in namespaces.
+"""The tools of `/v1/responses`: functions and custom tools, alone or in namespaces.
 
-A function of a namespace has a name of its own for the model, made of both. Calls are told with
+A tool of a namespace has a name of its own for the model, made of both. Calls are told with
 namespace and name apart again, as the client declared them.
 """
 
@@ -13,10 +13,23 @@ from pydantic import Field, ValidationError
 
 from node.dialects.body import Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, tool_schema
-from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice, allowed, named, required
+from node.dialects.custom_tools import custom_tool, read_format
+from node.dialects.tool_choice import (
+    AUTO,
+    NO_CALLS,
+    DeclaredTools,
+    ToolChoice,
+    allowed,
+    forced_hosted,
+    hosted_only,
+    hosted_tool,
+    named,
+    required,
+)
 from node.errors import BadRequest, Unsupported
 from node.protocol.canonical import model_name
-from node.request import Tool
+from node.protocol.tools import is_hosted
+from node.request import LeftOut, Tool
 
 _CHOICE = "tool_choice"
 
@@ -29,8 +42,13 @@ class _Function(Lenient):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     output_schema: dict[str, Any] | None = None
-    defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
+
+
+class _Custom(Lenient):
+    name: _Name
+    description: str | None = None
+    format: dict[str, Any] | None = None
 
 
 class _Namespace(Lenient):
@@ -40,7 +58,7 @@ class _Namespace(Lenient):
 
 
 class _Chosen(Lenient):
-    """A function that a choice names."""
+    """A tool that a choice names."""
 
     name: str
     namespace: str | None = None
@@ -48,90 +66,118 @@ class _Chosen(Lenient):
 
 @dataclass(frozen=True, slots=True)
 class ToolSet:
-    """What a body's `tools` declare."""
+    """What a body's `tools`, and what its input adds to them, declare."""
 
-    tools: tuple[Tool, ...] = ()
-    """As the model gets them."""
+    declared: DeclaredTools = DeclaredTools()
     shown: Sequence[Mapping[str, Any]] = ()
     """As the response repeats them: as they came, with the fields that clients look for."""
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """(namespace, name) by the name that the model knows; only for functions of namespaces."""
+    """(namespace, name) by the name that the model knows; only for tools of namespaces."""
+    custom: frozenset[str] = frozenset()
+    """Names, as the model knows them, of those that are answered with text."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """As the model gets them."""
+        return self.declared.tools
 
 
-def read_tool_set(value: object) -> ToolSet:
-    """The tools of the field `tools`. Raises `BadRequest`, or `Unsupported` for what is neither a
-    function nor a namespace of functions."""
-    if value is None:
-        return ToolSet()
-    if not isinstance(value, list):
-        raise BadRequest("tools must be a list.", param="tools")
+def read_tool_set(value: object, added: Sequence[tuple[object, str]] = ()) -> ToolSet:
+    """The tools of the field `tools`, and those that items of the input add, each list with its
+    path. Raises `BadRequest`, or `Unsupported` for other tools that only a client could run."""
     reader = _Reader()
-    shown = [reader.read(tool, f"tools[{at}]") for at, tool in enumerate(value)]
-    return ToolSet(tuple(reader.tools.values()), shown, reader.namespaces)
+    if value is not None:
+        reader.read_all(value, "tools")
+    reader.may_replace = True
+    for tools, path in added:
+        reader.read_all(tools, path)
+    declared = DeclaredTools(tuple(reader.tools.values()), tuple(reader.left_out))
+    return ToolSet(declared, reader.shown, reader.namespaces, declared.custom)
 
 
-def read_choice(value: object, tools: Sequence[Tool]) -> ToolChoice:
+def read_choice(value: object, declared: DeclaredTools) -> ToolChoice:
     """What the field `tool_choice` says of the tools. Raises `BadRequest`, or `Unsupported` for a
-    choice of what is no function."""
+    choice of what no client declares."""
     if value is None or value == "auto":
         return AUTO
     if value == "none":
         return NO_CALLS
     if value == "required":
-        return required(tools, _CHOICE)
+        return required(declared, _CHOICE)
     if not isinstance(value, Mapping):
         raise BadRequest(
             "tool_choice must be none, auto, required or an object with a type.", param=_CHOICE
         )
     if value.get("type") == "allowed_tools":
-        return _allowed(value, tools)
-    return named(_function_name(value, _CHOICE), tools, f"{_CHOICE}.name")
+        return _allowed(value, declared)
+    if is_hosted(value):
+        raise forced_hosted(value["type"], f"{_CHOICE}.type")
+    return named(_tool_name(value, _CHOICE), declared, f"{_CHOICE}.name")
 
 
-def _allowed(value: Mapping[str, Any], tools: Sequence[Tool]) -> ToolChoice:
+def _allowed(value: Mapping[str, Any], declared: DeclaredTools) -> ToolChoice:
     mode, listed = value.get("mode"), value.get("tools")
     if mode not in ("auto", "required"):
         raise BadRequest("tool_choice.mode must be auto or required.", param=f"{_CHOICE}.mode")
     if not isinstance(listed, list):
         raise BadRequest("tool_choice.tools must be a list.", param=f"{_CHOICE}.tools")
-    names = [_function_name(each, f"{_CHOICE}.tools[{at}]") for at, each in enumerate(listed)]
-    return allowed(names, tools, f"{_CHOICE}.tools", must=mode == "required")
+    path = f"{_CHOICE}.tools"
+    names = [
+        _tool_name(each, f"{path}[{at}]")
+        for at, each in enumerate(listed)
+        if not (isinstance(each, Mapping) and is_hosted(each))
+    ]
+    if listed and not names:
+        return hosted_only(listed[0]["type"], path, must=mode == "required")
+    return allowed(names, declared, path, must=mode == "required")
 
 
-def _function_name(value: object, path: str) -> str:
-    """The name by which the model knows the function that is chosen."""
+def _tool_name(value: object, path: str) -> str:
+    """The name by which the model knows the tool that is chosen."""
     kind = _kind(value, path)
-    if kind != "function":
-        raise unsupported(f"a choice of {kind}, only of functions", f"{path}.type")
+    if kind not in ("function", "custom"):
+        raise unsupported(f"a choice of {kind}, only of functions and custom tools", f"{path}.type")
     chosen: _Chosen = _validated(_Chosen, value, path)
     return model_name(chosen.name, chosen.namespace)
 
 
 class _Reader:
-    """Goes through the tools once; `read` gives back what the response shows of each."""
+    """Goes through lists of tools once."""
 
     def __init__(self) -> None:
         self.tools: dict[str, Tool] = {}
         self.namespaces: dict[str, tuple[str, str]] = {}
+        self.shown: list[dict[str, Any]] = []
+        self.left_out: list[LeftOut] = []
+        self.may_replace = False
+        """A name that is there already is declared anew."""
 
-    def read(self, tool: object, path: str) -> dict[str, Any]:
+    def read_all(self, tools: object, path: str) -> None:
+        if not isinstance(tools, list):
+            raise BadRequest(f"{path} must be a list.", param=path)
+        for at, tool in enumerate(tools):
+            shown = self._read(tool, f"{path}[{at}]")
+            if shown is not None:
+                self.shown.append(shown)
+
+    def _read(self, tool: object, path: str) -> dict[str, Any] | None:
+        """What the response shows of it; None for one that is left out."""
         kind = _kind(tool, path)
-        if kind == "function":
-            return self._function(tool, path, None)
         if kind == "namespace":
             return self._namespace(tool, path)
-        raise _no_function(kind, path)
+        return self._tool(tool, path, None)
 
-    def _namespace(self, tool: object, path: str) -> dict[str, Any]:
+    def _namespace(self, tool: object, path: str) -> dict[str, Any] | None:
         body = _validated(_Namespace, tool, path)
-        shown = []
+        shown: list[dict[str, Any]] = []
         for at, inner in enumerate(body.tools):
-            inner_path = f"{path}.tools[{at}]"
-            if (kind := _kind(inner, inner_path)) != "function":
-                raise _no_function(kind, inner_path)
-            # The model knows no namespaces, so the first function tells what this one is about.
-            about = f"{body.name}: {body.description}" if body.description and not at else ""
-            shown.append(self._function(inner, inner_path, body.name, about))
+            # The model knows no namespaces, so the first tool tells what this one is about.
+            about = f"{body.name}: {body.description}" if body.description and not shown else ""
+            each = self._tool(inner, f"{path}.tools[{at}]", body.name, about)
+            if each is not None:
+                shown.append(each)
+        if not shown:
+            return None
         return {
             "type": "namespace",
             "name": body.name,
@@ -139,24 +185,51 @@ class _Reader:
             "tools": shown,
         }
 
-    def _function(
+    def _tool(
         self, tool: object, path: str, namespace: str | None, about: str = ""
+    ) -> dict[str, Any] | None:
+        kind = _kind(tool, path)
+        if kind == "function":
+            return self._function(tool, path, namespace, about)
+        if kind == "custom":
+            return self._custom(tool, path, namespace, about)
+        assert isinstance(tool, dict)
+        hosted = hosted_tool(tool, path)
+        if hosted is None:
+            raise _not_declared(kind, path)
+        self.left_out.append(hosted)
+        return None
+
+    def _function(
+        self, tool: object, path: str, namespace: str | None, about: str
     ) -> dict[str, Any]:
         body = _validated(_Function, tool, path)
         _refuse_options(body, path)
-        name = model_name(body.name, namespace)
-        if name in self.tools:
-            raise BadRequest(f"{path}.name is the name of two tools.", param=f"{path}.name")
-        definition = _definition(body, name, about, path)
-        self.tools[name] = Tool(definition, f"{path}.parameters")
-        if namespace is not None:
-            self.namespaces[name] = (namespace, body.name)
+        definition = _definition(body, model_name(body.name, namespace), about, path)
+        self._add(Tool(definition, f"{path}.parameters"), body.name, namespace, path)
         shown: dict[str, Any] = {"type": "function", "name": body.name}
         shown |= {"description": body.description, "parameters": body.parameters}
         shown["strict"] = body.strict
         if body.output_schema is not None:
             shown["output_schema"] = body.output_schema
         return shown
+
+    def _custom(self, tool: object, path: str, namespace: str | None, about: str) -> dict[str, Any]:
+        body = _validated(_Custom, tool, path)
+        grammar = read_format(body.format, f"{path}.format")
+        description = "\n\n".join(filter(None, (about, body.description)))
+        made = custom_tool(model_name(body.name, namespace), description, grammar, path)
+        self._add(made, body.name, namespace, path)
+        shown = {"type": "custom", "name": body.name, "description": body.description}
+        return {**shown, "format": body.format or {"type": "text"}}
+
+    def _add(self, tool: Tool, name: str, namespace: str | None, path: str) -> None:
+        if tool.name in self.tools and not self.may_replace:
+            raise BadRequest(f"{path}.name is the name of two tools.", param=f"{path}.name")
+        self.tools[tool.name] = tool
+        self.namespaces.pop(tool.name, None)
+        if namespace is not None:
+            self.namespaces[tool.name] = (namespace, name)
 
 
 def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, Any]:
@@ -176,18 +249,15 @@ def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, 
 
 
 def _refuse_options(body: _Function, path: str) -> None:
-    if body.defer_loading:
-        raise unsupported("tools that are loaded later", f"{path}.defer_loading")
     if body.allowed_callers is not None and "direct" not in body.allowed_callers:
         raise unsupported("functions that only programs call", f"{path}.allowed_callers")
     if (body.model_extra or {}).get("async"):
         raise unsupported("functions that run beside the answer", f"{path}.async")
 
 
-def _no_function(kind: str, path: str) -> Unsupported:
+def _not_declared(kind: str, path: str) -> Unsupported:
     return Unsupported(
-        f"This version of mlx-fleet runs no tools itself and knows functions only; leave {kind} "
-        "out, or switch it off in the client.",
+        f"This version of mlx-fleet knows functions and custom tools; {kind} is none.",
         param=f"{path}.type",
     )
 

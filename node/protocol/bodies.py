@@ -1,6 +1,6 @@
 """The items of each dialect's bodies in canonical form, and what stands before them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,41 +16,24 @@ from node.protocol.canonical import (
     Unreadable,
     chosen,
     message_form,
-    model_name,
     shows_tools,
     system_form,
     text_form,
     tools_form,
     utf8,
 )
+from node.protocol.dialect import Dialect, Unit, is_list, objects
 from node.protocol.media import line_of
+from node.protocol.response_bodies import response_forms, response_items, response_preamble
+from node.protocol.tools import (
+    HOSTED_BLOCKS,
+    client_run,
+    is_hosted,
+)
 from node.protocol.volatile import without_volatile_lines
 
 PATH_COMPLETIONS = "/v1/completions"
 PATH_RESPONSES = "/v1/responses"
-
-
-Canonical = Callable[[msgspec.Raw], bytes]
-"""From the JSON of something to its form; nothing for what no prompt shows. Raises `Unreadable`, or
-what msgspec raises."""
-Forms = Callable[[bytes], Iterable[bytes]]
-"""The same for the JSON of a list of items: the form of each."""
-
-
-class Unit(NamedTuple):
-    """Something that stands before the first item."""
-
-    raw: msgspec.Raw
-    canonical: Canonical
-
-
-class Dialect(NamedTuple):
-    preamble: Callable[[Fields], list[Unit]]
-    items: Callable[[Fields], msgspec.Raw | None]
-    """The list of items, or what is the only one."""
-    forms: Forms
-    has_list: bool = True
-    """False: a list is an item, too."""
 
 
 class Answer(NamedTuple):
@@ -59,10 +42,6 @@ class Answer(NamedTuple):
     path: str
     """Of the endpoint that gave it."""
     said: Sequence[Said | Called]
-
-
-def is_list(raw: msgspec.Raw) -> bool:
-    return bytes(memoryview(raw)[:1]) == b"["
 
 
 def answer_items(answer: Answer) -> list[bytes]:
@@ -90,8 +69,14 @@ class _Function(msgspec.Struct, gc=False):
     arguments: Any = None
 
 
+class _Custom(msgspec.Struct, gc=False):
+    name: str
+    input: str = ""
+
+
 class _Call(msgspec.Struct, gc=False):
-    function: _Function
+    function: _Function | None = None
+    custom: _Custom | None = None
 
 
 class _ChatMessage(msgspec.Struct, gc=False):
@@ -104,16 +89,10 @@ class _ChatMessage(msgspec.Struct, gc=False):
     audio: Any = None
 
 
-class _ChatTool(msgspec.Struct, gc=False):
-    function: dict[str, Any]
-
-
 _chat_messages = msgspec.json.Decoder(list[_ChatMessage]).decode
-_chat_tools = msgspec.json.Decoder(list[_ChatTool] | None).decode
-_objects = msgspec.json.Decoder(list[dict[str, Any]] | None).decode
 
 
-def _chat_forms(text: bytes) -> Iterable[bytes]:
+def _chat_forms(text: bytes, _before: int) -> Iterable[bytes]:
     return map(_chat_form, _chat_messages(text))
 
 
@@ -131,9 +110,7 @@ def _chat_form(message: _ChatMessage) -> bytes:
         text += utf8(message.refusal)
     if message.audio:
         text += utf8(line_of("audio"))
-    calls = [
-        Called(call.function.name, call.function.arguments) for call in message.tool_calls or ()
-    ]
+    calls = [_chat_call(call) for call in message.tool_calls or ()]
     if message.function_call is not None:
         calls.append(Called(message.function_call.name, message.function_call.arguments))
     return message_form(role, text, name=message.name, calls=calls)
@@ -148,14 +125,31 @@ def _chat_preamble(fields: Fields) -> list[Unit]:
     return units
 
 
+def _chat_call(call: _Call) -> Called:
+    if call.custom is not None:
+        return Called(call.custom.name, {"input": call.custom.input})
+    if call.function is None:
+        raise Unreadable
+    return Called(call.function.name, call.function.arguments)
+
+
 def _tools_of_chat(raw: msgspec.Raw) -> bytes:
-    return tools_form(
-        chosen(tool.function, parameters="parameters") for tool in _chat_tools(raw) or ()
-    )
+    return tools_form(_chat_tool(tool) for tool in objects(raw) or () if not is_hosted(tool))
+
+
+def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A custom tool is parted from a function by its field `custom`."""
+    custom = tool.get("custom")
+    if tool.get("type") == "custom" and isinstance(custom, dict):
+        return {"custom": chosen(custom, format="format")}
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        raise Unreadable
+    return chosen(function, parameters="parameters")
 
 
 def _functions_of_chat(raw: msgspec.Raw) -> bytes:
-    return tools_form(chosen(function, parameters="parameters") for function in _objects(raw) or ())
+    return tools_form(chosen(function, parameters="parameters") for function in objects(raw) or ())
 
 
 def _messages(fields: Fields) -> msgspec.Raw:
@@ -177,7 +171,7 @@ def _prompts(fields: Fields) -> msgspec.Raw:
     return prompt
 
 
-def _completion_forms(text: bytes) -> Iterable[bytes]:
+def _completion_forms(text: bytes, _before: int) -> Iterable[bytes]:
     return map(_completion_form, _prompts_of(text))
 
 
@@ -202,11 +196,13 @@ class _Turn(msgspec.Struct, gc=False):
     clear_at: str | None = None
 
 
+_UNSEEN = HOSTED_BLOCKS | {"tool_use", "thinking", "redacted_thinking"}
+"""Blocks of an assistant whose text no prompt shows as what it said."""
 _turns = msgspec.json.Decoder(list[_Turn]).decode
 _parts = msgspec.json.Decoder(Parts).decode
 
 
-def _anthropic_forms(text: bytes) -> Iterable[bytes]:
+def _anthropic_forms(text: bytes, _before: int) -> Iterable[bytes]:
     return map(_anthropic_form, _turns(text))
 
 
@@ -224,11 +220,7 @@ def _anthropic_form(turn: _Turn) -> bytes:
         for block in blocks
         if block.get("type") == "tool_use" and isinstance(block.get("name"), str)
     ]
-    kept = [
-        block
-        for block in blocks
-        if block.get("type") not in ("tool_use", "thinking", "redacted_thinking")
-    ]
+    kept = [block for block in blocks if block.get("type") not in _UNSEEN]
     return message_form(b"a", text_form(kept, b""), calls=calls)
 
 
@@ -267,99 +259,19 @@ def _system_of_anthropic(raw: msgspec.Raw) -> bytes:
 
 
 def _tools_of_anthropic(raw: msgspec.Raw) -> bytes:
-    names = {"parameters": "input_schema", "input_examples": "input_examples"}
-    return tools_form(chosen(tool, **names) for tool in _objects(raw) or ())
+    return tools_form(_anthropic_tool(tool) for tool in objects(raw) or () if not is_hosted(tool))
 
 
-# --- responses -------------------------------------------------------------------------------
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: str | None = None
-    id: str | None = None
-    role: str | None = None
-    content: Parts = None
-    name: str | None = None
-    namespace: str | None = None
-    arguments: Any = None
-    output: Parts = None
-
-
-_response_items = msgspec.json.Decoder(list[str | _Item]).decode
-_instructions = msgspec.json.Decoder(str | None).decode
-
-
-def _inputs(fields: Fields) -> msgspec.Raw | None:
-    """A text is one item. What goes on from a response may have none."""
-    raw = fields.get("input")
-    if raw is not None and bytes(memoryview(raw)[:4]) != b"null":
-        return raw
-    if "previous_response_id" not in fields:
-        raise Unreadable
-    return None
-
-
-def _response_forms(text: bytes) -> Iterable[bytes]:
-    return map(_response_form, _response_items(text))
-
-
-def _response_form(item: str | _Item) -> bytes:
-    if isinstance(item, str):
-        return message_form(b"u", utf8(item))
-    kind = item.type or ("message" if item.role else "item_reference" if item.id else None)
-    if kind == "message":
-        return _response_message(item)
-    if kind == "function_call" and item.name:
-        call = Called(model_name(item.name, item.namespace), item.arguments)
-        return message_form(b"a", b"", calls=[call])
-    if kind == "function_call_output":
-        return message_form(b"t", text_form(item.output, GAP))
-    if kind == "item_reference" and item.id:
-        return b"R" + utf8(item.id) + END
-    if kind == "reasoning":
-        return b""
-    raise Unreadable
-
-
-def _response_message(item: _Item) -> bytes:
-    role = ROLES.get(item.role or "")
-    if role is None:
-        raise Unreadable
-    if role in b"sd":
-        return system_form(role, item.content, GAP)
-    text = text_form(item.content, b"" if role == b"a" else GAP)
-    return message_form(role, text) if text or role != b"a" else b""
-
-
-def _responses_preamble(fields: Fields) -> list[Unit]:
-    units = []
-    if "tools" in fields and shows_tools(fields):
-        units.append(Unit(fields["tools"], _tools_of_responses))
-    if "instructions" in fields:
-        units.append(Unit(fields["instructions"], _instructions_of_responses))
-    return units
-
-
-def _instructions_of_responses(raw: msgspec.Raw) -> bytes:
-    text = _instructions(raw)
-    return system_form(b"s", text, GAP) if text else b""
-
-
-def _tools_of_responses(raw: msgspec.Raw) -> bytes:
-    return tools_form(_response_tool(tool) for tool in _objects(raw) or ())
-
-
-def _response_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    inner = tool.get("tools")
-    if tool.get("type") == "namespace" and isinstance(inner, list):
-        return {**chosen(tool), "tools": [_response_tool(each) for each in inner]}
-    return chosen(tool, parameters="parameters", output_schema="output_schema")
+def _anthropic_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    if client_run(tool.get("type")) is not None:
+        return {name: value for name, value in tool.items() if name != "cache_control"}
+    return chosen(tool, parameters="input_schema", input_examples="input_examples")
 
 
 DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": Dialect(_chat_preamble, _messages, _chat_forms),
     PATH_COMPLETIONS: Dialect(lambda _fields: [], _prompts, _completion_forms, has_list=False),
     "/v1/messages": Dialect(_anthropic_preamble, _messages, _anthropic_forms),
-    PATH_RESPONSES: Dialect(_responses_preamble, _inputs, _response_forms),
+    PATH_RESPONSES: Dialect(response_preamble, response_items, response_forms),
 }
 """By path; those that prefill nothing are not there."""

@@ -34,10 +34,12 @@ ROLES: Mapping[str, bytes] = {
 _TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal")
 """Types of parts that are text."""
 _BLOCKS: Mapping[object, Callable[[Mapping[str, Any]], str]] = {
+    "compaction": lambda block: block.get("content") or "",
     "document": document_text,
     "search_result": search_result_text,
+    "tool_reference": lambda block: block["tool_name"],
 }
-"""Types of parts with several texts."""
+"""Types of parts whose text is elsewhere."""
 
 Parts = str | list[dict[str, Any]] | None
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode

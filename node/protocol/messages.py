@@ -41,6 +41,9 @@ HEADER_ORIGIN = "x-fleet-origin"
 HEADER_PROOF = "x-fleet-proof"
 """That the router gave this request to this node: opaque too, and repeated in `Finished.proof`."""
 
+HEADER_IGNORED = "x-fleet-ignored"
+"""Of an answer: paths in the body of what it was answered without."""
+
 HEADER_SALT = "x-fleet-salt"
 """What parts the caller's prefixes from everybody else's; none for most callers."""
 

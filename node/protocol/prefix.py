@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.protocol.bodies import DIALECTS, Answer, Dialect, Forms, Unit, answer_items
+from node.protocol.bodies import DIALECTS, Answer, answer_items
 from node.protocol.canonical import Called, Fields, Said, seed
 from node.protocol.chain_memo import ChainMemo, Made, Preamble, item_ends
+from node.protocol.dialect import Dialect, Forms, Unit
 
 __all__ = [
     "Answer",
@@ -203,7 +204,7 @@ def _extended(known: Made, text: bytes, begin: bytes, forms: Forms) -> Made:
             ends = ends + item_ends(text, at)
     read = text[:-1].rstrip(_SPACE)
     made = Made(read, known.hashes[:], known.sizes[:], known.items[:], ends)
-    for form in forms(rest):
+    for form in forms(rest, len(known.items)):
         _add(made, form, begin)
     return made
 

@@ -186,7 +186,7 @@ CITED = {
         (user(PDF), "messages[0].content[0].source.type"),
         (user(CITED), "messages[0].content[0].citations"),
         (user({"type": "smell"}), "messages[0].content[0].type"),
-        (assistant({"type": "server_tool_use"}), "messages[0].content[0].type"),
+        (assistant({"type": "smell"}), "messages[0].content[0].type"),
         ({"role": "system", "content": [IMAGE]}, "messages[0].content[0].type"),
         (
             {"role": "system", "content": "a", "output_config": {"effort": "low"}},

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.dialects.anthropic_tools import ToolChoiceBody, read_choice, read_tools
-from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
+from node.dialects.tool_choice import AUTO, NO_CALLS, DeclaredTools, ToolChoice
 from node.errors import BadRequest, Unsupported
 from node.request import Tool
 
@@ -26,34 +26,35 @@ def test_a_tool_is_a_function_without_what_means_nothing_to_a_model() -> None:
         defer_loading=False,
         allowed_callers=["direct"],
     )
-    assert read_tools([given]) == (
+    assert read_tools([given]).tools == (
         Tool({"name": "look", "description": "Looks.", "parameters": SCHEMA}),
     )
 
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_strict_is_shown_as_other_dialects_show_it(strict: bool) -> None:
-    (read,) = read_tools([tool(strict=strict)])
+    (read,) = read_tools([tool(strict=strict)]).tools
     assert read.function == {"name": "look", "parameters": SCHEMA, "strict": strict}
 
 
 def test_examples_of_the_input_go_into_the_description() -> None:
-    (read,) = read_tools([tool(description="Looks.", input_examples=[{"at": "Köln"}])])
+    (read,) = read_tools([tool(description="Looks.", input_examples=[{"at": "Köln"}])]).tools
     assert read.function["description"] == 'Looks.\n\nExamples of its input:\n{"at": "Köln"}'
 
 
 def test_null_in_a_schema_is_no_key_of_it() -> None:
     schema = {"type": "object", "title": None, "properties": {"a": {"enum": ["x", None]}}}
-    (read,) = read_tools([tool(input_schema=schema)])
+    (read,) = read_tools([tool(input_schema=schema)]).tools
     assert read.parameters == {"type": "object", "properties": {"a": {"enum": ["x", None]}}}
 
 
 def test_a_tool_says_where_its_schema_is() -> None:
-    tools = read_tools([tool(), tool(name="go")])
+    tools = read_tools([tool(), tool(name="go")]).tools
     assert [each.param for each in tools] == ["tools[0].input_schema", "tools[1].input_schema"]
 
 
 TOOLS = read_tools([tool(), tool(name="go")])
+NONE = DeclaredTools()
 
 
 @pytest.mark.parametrize(
@@ -77,24 +78,24 @@ def test_a_choice_says_what_may_and_what_must_be_called(
 
 
 def test_without_tools_there_is_nothing_to_choose() -> None:
-    assert read_tools(None) == ()
-    assert read_choice(ToolChoiceBody(type="auto"), ()) == AUTO
-    assert read_choice(ToolChoiceBody(type="none"), ()) == NO_CALLS
+    assert read_tools(None) == NONE
+    assert read_choice(ToolChoiceBody(type="auto"), NONE) == AUTO
+    assert read_choice(ToolChoiceBody(type="none"), NONE) == NO_CALLS
 
 
 @pytest.mark.parametrize(
     ("choice", "tools", "param"),
     [
         ({"type": "some"}, TOOLS, "tool_choice.type"),
-        ({"type": "any"}, (), "tool_choice.type"),
+        ({"type": "any"}, NONE, "tool_choice.type"),
         ({"type": "tool"}, TOOLS, "tool_choice.name"),
         ({"type": "tool", "name": "fly"}, TOOLS, "tool_choice.name"),
-        ({"type": "tool", "name": "look"}, (), "tool_choice.name"),
+        ({"type": "tool", "name": "look"}, NONE, "tool_choice.name"),
         ({"type": "any", "name": "look"}, TOOLS, "tool_choice.name"),
     ],
 )
 def test_a_choice_of_what_is_not_there_is_refused_by_path(
-    choice: dict[str, Any], tools: tuple[Tool, ...], param: str
+    choice: dict[str, Any], tools: DeclaredTools, param: str
 ) -> None:
     with pytest.raises(BadRequest) as caught:
         read_choice(ToolChoiceBody.model_validate(choice), tools)
@@ -104,9 +105,8 @@ def test_a_choice_of_what_is_not_there_is_refused_by_path(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"type": "web_search_20250305", "name": "web_search"}, "tools[0].type"),
-        ({"type": "bash_20250124", "name": "bash"}, "tools[0].type"),
-        (tool(defer_loading=True), "tools[0].defer_loading"),
+        (tool(type="bash"), "tools[0].type"),
+        ({"type": "computer_20250124", "name": "computer"}, "tools[0].display_width_px"),
         (tool(allowed_callers=["code_execution_20250825"]), "tools[0].allowed_callers"),
     ],
 )

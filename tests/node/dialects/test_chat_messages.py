@@ -157,7 +157,7 @@ def test_a_refusal_is_what_the_assistant_said() -> None:
 
 def test_other_answers_than_text_and_calls_are_not_supported() -> None:
     with pytest.raises(Unsupported) as caught:
-        messages({"role": "assistant", "tool_calls": [{**CALL, "type": "custom"}]})
+        messages({"role": "assistant", "tool_calls": [{**CALL, "type": "mcp"}]})
     assert caught.value.param == "messages[0].tool_calls[0].type"
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from node.dialects.chat_tools import (
     FunctionBody,
-    ToolBody,
     json_without_null,
     read_choice,
     read_function_call,
@@ -14,18 +13,18 @@ from node.dialects.chat_tools import (
     read_tools,
     tool_schema,
 )
-from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
+from node.dialects.tool_choice import AUTO, NO_CALLS, DeclaredTools, ToolChoice
 from node.errors import BadRequest, Unsupported
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}}
 
 
-def tool(**function: Any) -> ToolBody:
-    return ToolBody.model_validate({"type": "function", "function": {"name": "f", **function}})
+def tool(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", **function}}
 
 
 def test_a_function_keeps_what_the_client_gave_and_nothing_else() -> None:
-    (found,) = read_tools([tool(strict=True, parameters=SCHEMA, description="Finds.", x=1)])
+    (found,) = read_tools([tool(strict=True, parameters=SCHEMA, description="Finds.", x=1)]).tools
     assert found.function == {
         "name": "f",
         "description": "Finds.",
@@ -34,7 +33,7 @@ def test_a_function_keeps_what_the_client_gave_and_nothing_else() -> None:
     }
     assert list(found.function) == ["name", "description", "parameters", "strict"]
     assert found.parameters == SCHEMA
-    (bare,) = read_tools([tool(strict=None, parameters=None, description=None)])
+    (bare,) = read_tools([tool(strict=None, parameters=None, description=None)]).tools
     assert bare.function == {"name": "f"}
 
 
@@ -66,7 +65,7 @@ def test_a_schema_loses_keywords_that_are_null_and_no_value_that_it_allows() -> 
         "$defs": {"const": {"type": "string", "format": None}},
     }
     assert tool_schema(given, "p") == kept
-    (found,) = read_tools([tool(parameters=given)])
+    (found,) = read_tools([tool(parameters=given)]).tools
     assert found.parameters == found.function["parameters"] == kept
 
 
@@ -81,17 +80,31 @@ def test_numbers_that_not_every_reader_of_json_takes_are_refused(number: float) 
     assert json_without_null([2**63, True, -1.5], "p") == [2**63, True, -1.5]
 
 
-@pytest.mark.parametrize("kind", ["custom", "web_search", "code_interpreter"])
-def test_tools_of_another_type_are_refused_by_their_path(kind: str) -> None:
-    other = ToolBody.model_validate({"type": kind, kind: {}})
+@pytest.mark.parametrize("fields", [{"function": {"name": "g"}}, {"parameters": SCHEMA}])
+def test_a_tool_of_the_client_s_of_another_type_is_refused_by_its_path(
+    fields: dict[str, Any],
+) -> None:
     with pytest.raises(Unsupported) as caught:
-        read_tools([tool(), other])
+        read_tools([tool(), {"type": "fucntion", **fields}])
     assert caught.value.param == "tools[1].type"
 
 
-def test_a_tool_without_its_function_is_not_valid() -> None:
-    with pytest.raises(BadRequest, match=r"tools\[0\]\.function is missing"):
-        read_tools([ToolBody(type="function")])
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ({"type": "function"}, "tools[0].function"),
+        ({"type": "custom"}, "tools[0].custom"),
+        ({"type": "custom", "function": {"name": "f"}}, "tools[0].custom"),
+        ({"function": {"name": "f"}}, "tools[0].type"),
+        ({"type": "function", "function": {"name": "a b"}}, "tools[0].function.name"),
+        ({"type": "custom", "custom": {"name": "a b"}}, "tools[0].custom.name"),
+    ],
+)
+def test_a_tool_that_is_not_valid_is_refused_by_its_path(given: dict[str, Any], path: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read_tools([given])
+    assert not isinstance(caught.value, Unsupported)
+    assert caught.value.param == path
 
 
 def test_two_tools_of_one_name_are_not_valid() -> None:
@@ -178,13 +191,14 @@ def test_a_choice_that_is_not_valid_is_refused_with_its_path(choice: object, par
 @pytest.mark.parametrize(
     ("choice", "param"),
     [
-        ({"type": "custom", "custom": {"name": "f"}}, "tool_choice.type"),
+        ({"type": "web_search"}, "tool_choice.type"),
+        ({"type": "fucntion", "function": {"name": "f"}}, "tool_choice.type"),
         (
             {
                 "type": "allowed_tools",
-                "allowed_tools": {"mode": "auto", "tools": [{"type": "mcp"}]},
+                "allowed_tools": {"mode": "required", "tools": [{"type": "mcp"}]},
             },
-            "tool_choice.allowed_tools.tools[0].type",
+            "tool_choice.allowed_tools.tools",
         ),
     ],
 )
@@ -197,12 +211,12 @@ def test_choices_of_what_is_no_function_are_not_supported(choice: object, param:
 @pytest.mark.parametrize("choice", ["required", function("f"), of_tools("auto", "f")])
 def test_without_tools_no_call_can_be_demanded(choice: object) -> None:
     with pytest.raises(BadRequest):
-        read_choice(choice, ())
+        read_choice(choice, DeclaredTools())
 
 
 def test_the_older_form_names_a_function() -> None:
     assert read_function_call("none", TOOLS) == NO_CALLS
-    assert read_function_call(None, ()) == read_function_call("auto", TOOLS) == AUTO
+    assert read_function_call(None, DeclaredTools()) == read_function_call("auto", TOOLS) == AUTO
     assert read_function_call({"name": "f"}, TOOLS) == read_choice(function("f"), TOOLS)
 
 

@@ -9,7 +9,8 @@ from node.dialects.anthropic import read_count_tokens, read_messages
 from node.dialects.chat import read_chat
 from node.dialects.media import text_only
 from node.dialects.responses import read_responses
-from node.dialects.responses_input import History, stored_item
+from node.dialects.responses_input import History
+from node.dialects.responses_items import stored_item
 from node.errors import Unsupported
 from node.request import MediaPart, Message, TextPart, TextRequest
 from tests.node.protocol.bodies import CHAT, MESSAGES, RESPONSES

@@ -104,7 +104,7 @@ def test_a_refusal_says_what_may_be_there(read: Callable[..., Asked]) -> None:
         {"response_format": {"type": "text"}, "n": 1, "best_of": 1},
         {"logprobs": False, "top_logprobs": 0, "echo": False, "suffix": ""},
         {"store": False, "service_tier": "auto", "timeout": None},
-        {"service_tier": "default", "user": "me", "metadata": {"a": "b"}},
+        {"service_tier": "priority", "user": "me", "metadata": {"a": "b"}},
         {"prompt_cache_key": "k", "safety_identifier": "s", "prompt_cache_retention": "24h"},
         {"tools": [], "tool_choice": "none", "functions": [], "function_call": "none"},
         {"dry_multiplier": 0, "dry_base": 2, "xtc_probability": 0.0, "typical_p": 1.0},
@@ -182,7 +182,6 @@ def test_a_value_that_is_not_valid_is_refused_with_its_field(
         ({"ignore_eos": True}, "ignore_eos"),
         ({"timeout": 5}, "timeout"),
         ({"store": True}, "store"),
-        ({"service_tier": "flex"}, "service_tier"),
         (
             {"stream": True, "stream_options": {"continuous_usage_stats": True}},
             "stream_options.continuous_usage_stats",

@@ -83,7 +83,6 @@ def test_a_refused_field_takes_null_and_refuses_an_object_by_its_name(path: str,
         ("completions", {"top_logprobs": 2}, "logprobs"),
         ("chat", {"max_output_tokens": 5}, "max_completion_tokens"),
         ("responses", {"system": "s"}, "instructions"),
-        ("responses", {"verbosity": "low"}, "text.verbosity"),
         ("messages", {"stop": "a"}, "stop_sequences"),
         ("messages", {"reasoning_effort": "low"}, "output_config.effort"),
         ("messages", {"parallel_tool_calls": False}, "tool_choice.disable_parallel_tool_use"),
@@ -114,7 +113,7 @@ def test_a_refusal_names_the_field_to_use(path: str, fields: dict[str, Any], her
     ("path", "fields"),
     [
         ("chat", {"stop_sequences": [], "reasoning": {}, "truncation": "disabled", "text": {}}),
-        ("completions", {"messages": [], "verbosity": "medium", "include_reasoning": True}),
+        ("completions", {"messages": [], "verbosity": "high", "include_reasoning": True}),
         ("responses", {"functions": [], "function_call": "auto", "add_generation_prompt": True}),
         ("messages", {"n": 1, "response_format": {"type": "text"}, "stop": [], "min_tokens": 0}),
         ("count_tokens", {"parallel_tool_calls": True, "logprobs": False}),
@@ -140,8 +139,12 @@ def test_a_chat_takes_its_effort_from_either_field() -> None:
     with pytest.raises(BadRequest) as caught:
         read("chat", **{**both, "reasoning_effort": "high"})
     assert caught.value.param == "reasoning.effort"
+    hints = {"summary": "auto", "generate_summary": "concise", "context": "all_turns"}
+    assert read("chat", reasoning={"effort": "low", **hints}) == read(
+        "chat", reasoning_effort="low"
+    )
     with pytest.raises(Unsupported):
-        read("chat", reasoning={"summary": "auto"})
+        read("chat", reasoning={"mode": "pro"})
 
 
 @pytest.mark.parametrize("path", ["messages", "count_tokens"])

@@ -12,7 +12,7 @@ from node.dialects.responses_fields import LOGPROBS, RESPONSES, ResponsesBody
 from node.dialects.responses_input import History
 from node.errors import BadRequest, UnknownItem
 from node.generate import Constraint, ConstraintKind
-from node.request import Message, TemplateOptions, TextPart, TextRequest
+from node.request import LeftOut, Message, TemplateOptions, TextPart, TextRequest
 
 HI = {"model": "m", "input": "hi"}
 
@@ -74,9 +74,93 @@ def test_the_effort_goes_to_the_template_and_none_turns_thinking_off() -> None:
 
 @pytest.mark.parametrize("field", ["summary", "generate_summary"])
 def test_a_summary_is_told_by_either_name(field: str) -> None:
-    for kind in ("auto", "detailed", None):
+    for kind in ("auto", "concise", "detailed", None):
         assert read(reasoning={field: kind}).facts.summary == kind
     assert read(reasoning={field: "auto", "summary": "detailed"}).facts.summary == "detailed"
+
+
+def test_hints_change_nothing() -> None:
+    plain = read().request
+    for fields in (
+        {"text": {"verbosity": "low"}},
+        {"reasoning": {"context": "all_turns"}},
+        {"service_tier": "priority"},
+        {"verbosity": "high"},
+        {"context_management": [{"type": "compaction", "compact_threshold": 200000}]},
+    ):
+        assert read(**fields).request == plain
+    with pytest.raises(BadRequest) as caught:
+        read(reasoning={"summary": "long"})
+    assert caught.value.param == "reasoning.summary"
+
+
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+ADDING = {"type": "additional_tools", "role": "developer", "tools": [FUNCTION]}
+USER = {"type": "message", "role": "user", "content": "hi"}
+
+
+def test_an_item_adds_tools_to_the_body_s_own() -> None:
+    plain = {**FUNCTION, "name": "g"}
+    asked = read(input=[ADDING, USER], tools=[plain])
+    assert [tool.name for tool in asked.request.tools] == ["g", "f"]
+    assert [tool["name"] for tool in asked.facts.tool_set.shown] == ["g", "f"]
+    assert asked.request.messages == (Message("user", "hi"),)
+    named = read(input=[ADDING, USER], tool_choice={"type": "function", "name": "f"})
+    assert named.request.callable_tools == ("f",)
+    # A tool that comes again is the one that came last.
+    newer = {**ADDING, "tools": [{**FUNCTION, "description": "New."}]}
+    (tool,) = read(input=[ADDING, USER, newer]).request.tools
+    assert tool.function["description"] == "New."
+    assert read(input=[ADDING, USER], tool_choice="none").request.tools == ()
+
+
+def test_a_follow_up_has_the_tools_that_earlier_items_added() -> None:
+    choice = {"type": "function", "name": "f"}
+    asked = read(previous_response_id="resp_1", input=[USER], tool_choice=choice)
+    assert asked.with_history(History([ADDING, USER])).request.callable_tools == ("f",)
+    with pytest.raises(BadRequest) as caught:
+        asked.with_history(History([USER]))
+    assert caught.value.param == "tool_choice.name"
+
+
+@pytest.mark.parametrize("tools", [None, {}, [{"name": "f"}]])
+def test_added_tools_that_are_not_valid_are_refused_by_path(tools: object) -> None:
+    with pytest.raises(BadRequest) as caught:
+        read(input=[USER, {**ADDING, "tools": tools}])
+    assert str(caught.value.param).startswith("input[1].tools")
+
+
+def test_what_only_a_host_could_run_is_left_out() -> None:
+    search = {"type": "web_search", "external_web_access": True}
+    hosted = ("image_generation", "tool_search", "file_search", "code_interpreter", "local_shell")
+    tools = [FUNCTION, search, *({"type": kind} for kind in hosted), {"type": "mcp"}]
+    asked = read(tools=tools, input=[USER, {"type": "web_search_call"}])
+    assert asked.request.tools == read(tools=[FUNCTION]).request.tools
+    assert [tool["name"] for tool in asked.facts.tool_set.shown] == ["f"]
+    kinds = ("web_search", *hosted, "mcp")
+    assert asked.request.left_out == (
+        *(LeftOut(f"tools[{at}]", kind) for at, kind in enumerate(kinds, 1)),
+        LeftOut("input[1]", "web_search_call"),
+    )
+    some = {"type": "allowed_tools", "mode": "auto", "tools": [search]}
+    assert read(tools=tools, tool_choice=some).request.callable_tools == ()
+    some["tools"].append({"type": "function", "name": "f"})
+    assert read(tools=tools, tool_choice=some).request.callable_tools == ("f",)
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        ({"type": "web_search"}, "tool_choice.type"),
+        ("required", "tool_choice"),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+            "tool_choice.tools",
+        ),
+    ],
+)
+def test_a_forced_tool_of_a_host_is_refused(choice: object, param: str) -> None:
+    assert refused(tools=[{"type": "web_search"}], tool_choice=choice) == param
 
 
 def test_what_codex_sends_is_taken() -> None:
@@ -208,7 +292,6 @@ def test_probabilities_are_told_where_they_are_included(
         ("prompt", {"id": "p"}),
         ("truncation", "auto"),
         ("max_tool_calls", 1),
-        ("service_tier", "flex"),
         ("n", 2),
         ("logprobs", True),
         ("guided_json", {"type": "object"}),
@@ -218,7 +301,7 @@ def test_probabilities_are_told_where_they_are_included(
         ("prompt_cache_options", {"mode": "explicit"}),
         ("max_tokens", 10),
         ("response_format", {"type": "json_object"}),
-        ("context_management", [{"type": "compaction"}]),
+        ("context_management", [{"type": "compaction"}, {"type": "forget"}]),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: object) -> None:
@@ -228,10 +311,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: object) -
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"reasoning": {"summary": "concise"}}, "reasoning.summary"),
-        ({"reasoning": {"generate_summary": "concise"}}, "reasoning.generate_summary"),
-        ({"reasoning": {"summary": "auto", "generate_summary": "x"}}, "reasoning.generate_summary"),
-        ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
         ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
         ({"reasoning": {"effort": "much"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "grammar"}}}, "text.format.type"),
@@ -244,7 +323,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(field: str, value: object) -
         ({"top_logprobs": -1}, "top_logprobs"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": "some"}, "tool_choice"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"include": ["everything"]}, "include[0]"),
         ({"stream_options": {}}, "stream_options"),
         (

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from node.dialects.responses_input import messages_of, sealed, stored_item
-from node.errors import BadRequest, Unsupported
-from node.request import Message, TextPart, ToolCall
+from node.dialects.responses_input import added_tools, left_out_items, messages_of
+from node.dialects.responses_items import sealed, stored_item
+from node.errors import BadRequest
+from node.request import LeftOut, Message, TextPart, ToolCall
 
 USER = {"role": "user", "content": "hi"}
 
@@ -114,6 +115,8 @@ def test_whatever_is_taken_can_be_kept() -> None:
     odd: tuple[Any, ...] = (None, "", "x", [], [{"type": "text", "text": "x"}], ["x"], 7, {}, [{}])
     kinds = {"message": ("content",), "reasoning": ("content", "summary")}
     kinds |= {"function_call": ("arguments", "namespace"), "function_call_output": ("output",)}
+    kinds |= {"custom_tool_call": ("input",), "custom_tool_call_output": ("output",)}
+    kinds |= {"shell_call": ("action",), "shell_call_output": ("output",)}
     taken = 0
     for kind, fields in kinds.items():
         for values in itertools.product(odd, repeat=len(fields)):
@@ -123,7 +126,7 @@ def test_whatever_is_taken_can_be_kept() -> None:
                 messages_of([item])
                 taken += 1
                 json.dumps(stored_item(item, "msg_1"))
-    assert taken == 5 + 5 * 5 + 9 * 9 + 5
+    assert taken == 5 + 5 * 5 + 9 * 9 + 8 + 2 + 8 + 9 + 8
 
 
 def test_reasoning_without_text_stays_an_answer() -> None:
@@ -189,20 +192,49 @@ def test_a_summary_alone_is_the_reasoning() -> None:
             assert messages_of([each, said("x")]) == (Message("assistant", "x", "Hm."),)
 
 
-@pytest.mark.parametrize(
-    ("item", "path"),
-    [
-        ({"type": "custom_tool_call", "call_id": "a"}, "type"),
-        ({"type": "web_search_call"}, "type"),
-        ({"type": "compaction", "encrypted_content": "x"}, "type"),
-    ],
-)
-def test_items_that_no_message_stands_for_are_unsupported_by_path(
-    item: dict[str, Any], path: str
-) -> None:
-    with pytest.raises(Unsupported) as caught:
-        messages_of([USER, item])
-    assert caught.value.param == f"input[1].{path}"
+def test_what_a_host_did_is_left_out_and_told() -> None:
+    hosted = [
+        {"type": "web_search_call", "status": "completed", "action": {"type": "search"}},
+        {"type": "compaction", "encrypted_content": "x"},
+        {"type": "mcp_list_tools", "tools": []},
+    ]
+    items = [USER, hosted[0], said("Found."), *hosted[1:], USER]
+    assert messages_of(items) == messages_of([USER, said("Found."), USER])
+    assert left_out_items(items) == (
+        LeftOut("input[1]", "web_search_call"),
+        LeftOut("input[3]", "compaction"),
+        LeftOut("input[4]", "mcp_list_tools"),
+    )
+
+
+def test_what_a_client_ran_for_another_model_is_a_call_and_its_result() -> None:
+    action = {"type": "exec", "command": ["ls"]}
+    outcome = [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]
+    items: list[dict[str, Any]] = [
+        {"type": "local_shell_call", "call_id": "a", "action": action},
+        {"type": "local_shell_call_output", "call_id": "a", "output": "pic.png"},
+        {"type": "shell_call", "call_id": "b", "action": {"commands": ["ls"]}},
+        {"type": "shell_call_output", "call_id": "b", "output": outcome},
+        {"type": "apply_patch_call", "call_id": "c", "operation": {"type": "delete_file"}},
+        {"type": "apply_patch_call_output", "call_id": "c", "output": "done"},
+    ]
+    found = messages_of(items)
+    assert [each.role for each in found] == ["assistant", "tool"] * 3
+    assert found[0].tool_calls == (ToolCall("a", "local_shell", json.dumps(action)),)
+    assert (found[1].content, found[1].name) == ("pic.png", "local_shell")
+    assert found[2].tool_calls[0].name == "shell"
+    assert json.loads(str(found[3].content)) == outcome
+    assert found[4].tool_calls[0].arguments == '{"type": "delete_file"}'
+    assert messages_of([stored_item(item, "msg_1") for item in items]) == found
+
+
+def test_tools_that_an_item_adds_are_found_and_are_no_message() -> None:
+    tools = [{"type": "function", "name": "f"}]
+    item = {"type": "additional_tools", "role": "developer", "tools": tools}
+    assert messages_of([item, USER]) == messages_of([USER])
+    assert added_tools([item, USER, item]) == [(tools, "input[0].tools"), (tools, "input[2].tools")]
+    assert added_tools([item, USER, item], earlier=2)[1] == (tools, "input[0].tools")
+    assert added_tools([stored_item(item, "msg_1")]) == added_tools([item])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from openai.types.responses import ResponseItemList
 from pydantic import TypeAdapter
 
 from node.dialects.responses_answer import StoredResponse
-from node.dialects.responses_input import messages_of, stored_item
+from node.dialects.responses_input import messages_of
+from node.dialects.responses_items import stored_item
 from node.dialects.responses_stored import (
     ItemsPage,
     cancel_ended,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from node.dialects.responses_tools import read_choice, read_tool_set
-from node.dialects.tool_choice import AUTO, NO_CALLS, ToolChoice
+from node.dialects.tool_choice import AUTO, NO_CALLS, DeclaredTools, ToolChoice
 from node.errors import BadRequest, Unsupported
 from node.protocol.canonical import model_name
 
@@ -74,11 +74,8 @@ def test_the_schema_of_a_result_is_told_in_the_description() -> None:
 @pytest.mark.parametrize(
     ("tool", "path"),
     [
-        ({"type": "web_search"}, "type"),
-        ({"type": "custom", "name": "x"}, "type"),
-        ({"type": "mcp"}, "type"),
-        (namespace("n", {"type": "custom", "name": "x"}), "tools[0].type"),
-        (function(defer_loading=True), "defer_loading"),
+        ({"type": "fucntion", "name": "f", "parameters": {"type": "object"}}, "type"),
+        (namespace("n", {"type": "fucntion", "function": {"name": "f"}}), "tools[0].type"),
         (function(allowed_callers=["programmatic"]), "allowed_callers"),
         (namespace("n", {**function(), "async": True}), "tools[0].async"),
     ],
@@ -146,7 +143,7 @@ def one(name: str) -> ToolChoice:
     ],
 )
 def test_a_choice_says_what_may_and_what_must_be_called(choice: object, meant: ToolChoice) -> None:
-    assert read_choice(choice, SET.tools) == meant
+    assert read_choice(choice, SET.declared) == meant
 
 
 @pytest.mark.parametrize(
@@ -170,7 +167,7 @@ def test_a_choice_says_what_may_and_what_must_be_called(choice: object, meant: T
 )
 def test_a_choice_of_what_is_not_there_is_refused_by_path(choice: object, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        read_choice(choice, SET.tools)
+        read_choice(choice, SET.declared)
     assert caught.value.param == param
     assert not isinstance(caught.value, Unsupported)
 
@@ -179,20 +176,20 @@ def test_a_choice_of_what_is_not_there_is_refused_by_path(choice: object, param:
     ("choice", "param"),
     [
         ({"type": "web_search"}, "tool_choice.type"),
-        ({"type": "custom", "name": "f"}, "tool_choice.type"),
+        ({"type": "namespace", "name": "mail"}, "tool_choice.type"),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]},
-            "tool_choice.tools[0].type",
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp"}]},
+            "tool_choice.tools",
         ),
     ],
 )
 def test_a_choice_of_no_function_is_not_supported(choice: object, param: str) -> None:
     with pytest.raises(Unsupported) as caught:
-        read_choice(choice, SET.tools)
+        read_choice(choice, SET.declared)
     assert caught.value.param == param
 
 
 def test_a_call_cannot_be_forced_without_tools() -> None:
     with pytest.raises(BadRequest) as caught:
-        read_choice("required", ())
+        read_choice("required", DeclaredTools())
     assert caught.value.param == "tool_choice"

@@ -432,7 +432,7 @@ def test_an_answer_that_says_nothing_is_an_item_of_a_chat_and_none_of_a_response
         (MESSAGES, {"messages": None}),
         (MESSAGES, {"messages": [], "system": 5}),
         (RESPONSES, {}),
-        (RESPONSES, {"input": [{"type": "computer_call"}]}),
+        (RESPONSES, {"input": [{"type": "smell_call"}]}),
         (RESPONSES, {"input": [{"role": "wizard", "content": "a"}]}),
     ],
 )

@@ -1,0 +1,170 @@
+"""The items of `/v1/responses` in canonical form, and what stands before them."""
+
+import re
+from collections.abc import Iterable, Mapping
+from json import JSONDecoder
+from typing import Any
+
+import msgspec
+
+from node.protocol.canonical import (
+    END,
+    GAP,
+    ROLES,
+    Called,
+    Fields,
+    Parts,
+    Unreadable,
+    chosen,
+    message_form,
+    model_name,
+    shows_tools,
+    system_form,
+    text_form,
+    tools_form,
+    utf8,
+)
+from node.protocol.dialect import Unit, objects
+from node.protocol.tools import CLIENT_CALLS, HOSTED_ITEMS, is_hosted, output_of
+
+
+class _Item(msgspec.Struct, gc=False):
+    type: str | None = None
+    id: str | None = None
+    role: str | None = None
+    content: Parts = None
+    name: str | None = None
+    namespace: str | None = None
+    arguments: Any = None
+    input: Any = None
+    action: Any = None
+    operation: Any = None
+    output: Any = None
+
+
+_LEADING = re.compile(
+    rb'\[\s*\{\s*(?:"(?:id|role)"\s*:\s*(?:null|"[^"\\]*")\s*,\s*)*"type"\s*:\s*"additional_tools"'
+)
+"""The begin of an input whose first item adds tools to the body's own."""
+_read_first = JSONDecoder().raw_decode
+_OUTPUTS = frozenset(
+    f"{kind}_output" for kind in ("function_call", "custom_tool_call", *CLIENT_CALLS)
+)
+_UNTOLD = HOSTED_ITEMS | {"reasoning"}
+"""Items of which a prompt shows nothing where they stand."""
+_response_items = msgspec.json.Decoder(list[str | _Item]).decode
+_instructions = msgspec.json.Decoder(str | None).decode
+
+
+def response_items(fields: Fields) -> msgspec.Raw | None:
+    """A text is one item. What goes on from a response may have none."""
+    raw = fields.get("input")
+    if raw is not None and bytes(memoryview(raw)[:4]) != b"null":
+        return raw
+    if "previous_response_id" not in fields:
+        raise Unreadable
+    return None
+
+
+def response_forms(text: bytes, before: int) -> Iterable[bytes]:
+    """Raises `Unreadable` for an item that adds tools and is not the first: the prompt shows them
+    in front of all that came before."""
+    leads = not before and _LEADING.match(text) is not None
+    for number, item in enumerate(_response_items(text)):
+        adds_tools = not isinstance(item, str) and item.type == "additional_tools"
+        if adds_tools and (number or not leads):
+            raise Unreadable
+        yield b"" if adds_tools else _response_form(item)
+
+
+def _response_form(item: str | _Item) -> bytes:
+    if isinstance(item, str):
+        return message_form(b"u", utf8(item))
+    kind = item.type or ("message" if item.role else "item_reference" if item.id else None)
+    if kind == "message":
+        return _response_message(item)
+    if kind is None:
+        raise Unreadable
+    if (call := _response_call(item, kind)) is not None:
+        return message_form(b"a", b"", calls=[call])
+    if kind in _OUTPUTS:
+        return message_form(b"t", text_form(_output_parts(item.output), GAP))
+    if kind == "item_reference" and item.id:
+        return b"R" + utf8(item.id) + END
+    if kind in _UNTOLD:
+        return b""
+    raise Unreadable
+
+
+def _response_call(item: _Item, kind: str) -> Called | None:
+    if kind in CLIENT_CALLS:
+        name, field = CLIENT_CALLS[kind]
+        return Called(name, getattr(item, field))
+    if not item.name:
+        return None
+    if kind == "custom_tool_call":
+        return Called(model_name(item.name, item.namespace), {"input": item.input})
+    if kind != "function_call":
+        return None
+    return Called(model_name(item.name, item.namespace), item.arguments)
+
+
+def _output_parts(output: Any) -> Parts:
+    parts = output_of(output)
+    if not isinstance(parts, str | list | None):
+        raise Unreadable
+    return parts
+
+
+def _response_message(item: _Item) -> bytes:
+    role = ROLES.get(item.role or "")
+    if role is None:
+        raise Unreadable
+    if role in b"sd":
+        return system_form(role, item.content, GAP)
+    text = text_form(item.content, b"" if role == b"a" else GAP)
+    return message_form(role, text) if text or role != b"a" else b""
+
+
+def response_preamble(fields: Fields) -> list[Unit]:
+    units = []
+    if "tools" in fields and shows_tools(fields):
+        units.append(Unit(fields["tools"], _tools_of_responses))
+    if (added := _added(fields)) is not None:
+        units.append(Unit(added, _tools_of_responses))
+    if "instructions" in fields:
+        units.append(Unit(fields["instructions"], _instructions_of_responses))
+    return units
+
+
+def _added(fields: Fields) -> msgspec.Raw | None:
+    """The tools that the first item adds to the body's own, which a prompt shows in the same
+    place."""
+    raw = fields.get("input")
+    if raw is None or not _LEADING.match(raw) or not shows_tools(fields):
+        return None
+    text = bytes(raw).decode()
+    item, _ = _read_first(text, text.index("{"))
+    return msgspec.Raw(msgspec.json.encode(item.get("tools") or []))
+
+
+def _instructions_of_responses(raw: msgspec.Raw) -> bytes:
+    text = _instructions(raw)
+    return system_form(b"s", text, GAP) if text else b""
+
+
+def _tools_of_responses(raw: msgspec.Raw) -> bytes:
+    return tools_form(_response_tools(objects(raw) or ()))
+
+
+def _response_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [_response_tool(tool) for tool in tools if not is_hosted(tool)]
+
+
+def _response_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    inner = tool.get("tools")
+    if tool.get("type") == "namespace" and isinstance(inner, list):
+        return {**chosen(tool), "tools": _response_tools(inner)}
+    if tool.get("type") == "custom":
+        return {"custom": chosen(tool, format="format")}
+    return chosen(tool, parameters="parameters", output_schema="output_schema")
