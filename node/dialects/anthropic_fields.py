@@ -85,10 +85,11 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "model": "A model or an alias.",
     "messages": "Roles user, assistant, and system anywhere. Blocks: text, thinking, "
     "redacted_thinking and what a host did (dropped), tool_use, tool_result, search_result, and "
-    "document of text; of an image or another document [a line of text](#pictures-sounds-and-files) is left; other "
-    "blocks are refused by their path. A text that is empty leaves no line. A call's input that is "
-    "no JSON object is shown to the model as text. The answer goes on from a last message of the "
-    "assistant. `cache_control` has no effect: the cache is automatic.",
+    "document of text; of an image or another document [a line of "
+    "text](#pictures-sounds-and-files) is left; other blocks are refused by their path. A text "
+    "that is empty leaves no line. A call's input that is no JSON object is shown to the model as "
+    "text. The answer goes on from a last message of the assistant. `cache_control` has no effect: "
+    "the cache is automatic.",
     "system": "A string or text blocks; lines that change with each request (billing headers) are "
     "removed.",
     "tools": "Custom tools: `name`, `description`, `input_schema`, and `input_examples`, which go "

@@ -116,7 +116,8 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "previous_response_id": "A stored response; its input and output come before `input`.",
         "tools": (
             "`function`, `custom` ([custom tools](#custom-tools)), and `namespace` with such in "
-            "it: the model knows those as `NAMESPACE__NAME`, calls are told as `namespace` and `name`. "
+            "it: the model knows those as `NAMESPACE__NAME`, calls are told as `namespace` and "
+            "`name`. "
             f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "
             f"{STRICT_NOTE} "
             "Tools of earlier responses are not carried over."
@@ -125,8 +126,8 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             "`auto`; `none`: the model is shown no tools; `required`: the answer is a call, or "
             "several; a `function` or `custom` tool by its `name`, and `namespace` if it has one: "
             "one call of it; `allowed_tools`: of those in `tools`, with `mode` `auto` or "
-            "`required`; the model is still shown all. A forced call comes after the reasoning, and goes before "
-            "`text.format`."
+            "`required`; the model is still shown all. A forced call comes after the reasoning, "
+            "and goes before `text.format`."
         ),
         "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
         "reasoning": (

@@ -100,3 +100,58 @@ def test_a_session_goes_on_behind_a_picture_and_reuses_all_that_came_before(
         prompts.append(usage["input_tokens"] + usage.get("cache_read_input_tokens", 0))
         until_known(front, known)
     assert len(prompts) >= 3
+
+
+# --- tools that only a host could run --------------------------------------------------------
+
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+
+
+def of_path(path: str) -> dict[str, Any]:
+    """A body with tools of a host behind one of the client's own."""
+    hosted = [{"type": "web_search"}, {"type": "image_generation"}]
+    user = {"role": "user", "content": "hi"}
+    if path == "/v1/responses":
+        return {"input": "hi", "tools": [FUNCTION, *hosted]}
+    if path == "/v1/chat/completions":
+        own = {"type": "function", "function": {"name": "f"}}
+        return {"messages": [user], "tools": [own, *hosted]}
+    own = {"name": "f", "input_schema": {"type": "object"}}
+    named = [{**each, "name": each["type"]} for each in hosted]
+    most = {} if path.endswith("count_tokens") else {"max_tokens": 8}
+    return {"messages": [user], "tools": [own, *named], **most}
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"),
+    [
+        ("/v1/chat/completions", False),
+        ("/v1/chat/completions", True),
+        ("/v1/responses", False),
+        ("/v1/responses", True),
+        ("/v1/messages", False),
+        ("/v1/messages", True),
+        ("/v1/messages/count_tokens", False),
+    ],
+)
+def test_what_is_left_out_is_told_to_the_caller_behind_the_router(
+    front: Router, path: str, stream: bool
+) -> None:
+    body = of_path(path)
+    answer = ask(front, path, {**body, "stream": True} if stream else body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-fleet-ignored"] == "tools[1],tools[2]"
+    assert answer.headers["warning"] == (
+        '299 mlx-fleet "Left out, since only a host could run it: tools[1] (web_search), '
+        'tools[2] (image_generation)"'
+    )
+    plain = ask(front, path, {**body, "tools": body["tools"][:1]})
+    assert "x-fleet-ignored" not in plain.headers
+    assert "warning" not in plain.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_forced_tool_of_a_host_is_a_400_that_names_the_field(front: Router, path: str) -> None:
+    answer = ask(front, path, {**of_path(path), "tool_choice": {"type": "web_search"}})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "tool_choice.type"

@@ -14,6 +14,8 @@ UPSTREAM = {
     b"server": b"x",
     b"x-fleet-cached-tokens": b"30",
     b"x-fleet-prompt-tokens": b"40",
+    b"x-fleet-ignored": b"tools[8]",
+    b"warning": b'299 mlx-fleet "tools[8]"',
 }
 
 
@@ -32,6 +34,8 @@ def test_of_a_node_s_head_only_what_is_the_caller_s_business_is_passed_on() -> N
         b"x-fleet-queue-ms": b"250.0",
         b"x-fleet-cached-tokens": b"20/30",
         b"x-fleet-prompt-tokens": b"40",
+        b"x-fleet-ignored": b"tools[8]",
+        b"warning": b'299 mlx-fleet "tools[8]"',
     }
 
 

@@ -283,3 +283,5 @@ def test_another_dialect_s_envelope_becomes_the_router_s_error(
 
 def test_the_fleet_comment_is_a_comment() -> None:
     assert sse.fleet_comment("mini", "m") == b": fleet node=mini model=m\n\n"
+    told = sse.fleet_comment("mini", "m", b"1/2", b"tools[8]")
+    assert told == b": fleet node=mini model=m cached=1/2 ignored=tools[8]\n\n"

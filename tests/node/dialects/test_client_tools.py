@@ -11,7 +11,7 @@ from node.dialects.anthropic_tools import read_tools
 from node.errors import BadRequest
 from node.request import LeftOut, Tool
 
-SCREEN = {"display_width_px": 1024, "display_height_px": 768}
+SCREEN: dict[str, Any] = {"display_width_px": 1024, "display_height_px": 768}
 
 
 def declared(kind: str, name: str = "t", **fields: Any) -> Tool:

@@ -260,7 +260,7 @@ def test_an_answer_is_taken_back_as_it_was_told() -> None:
 
 
 def test_the_result_of_a_custom_tool_is_a_result() -> None:
-    items = [
+    items: list[dict[str, Any]] = [
         {
             "type": "custom_tool_call",
             "call_id": "c",

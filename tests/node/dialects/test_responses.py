@@ -142,7 +142,7 @@ def test_what_only_a_host_could_run_is_left_out() -> None:
         *(LeftOut(f"tools[{at}]", kind) for at, kind in enumerate(kinds, 1)),
         LeftOut("input[1]", "web_search_call"),
     )
-    some = {"type": "allowed_tools", "mode": "auto", "tools": [search]}
+    some: dict[str, Any] = {"type": "allowed_tools", "mode": "auto", "tools": [search]}
     assert read(tools=tools, tool_choice=some).request.callable_tools == ()
     some["tools"].append({"type": "function", "name": "f"})
     assert read(tools=tools, tool_choice=some).request.callable_tools == ("f",)

@@ -193,7 +193,7 @@ def test_a_summary_alone_is_the_reasoning() -> None:
 
 
 def test_what_a_host_did_is_left_out_and_told() -> None:
-    hosted = [
+    hosted: list[dict[str, Any]] = [
         {"type": "web_search_call", "status": "completed", "action": {"type": "search"}},
         {"type": "compaction", "encrypted_content": "x"},
         {"type": "mcp_list_tools", "tools": []},
