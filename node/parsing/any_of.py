@@ -35,7 +35,9 @@ class AnyOf(ToolFormat):
                 self._readers.setdefault(opener, []).append(form)
         self.starts = self._all(start for form in formats for start in form.starts)
         self.openers = self._all(opener for form in formats for opener in form.openers)
-        self.blanks = tuple(dict.fromkeys(each for form in formats for each in form.blanks))
+        ends = (each for form in formats for each in form.blank_ends)
+        self.blank_ends = tuple(dict.fromkeys(ends))
+        self.never_blank = tuple(each for form in formats for each in form.never_blank)
         self.orphans = tuple(dict.fromkeys(each for form in formats for each in form.orphans))
         self.stop_tokens = tuple(
             dict.fromkeys(each for form in formats for each in form.stop_tokens)

@@ -93,7 +93,6 @@ class PairCalls(ToolFormat):
         self.openers = (f"<{prefix}tool_call>",)
         self._end = f"</{prefix}tool_call>"
         self.orphans = (self._end,)
-        self.blanks = ((self.openers[0], self._end),)
         self._tags = PairTags(
             f"<{prefix}arg_key>",
             f"</{prefix}arg_key>",

@@ -46,6 +46,10 @@ class Channels(Grammar):
     marks: tuple[str, ...] = ()
     """Markers within a channel, which `read_mark` reads."""
 
+    hides_calls: bool = True
+    """In a request without tools a call with which the answer begins is not told: it is said to a
+    tool, not to the user."""
+
     def __init__(self) -> None:
         self.orphans = self.ends
         self._markers = Markers((*self.begins, *self.ends, *self.marks))
@@ -144,6 +148,8 @@ class Channels(Grammar):
     # --- how it is read -----------------------------------------------------------------------
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
+        if self.hides_calls and not setup.reads_calls:
+            source.hide_calls()
         channel = self.channel_of(setup.prompt_tail)
         if channel is None:
             channel = yield from self._read_first(source, setup.prompt_tail)
@@ -165,14 +171,35 @@ class Channels(Grammar):
         """(the kind of the channel's text, whether its markers are text as well). Reads the calls
         that it holds."""
         kind = channel.kind if setup.splits_reasoning else PartKind.CONTENT
-        if channel.target is not None and setup.reads_calls:
-            block = self.read_calls(source, channel)
+        if channel.target is not None:
+            block = self._read_channel(source, channel, is_read=setup.reads_calls)
             found = yield from source.attempt(channel.header, block, kind)
             return kind, not found
-        is_kept = channel.target is not None or channel.kind is not kind
+        is_kept = channel.kind is not kind
         if is_kept:
             source.say(kind, channel.header)
         return kind, is_kept
+
+    def _read_channel(self, source: Source, channel: Channel, *, is_read: bool) -> Step[None]:
+        """A channel of calls. Raises `Malformed` where it is one of text."""
+        blank = self._read_blank(source)
+        if is_read or (self.hides_calls and not source.has_answered):
+            yield from source.either(self.read_calls(source, channel), blank)
+        else:
+            yield from blank
+
+    def _read_blank(self, source: Source) -> Step[None]:
+        """A channel that says nothing, up to what ends it, or an empty list in it. Raises
+        `Malformed`."""
+        yield from source.space()
+        if (yield from source.accept("[")):
+            yield from source.space()
+            yield from source.expect("]")
+            yield from source.space()
+        ends = (*self.ends, *(each for each in self.begins if self.turn.startswith(each)))
+        ahead = yield from source.peek(max(map(len, ends)))
+        if ahead and not ahead.startswith(ends):
+            raise Malformed
 
     def _read_body(self, source: Source, kind: PartKind) -> Step[str]:
         """Tells the text of a channel; the marker that ends it."""

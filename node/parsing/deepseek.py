@@ -34,7 +34,6 @@ class DeepSeek(SectionCalls):
     section_ends = _spellings("tool calls end")
     calls = _spellings("tool call begin")
     openers = (*sections, *calls)
-    blanks = tuple(zip(sections, 2 * section_ends, strict=True))
     orphans = (*section_ends, *_CALL_END)
 
     def __init__(self, name: str, *, in_fence: bool) -> None:

@@ -125,8 +125,10 @@ class ToolFormat(CallSpelling, Protocol):
     common within a text."""
     orphans: tuple[str, ...] = ()
     """What ends blocks, and is dropped where it comes as a token of its own without one."""
-    blanks: tuple[tuple[str, str], ...] = ()
-    """What a block without calls begins and ends with: no text where an answer begins."""
+    blank_ends: tuple[str, ...] = ()
+    """What ends a block without calls, besides `orphans`."""
+    never_blank: tuple[str, ...] = ()
+    """Openers behind which an empty list is an answer."""
     stop_tokens: tuple[str, ...] = ()
     """Tokens that end the output, and are read before it does."""
     spells_bare: bool = False

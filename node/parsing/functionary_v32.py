@@ -26,6 +26,8 @@ class FunctionaryV32(Channels):
     turn = _TO
     answers = ("all\n",)
     answer_ends = ("",)
+    hides_calls = False
+    """What begins a call may be text of an answer, such as a session of Python."""
 
     def in_header(self, prompt_tail: str) -> bool:
         return prompt_tail.rstrip().endswith((_TO, _RECIPIENT))

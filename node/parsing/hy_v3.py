@@ -65,10 +65,7 @@ _USUAL = (":opensource", "")
 class HyV3(ToolFormat):
     name = "hy_v3"
     openers = ("<tool_calls:", "<tool_calls>", "<tool_call:", "<tool_call>")
-    blanks = (
-        ("<tool_calls:", "opensource></tool_calls:opensource>"),
-        ("<tool_calls>", "</tool_calls>"),
-    )
+    blank_ends = ("opensource></tool_calls:opensource>",)
     orphans = tuple(orphan for suffix in _USUAL for orphan in _suffixed(suffix).orphans)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:

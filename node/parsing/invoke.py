@@ -171,7 +171,6 @@ class InvokeCalls(ToolFormat):
         self.name = name
         self.openers = (*begins, *tags.call)
         self.orphans = (*ends, *tags.call_end)
-        self.blanks = tuple(zip(begins, ends, strict=True))
         self._tags = tags
         self._begins = begins
         self._ends = ends

@@ -38,7 +38,6 @@ class K2Horizon(SectionCalls):
     section_ends = ("</ifm|tool_calls>",)
     calls = ("<ifm|tool_call>",)
     openers = (*sections, *calls)
-    blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _CALL_END)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:

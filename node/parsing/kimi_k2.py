@@ -34,7 +34,6 @@ class KimiK2(SectionCalls):
     section_ends = ("<|tool_calls_section_end|>", "<|tool_call_section_end|>")
     calls = ("<|tool_call_begin|>",)
     openers = (*sections, *calls)
-    blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _CALL_END)
 
     def read_call(self, source: Source, begin: str) -> Step[None]:

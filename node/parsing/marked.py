@@ -15,6 +15,8 @@ from node.parsing.tell import tell
 from node.parsing.tokens import Family
 from node.types import PartKind
 
+_BLANK_DEPTH = 2
+"""Of blocks without calls: a section, and a call in it."""
 _LINE_ENDS = r"\n\n?"
 """What stands next to markers of reasoning; it is no part of the answer."""
 
@@ -38,14 +40,13 @@ class Marked(Grammar):
         self._tools = tools
         self._reads_calls = reads_calls
         self._starts = tools.starts if reads_calls else ()
-        self._blanks: dict[str, tuple[str, ...]] = {}
-        for opener, closer in tools.blanks:
-            self._blanks[opener] = (*self._blanks.get(opener, ()), closer)
+        self._blank_ends = (*tools.blank_ends, *tools.orphans)
         calls = Markers(tools.openers if reads_calls else ())
         unread = Markers(() if calls.texts else reasoning.unread_calls)
         self._in_reasoning = Markers(reasoning.closers) | calls | unread
         dropped = Markers(reasoning.dropped)
-        self._after = calls | dropped | Markers(self._blanks)
+        # Those of calls that are not read may begin a block without calls.
+        self._after = Markers(tools.openers) | dropped
         self._before = self._after | Markers(reasoning.openers)
         """Before any reasoning."""
         if reasoning.repeats:
@@ -156,18 +157,43 @@ class Marked(Grammar):
         return False
 
     def _read_block(self, source: Source, opener: str) -> Step[None]:
-        if not source.has_spoken and opener in self._blanks:
-            blank = self._read_blank(source, self._blanks[opener])
+        is_token = source.was_token(opener)
+        may_be_blank = is_token or not source.has_spoken
+        if may_be_blank and opener not in self._tools.never_blank:
+            blank = self._read_blank(source, is_token=is_token)
             if (yield from source.maybe(blank)):
                 source.edge()
                 return
-        if opener not in self._tools.openers or not self._reads_calls:
+        if not self._reads_calls:
             raise Malformed
         yield from self._tools.read(source, opener)
 
-    def _read_blank(self, source: Source, closers: tuple[str, ...]) -> Step[str]:
+    def _read_blank(self, source: Source, *, is_token: bool) -> Step[bool]:
+        """A block without calls, to its end, or an empty list in its place. Raises `Malformed`."""
+        depth, ends, is_listed = 1, self._blank_ends, False
+        while depth:
+            step = self._read_blank_mark(source)
+            if is_listed and is_token:
+                mark = yield from source.maybe(step)
+            else:
+                mark = yield from step
+            if not mark:
+                break
+            if mark == "[":
+                yield from source.space()
+                yield from source.expect("]")
+                is_listed = True
+            elif mark in ends:
+                depth -= 1
+            elif depth < _BLANK_DEPTH:
+                depth += 1
+            else:
+                raise Malformed
+        return True
+
+    def _read_blank_mark(self, source: Source) -> Step[str]:
         yield from source.space()
-        return (yield from source.expect(*closers))
+        return (yield from source.expect("[", *self._blank_ends, *self._tools.openers))
 
     def _begins_within(self, source: Source, setup: Setup) -> Step[bool]:
         """Whether the output begins within reasoning. Reads what it may begin with besides."""

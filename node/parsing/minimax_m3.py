@@ -49,7 +49,6 @@ class MinimaxM3(SectionCalls):
     section_ends = (f"{_MARK}</tool_call>",)
     calls = (f"{_MARK}<invoke name=",)
     openers = (*sections, *calls)
-    blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _INVOKE_END)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:

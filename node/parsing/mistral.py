@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from node.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
-from node.parsing.json_calls import NAME, read_arguments, read_declared_name, read_list
+from node.parsing.json_calls import NAME, read_arguments, read_declared_name, tell_list
 from node.parsing.json_members import read_call_object
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
@@ -19,7 +19,7 @@ from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, call_objects, list_of
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import json_call, tell
+from node.parsing.tell import json_call
 from node.types import PartKind
 
 _OPENER = "[TOOL_CALLS]"
@@ -65,7 +65,7 @@ class Mistral(ToolFormat):
         while (yield from source.accept(_OPENER)):
             yield from source.space()
         if (yield from source.accept("[")):
-            tell(source, (yield from read_list(source, _element)))
+            yield from tell_list(source, _element)
         elif (yield from source.peek()) == "{":
             yield from self._objects(source)
         else:

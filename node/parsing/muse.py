@@ -60,6 +60,8 @@ class Muse(Channels):
         yield from source.space()
         if (yield from source.accept(_BLOCK)):
             yield from source.space()
+            if (yield from source.accept(_BLOCK_END)):
+                return
         yield from source.expect(*_TAGS.call)
         yield from read_invokes(source, _TAGS, only=channel.target or "")
         yield from source.accept(_BLOCK_END)

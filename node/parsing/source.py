@@ -33,6 +33,8 @@ class Source(TextReader):
         """Whether what comes now is reasoning."""
         self.has_spoken = False
         """Whether there was content, other than white space, since the last edge."""
+        self.has_answered = False
+        """Whether there was any content, other than white space."""
         self.tokens = Tokens(token_markers)
         """The added tokens in the text."""
         self.budget = Budget()
@@ -41,6 +43,7 @@ class Source(TextReader):
         """Up to where the block is text if it is none."""
         self._kept: list[Call] | None = None
         """The calls of the block, while it is not sure that they are any."""
+        self._hides_calls = False
 
     # --- what comes ---------------------------------------------------------------------------
 
@@ -139,24 +142,33 @@ class Source(TextReader):
 
     def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str = "") -> None:
         """A whole call; what was read so far is settled. Raises `Malformed`, `Finished`."""
+        if self._hides_calls:
+            self._pass_call()
+            return
         if self._kept is not None:
             self._sink.check(name, arguments)
             self._kept.append(Call(name, arguments, call_id))
             return
         self._sink.call(name, arguments, call_id)
         self.has_spoken = False
-        if self._block is not None:
-            self._begin_block(self._buffer.at)
-            self._forget()
+        self._pass_call()
+
+    def hide_calls(self) -> None:
+        """Calls may be of any tool, and are not told."""
+        self._hides_calls = True
+        self.schemas = _Every()
 
     def tool(self, name: str) -> Mapping[str, Any]:
         """The schema of a tool that the block names, which may be as long as a call then. Raises
         `Malformed` where it may not be called."""
-        schema = self.schemas.get(name)
-        if schema is None:
+        if name not in self.schemas:
             raise Malformed
         self.allow_call_length()
-        return schema
+        return self.schemas[name]
+
+    def was_token(self, marker: str) -> bool:
+        """Whether the marker that was just read came as an added token."""
+        return self._buffer.at - len(marker) in self.tokens
 
     def allow_call_length(self) -> None:
         """The block is a call as far as can be seen, and may be as long as one."""
@@ -175,7 +187,9 @@ class Source(TextReader):
         """Text that is not as it stands in the output."""
         if text:
             self._sink.say(kind, text)
-            self.has_spoken = self.has_spoken or not text.isspace()
+            if not text.isspace():
+                self.has_spoken = True
+                self.has_answered = self.has_answered or kind is PartKind.CONTENT
 
     def say_marker(self, kind: PartKind, marker: str) -> None:
         """The marker that was just read is text."""
@@ -215,6 +229,12 @@ class Source(TextReader):
     def _begin_block(self, at: int) -> None:
         self._block = at
         self._most_length = HELD_LENGTH
+
+    def _pass_call(self) -> None:
+        """A call was told: what was read so far is none of the block any more."""
+        if self._block is not None:
+            self._begin_block(self._buffer.at)
+            self._forget()
 
     def _end_block(self) -> None:
         self._block = None
@@ -262,6 +282,16 @@ class Source(TextReader):
         """Drops the text that was read."""
         self._buffer.forget()
         self.tokens.forget(self._buffer.at)
+
+
+class _Every(dict[str, Mapping[str, Any]]):
+    """All names of tools, whose arguments may be any."""
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str)
+
+    def __missing__(self, name: str) -> Mapping[str, Any]:
+        return {}
 
 
 _NOTHING = Markers(())

@@ -23,7 +23,6 @@ class Step3(SectionCalls):
     section_ends = ("<\uff5ctool_calls_end\uff5c>",)
     calls = (_CALL, *_TAGS.call)
     openers = (*sections, *calls)
-    blanks = tuple(zip(sections, section_ends, strict=True))
     orphans = (*section_ends, _CALL_END, _SEPARATOR)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:

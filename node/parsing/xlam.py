@@ -26,6 +26,7 @@ _THINK_END = "</think>"
 class Xlam(ToolFormat):
     name = "xlam"
     openers = (*_CLOSERS, _THINK_END)
+    never_blank = ("```json", "```", _THINK_END)
     starts = ("[",)
     orphans = ("</tool_call>",)
     spells_bare = True

@@ -67,7 +67,6 @@ class XmlCalls(ToolFormat):
             quote,
         )
         self.orphans = (self._wrapper_end, self._function_end)
-        self.blanks = ((wrapper, self._wrapper_end),)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         quote = self._tags.quote

@@ -116,11 +116,11 @@ def test_reasoning_that_is_not_split_keeps_its_markers() -> None:
     )
 
 
-def test_without_tools_a_call_is_text_and_channels_are_read_all_the_same() -> None:
+def test_without_tools_a_call_is_not_told_and_channels_are_read_all_the_same() -> None:
     call = "<|channel|>commentary to=functions.find" + CALL
     text = analysis("Hm.") + call
     found = read(text, reasoning="harmony", tool_calls="harmony", tail=START, tools={})
-    assert found == Said(START + call, "Hm.")
+    assert found == Said("", "Hm.")
     assert read(final("So."), tool_calls="harmony", tail=START, tools={}) == Said("So.")
 
 
