@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from node.slices import SLICE_LENGTH, Slice, Slicer
+from node.token_bytes import TokenBytes, token_bytes
+
 SHORT_LENGTH = 1024
 """A text of fewer characters is tokenised at once and not kept."""
 KEPT_LENGTH = 8 * 1024**2
@@ -18,6 +21,20 @@ KEPT_LENGTH = 8 * 1024**2
 TAIL_LENGTH = 64
 """A kept text that another one repeats but for its last so many characters is not kept."""
 PROBE_LENGTH = 64
+SAMPLE_LENGTH = 8 * 1024
+"""Characters of a text by which its number of tokens is guessed."""
+UNSURE_SHARE, UNSURE_TOKENS = 16, 16
+"""A piece that is cut anywhere is taken to have at most a 16th and 16 tokens more by itself than in
+the whole: what is cut is spelled with other tokens."""
+
+
+class TooManyTokens(Exception):
+    """A text has more tokens than the caller takes."""
+
+    def __init__(self, tokens: int) -> None:
+        """`tokens`: how many, or a guess where they were not all counted."""
+        super().__init__(f"some {tokens} tokens")
+        self.tokens = tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +71,7 @@ class PromptEncoder:
         }
         # Where an added token may begin, as many characters decide whether and which.
         self._lookahead = max((len(token.content) for token in added.values()), default=0)
+        self._slicer = Slicer(backend, self._lookahead)
         self._kept: list[Encoded] = []
         """The one used last is at the end."""
         self._lock = threading.Lock()
@@ -69,52 +87,91 @@ class PromptEncoder:
                 return whole[:begin], whole[begin + len(bare) :]
         return (), ()
 
-    def encode(self, text: str) -> Encoded:
-        """The text's tokens, the same as without any memory of earlier texts."""
+    @cached_property
+    def token_bytes(self) -> TokenBytes | None:
+        """As of `token_bytes`."""
+        return token_bytes(self._backend)
+
+    def check(self, text: str, most_tokens: int) -> None:
+        """Raises `TooManyTokens` where the text's length alone tells that it has more."""
+        if len(text) > most_tokens and self.token_bytes is not None:
+            least = self.token_bytes.least_tokens(text)
+            if least > most_tokens:
+                sample = text[:SAMPLE_LENGTH]
+                raise TooManyTokens(
+                    max(least, len(self._slicer.whole(sample).ids) * len(text) // len(sample))
+                )
+
+    def encode(self, text: str, most_tokens: int | None = None) -> Encoded:
+        """The text's tokens, the same as without any memory of earlier texts. Raises
+        `TooManyTokens` for more than `most_tokens`, and then has not tokenised much more."""
+        if most_tokens is not None:
+            self.check(text, most_tokens)
         if len(text) < SHORT_LENGTH:
-            return self._extend(text, None, 0)
+            return self._extend(text, None, 0, most_tokens)
         with self._lock:
             kept = list(self._kept)
         base, shared = _nearest(text, kept)
         if base is not None and shared == len(text) == len(base.text):
             self._keep(base, base)
+            _check_count(len(base.ids), len(text), text, most_tokens)
             return base
-        encoded = self._extend(text, base, shared)
+        encoded = self._extend(text, base, shared, most_tokens)
         repeated = base is not None and shared >= len(base.text) - TAIL_LENGTH
         self._keep(encoded, base if repeated else None)
         return encoded
 
-    def _extend(self, text: str, base: Encoded | None, shared: int) -> Encoded:
+    def _extend(
+        self, text: str, base: Encoded | None, shared: int, most_tokens: int | None
+    ) -> Encoded:
         """Takes over what `base`, which begins with the same `shared` characters, has before a
-        special token, and tokenises the rest."""
-        cut = start = last = 0
+        special token, and tokenises the rest. Raises `TooManyTokens`."""
+        last = 0
         if base is not None and shared >= self._lookahead:
             last = bisect_right(base.special_starts, shared - self._lookahead) - 1
-            if last > 0:
-                cut, start = base.specials[last], base.special_starts[last]
-        # Not encode(), which holds the interpreter's lock meanwhile.
-        (rest,) = self._backend.encode_batch([text[start:]], add_special_tokens=False)
-        # One by one: the list of all offsets is made in one go, which holds that lock, too.
-        numbers, span, names = rest.ids, rest.token_to_chars, self._specials
+        made, done = Encoded(text, array("I"), array("I"), array("I"), array("I")), 0
+        if base is not None and last > 0:
+            cut, done = base.specials[last], base.special_starts[last]
+            made = Encoded(
+                text,
+                base.ids[:cut],
+                base.ends[:cut],
+                base.specials[:last],
+                base.special_starts[:last],
+            )
+        while True:
+            piece = self._slicer.first(text, done) or self._undivided(made, done, most_tokens)
+            self._add(made, done, piece)
+            done += piece.length
+            _check_count(len(made.ids), done, text, most_tokens)
+            if done == len(text):
+                return made
+
+    def _undivided(self, made: Encoded, begin: int, most_tokens: int | None) -> Slice:
+        """All that is left of a text that cannot be parted there. Raises `TooManyTokens` before
+        that is tokenised."""
+        text, count = made.text, len(made.ids)
+        for at in range(begin, len(text), SLICE_LENGTH):
+            if most_tokens is None:
+                break
+            found = len(self._slicer.whole(text[at : at + SLICE_LENGTH]).ids)
+            count += max(found - found // UNSURE_SHARE - UNSURE_TOKENS, 0)
+            _check_count(count, min(at + SLICE_LENGTH, len(text)), text, most_tokens)
+        return self._slicer.whole(text[begin:])
+
+    def _add(self, made: Encoded, begin: int, piece: Slice) -> None:
+        """Puts the tokens of a piece of the text behind those that are there."""
+        text, names, done = made.text, self._specials, len(made.ids)
         found = [
             i
-            for i, number in enumerate(numbers)
+            for i, number in enumerate(piece.ids)
             # The one for unknown characters has its own name in the text, or parts nothing.
-            if number in names and text.startswith(names[number], start + span(i)[0])
+            if number in names and text.startswith(names[number], begin + piece.spans[i][0])
         ]
-        ids = array("I", numbers)
-        ends = array("I", [start + span(i)[1] for i in range(len(numbers))])
-        specials = array("I", [cut + i for i in found])
-        starts = array("I", [start + span(i)[0] for i in found])
-        if base is None or not cut:
-            return Encoded(text, ids, ends, specials, starts)
-        return Encoded(
-            text,
-            base.ids[:cut] + ids,
-            base.ends[:cut] + ends,
-            base.specials[:last] + specials,
-            base.special_starts[:last] + starts,
-        )
+        made.ids.extend(piece.ids)
+        made.ends.extend(begin + end for _, end in piece.spans)
+        made.specials.extend(done + i for i in found)
+        made.special_starts.extend(begin + piece.spans[i][0] for i in found)
 
     def _keep(self, encoded: Encoded, replaced: Encoded | None) -> None:
         with self._lock:
@@ -123,6 +180,12 @@ class PromptEncoder:
             while length > KEPT_LENGTH and len(kept) > 1:
                 length -= len(kept.pop(0).text)
             self._kept = kept
+
+
+def _check_count(count: int, length: int, text: str, most_tokens: int | None) -> None:
+    """Raises `TooManyTokens` where the first `length` characters of the text have too many."""
+    if most_tokens is not None and count > most_tokens:
+        raise TooManyTokens(count * len(text) // length)
 
 
 def common_length(first: str, second: str) -> int:

@@ -133,6 +133,15 @@ class BodyTooLarge(NodeError):
     kind = "invalid_request_error"
 
 
+class TooManyWaiting(NodeError):
+    """Too much that you have sent waits here to be read; try again later."""
+
+    status = 429
+    code = "too_much_waiting"
+    kind = "rate_limit_error"
+    retry_after_s = 5
+
+
 class WrongProtocol(NodeError):
     """The router speaks another version of the node protocol."""
 

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain as chained
 
-from node.prompt import Prompt
+from node.prompts.prompt import Prompt
 from node.protocol.prefix import Chain
 from node.template.places import Place, Places, Stretch
 

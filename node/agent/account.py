@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.agent.late_chain import LateChain
 from node.errors import (
     BadRequest,
     ContextTooLong,
@@ -14,7 +15,7 @@ from node.errors import (
     ShuttingDown,
 )
 from node.prefix_digest import PrefixDigest
-from node.prompt import Prompt
+from node.prompts.prompt import Prompt
 from node.protocol.messages import FinishReason
 from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import NO_ITEM, TextRequest
@@ -79,13 +80,18 @@ class Job:
     arrived_s: float
     """Monotonic."""
     arrived_unix_s: float
-    chain: Chain | None = None
-    """Of its body; None where that has none."""
+    late_chain: LateChain | None = None
+    """Of its body."""
     _answer: _AnswerSoFar = field(default_factory=_AnswerSoFar)
 
     @property
     def origin(self) -> str:
         return self.sender.origin
+
+    @property
+    def chain(self) -> Chain | None:
+        """None where its body has none, and before its prompt is made."""
+        return None if self.late_chain is None else self.late_chain.chain
 
     @property
     def _is_followed(self) -> bool:

@@ -18,9 +18,10 @@ from node.agent.sound import SoundModels
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
 from node.agent.wishes import WishList
-from node.errors import EngineDied, EngineSilent, StartError
+from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
 from node.memory import Budget
-from node.prompt import Renderers
+from node.prompts.prompt import RenderRequest
+from node.prompts.renderers import Renderers
 from node.protocol.lifecycle import Policies
 from node.protocol.messages import (
     HEARTBEAT_S,
@@ -221,11 +222,16 @@ class Agent:
         cards = [_card(each) for each in self._supervisor.status() if each.name == entry.name]
         return cards[0]
 
-    async def count_tokens(self, request: TextRequest) -> int:
-        """How many tokens the request's prompt has; the model need not be loaded. Raises
-        `UnknownModel`, `BadRequest` or `LoadFailure`."""
+    async def count_tokens(self, request: TextRequest, caller: str = "") -> int:
+        """How many tokens the request's prompt has, a guess where that is beyond the model's
+        context; the model need not be loaded. Raises `UnknownModel`, `BadRequest`, `LoadFailure`
+        or `TooManyWaiting`."""
         entry = await self._supervisor.find(request.model)
-        prompt = await self._renderers.render(entry.folder, entry.completed(request), entry.formats)
+        asked = RenderRequest(entry.completed(request), entry.context_tokens, caller)
+        try:
+            prompt = await self._renderers.render(entry.folder, asked, entry.formats)
+        except ContextTooLong as exc:
+            return exc.overflow.prompt_tokens
         return len(prompt.tokens)
 
     def subscribe(self, instance: str, after: int) -> AsyncIterator[list[Event]]:

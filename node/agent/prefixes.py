@@ -12,7 +12,7 @@ from node.agent.keeper import Keeper
 from node.cache_watch import CacheWatch
 from node.positions import bind
 from node.prefix_digest import PrefixDigest
-from node.prompt import Prompt
+from node.prompts.prompt import Prompt
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes

@@ -26,6 +26,7 @@ from node.agent.account import (
     take_back,
 )
 from node.agent.events import EventHub
+from node.agent.late_chain import LateChain
 from node.agent.prefixes import PrefixFeed, positions_of
 from node.agent.warming import Warming
 from node.errors import (
@@ -36,9 +37,10 @@ from node.errors import (
     UnknownModel,
     UnknownRequest,
 )
-from node.prompt import Prompt, Renderers, generate_request
+from node.prompts.prompt import Prompt, RenderRequest
+from node.prompts.renderers import Renderers
+from node.prompts.submission import generate_request
 from node.protocol.messages import Began, Finished, FinishReason
-from node.protocol.prefix import Chain
 from node.request import TextRequest
 from node.row_stream import RowStream
 from node.slots import EngineHandle
@@ -116,7 +118,7 @@ class Requests:
         path: str,
         wished_id: str,
         sender: Sender = NOBODY,
-        chain: Chain | None = None,
+        chain: LateChain | None = None,
     ) -> Job:
         """The request under the id that the caller wished for, if it can be had."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
@@ -210,7 +212,8 @@ class Requests:
         self._renderers.begin(entry.folder, entry.formats)
         handle = await lease.ready()
         self._warming.begin(handle)
-        prompt = await self._renderers.render(entry.folder, request, entry.formats)
+        asked = RenderRequest(request, handle.info.context_tokens, account.job.origin)
+        prompt = await self._renderers.render(entry.folder, asked, entry.formats)
         generate = generate_request(request, account.job.request_id, prompt, handle.info)
         output = generate.output
         if self._repeated_calls and output is not None:
@@ -245,14 +248,15 @@ class Requests:
     async def _expect_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
         """Has the digest of the engine await what is stored of the prompt."""
         job = account.job
-        if job.chain is None:
+        chain = None if job.late_chain is None else await job.late_chain.made()
+        if chain is None:
             return
-        tokens = await positions_of(job.chain, prompt)
+        tokens = await positions_of(chain, prompt)
         account.digest = self._prefixes.digest(handle.entry.name)
         if account.digest is not None:
             self._awaited.add(job.request_id)
             account.reusable_tokens = lasting_tokens(job.request, prompt, tokens)
-            account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
+            account.digest.on_request(job.request_id, chain, tokens, len(prompt.tokens))
 
     def _leave(self, account: Account) -> None:
         """Nobody takes the request's deltas any more."""

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field
 import msgspec
 
 from node.errors import EngineFault, ModelBusy, NodeError
-from node.prompt import Renderers, generate_request
+from node.prompts.prompt import RenderRequest
+from node.prompts.renderers import Renderers
+from node.prompts.submission import generate_request
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 from node.slots import EngineHandle
@@ -235,7 +237,8 @@ class Warming:
         """How far the prefill is, and the row's last delta."""
         entry = handle.entry
         request = entry.completed(request)
-        prompt = await self._renderers.render(entry.folder, request, entry.formats, shared=True)
+        asked = RenderRequest(request, handle.info.context_tokens, shared=True)
+        prompt = await self._renderers.render(entry.folder, asked, entry.formats)
         generate = generate_request(request, f"warm-{secrets.token_hex(8)}", prompt, handle.info)
         # There is no output, and so no room for one to be kept.
         generate = msgspec.structs.replace(generate, warm=True, max_tokens=1)

@@ -16,6 +16,8 @@ from starlette.types import Receive, Scope, Send
 
 from node.agent import report
 from node.agent.agent import Agent
+from node.agent.late_chain import LateChain
+from node.api.bodies import Bodies
 from node.api.call import Call, ClientLeft
 from node.api.responses import ResponsesApi
 from node.dialects.anthropic import count_tokens_body, read_count_tokens, read_messages
@@ -65,6 +67,7 @@ class Api:
         self._hold_head_s = options.hold_head_s
         self._created_s = int(time.time())
         self._chainer = Chainer()
+        self._bodies = Bodies()
         self._responses = ResponsesApi(agent, store, self._chainer, options.hold_head_s)
         self._reads: dict[str, Callable[[bytes], Asked]] = {
             "/v1/chat/completions": lambda body: read_chat(body, options.reasoning_field),
@@ -80,7 +83,7 @@ class Api:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(scope, receive, send, self._agent.identity.node_id)
+        call = Call(scope, receive, send, self._agent.identity.node_id, self._bodies)
         try:
             self._authorize(call)
             await self._answer(call)
@@ -93,6 +96,8 @@ class Api:
             if call.started:
                 raise
             await call.send_error(NodeError("The node agent failed on this request."))
+        finally:
+            call.close()
 
     def _authorize(self, call: Call) -> None:
         scheme, _, given = call.header(b"authorization").partition(b" ")
@@ -124,13 +129,17 @@ class Api:
 
     def _read(
         self, call: Call, read: Callable[[bytes], Asked], body: bytes
-    ) -> tuple[Asked, Chain | None]:
+    ) -> tuple[Asked, LateChain]:
         """What a body asks for, and its chain."""
         asked = read(body)
-        model, salt = asked.request.model, call.salt
-        return asked, self._chainer.chain(read_fields(body), call.path, model, salt=salt)
+        path, model, salt = call.path, asked.request.model, call.salt
 
-    async def _generate(self, call: Call, asked: Asked, chain: Chain | None) -> None:
+        def make() -> Chain | None:
+            return self._chainer.chain(read_fields(body), path, model, salt=salt)
+
+        return asked, LateChain(make, is_long=call.is_long)
+
+    async def _generate(self, call: Call, asked: Asked, chain: LateChain) -> None:
         request = asked.request
         wished_id = call.text_header(HEADER_REQUEST_ID)
         job = self._agent.requests.job(request, call.path, wished_id, call.sender, chain)
@@ -150,7 +159,7 @@ class Api:
 
     async def _count_tokens(self, call: Call) -> None:
         request = await call.read(read_count_tokens)
-        body = count_tokens_body(await self._agent.count_tokens(request))
+        body = count_tokens_body(await self._agent.count_tokens(request, call.origin))
         await call.send_json(body, call.answer_headers(request))
 
     async def _list_models(self, call: Call) -> None:

@@ -10,9 +10,11 @@ from urllib.parse import parse_qs
 from starlette.types import Message, Receive, Scope, Send
 
 from node.agent.account import Sender
+from node.api.bodies import Bodies
 from node.api.left_out import left_out_headers, sentence
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
+from node.fair_shares import Share
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.errors import HEADER_SHOULD_RETRY, is_final
 from node.protocol.ids import client_id
@@ -37,11 +39,16 @@ class ClientLeft(Exception):
 class Call:
     """Errors are told in the dialect of the path."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, node_id: str) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, node_id: str, bodies: Bodies
+    ) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._node_id = node_id
+        self._bodies = bodies
+        self._held: Share | None = None
+        """Room for its body."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self.request_id = ""
         """As the node's records have it; empty before there is one."""
@@ -95,17 +102,35 @@ class Call:
         raise error
 
     async def read(self, parse: Callable[[bytes], T]) -> T:
-        """`parse(body)`, in a thread for a large body, so that it stalls no stream. Raises
-        `BodyTooLarge`, `ClientLeft`, and what `parse` raises."""
+        """`parse(body)`, for which there is room until `close`. Raises `BodyTooLarge`,
+        `ClientLeft`, `TooManyWaiting`, and what `parse` raises."""
+        declared = self.header(b"content-length")
+        # One that comes in chunks may be of any length.
+        size_bytes = int(declared) if declared.isdigit() else MAX_BODY_BYTES
+        if size_bytes > MAX_BODY_BYTES:
+            raise BodyTooLarge
+        caller = self.origin
+        held = self._held = await self._bodies.admitted(caller, size_bytes)
         body = await self._read_body()
-        if len(body) <= THREAD_BODY_BYTES:
-            return parse(body)
-        return await asyncio.to_thread(parse, body)
+        held.resize(len(body))
+        return await self._bodies.parsed(caller, body, parse)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its body is too much for the event loop."""
+        return self._held is not None and self._held.size > THREAD_BODY_BYTES
+
+    def hold(self, size_bytes: int) -> None:
+        """Counts what else the request has brought into memory, until `close`."""
+        if self._held is not None:
+            self._held.resize(self._held.size + size_bytes)
+
+    def close(self) -> None:
+        """The request is over."""
+        if self._held is not None:
+            self._held.give_back()
 
     async def _read_body(self) -> bytes:
-        declared = self.header(b"content-length")
-        if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
-            raise BodyTooLarge
         pieces: list[bytes] = []
         size_bytes = 0
         while True:

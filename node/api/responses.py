@@ -9,6 +9,7 @@ import msgspec
 
 from node.agent.account import Job
 from node.agent.agent import Agent
+from node.agent.late_chain import LateChain
 from node.agent.requests import unlike
 from node.api.call import Call
 from node.dialects.base import AnswerHead
@@ -50,31 +51,29 @@ class ResponsesApi:
 
     async def create(self, call: Call) -> None:
         """POST of a new response."""
-        asked, fields, chain = await call.read(lambda body: self._read(body, call.salt))
-        if asked.needs_history:
+        asked, fields = await call.read(lambda body: (read_responses(body), read_fields(body)))
+        history, head, goes_on = History(), None, asked.needs_history
+        if goes_on:
             previous_id = asked.facts.previous_id
             history = await self._store.history(previous_id, asked.references, call.origin)
-            head = await self._store.head(previous_id, call.origin) if previous_id else None
+            if previous_id:
+                head = await self._store.head(previous_id, call.origin)
+                call.hold(head.size_bytes if head else 0)
             # Of a long session, too much for the event loop.
             asked = await asyncio.to_thread(asked.with_history, history)
-            make = partial(self._following, asked, fields, call.salt, history, head)
-            chain = await asyncio.to_thread(make)
+        make = partial(self._chain_of, asked, fields, call.salt, history, head)
+        chain = LateChain(make, is_long=goes_on or call.is_long)
         wished_id = await self._free_id(call.text_header(HEADER_REQUEST_ID))
         job = self._agent.requests.job(asked.request, call.path, wished_id, call.sender, chain)
         call.request_id = job.request_id
         await self._run(call, asked, job)
-
-    def _read(self, body: bytes, salt: str) -> tuple[AskedResponse, Fields, Chain | None]:
-        """What a body asks for, and its chain where that goes on from nothing."""
-        asked, fields = read_responses(body), read_fields(body)
-        return asked, fields, None if asked.needs_history else self._chain(asked, fields, salt)
 
     def _chain(
         self, asked: AskedResponse, fields: Fields, salt: str, head: Head | None = None
     ) -> Chain | None:
         return self._chainer.chain(fields, PATH, asked.request.model, salt=salt, head=head)
 
-    def _following(
+    def _chain_of(
         self,
         asked: AskedResponse,
         fields: Fields,

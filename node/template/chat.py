@@ -74,9 +74,18 @@ class ChatRenderer:
 
     def render(self, request: TextRequest) -> Chat:
         """Raises `BadRequest` naming the field that cannot be rendered."""
+        return self.chat(request, self.text(request))
+
+    def text(self, request: TextRequest) -> str:
+        """Of the prompt alone. Raises as `render`."""
+        if request.continue_final:
+            return self._open_ended(request)
+        return self.apply(request, request.messages or (), generation=True)
+
+    def chat(self, request: TextRequest, text: str) -> Chat:
+        """All of the chat whose prompt has that text."""
         messages = request.messages or ()
         if request.continue_final:
-            text = self._open_ended(request)
             *before, last = messages
             # The answer is a part of the last message.
             following = self._next_turn(request, [*before, _extended(last, ANSWER)], (_USER,))
@@ -84,7 +93,6 @@ class ChatRenderer:
             # What opens and closes its reasoning may be far from its end.
             most = len(text)
         else:
-            text = self.apply(request, messages, generation=True)
             following = self._next_turn(request, messages, self._rest(request))
             own_ends, most = 0, TAIL_LENGTH
         ends = following.ends[: len(following.ends) - own_ends] if following else ()

@@ -24,7 +24,8 @@ from node.engine.cache.parts import Tensors
 from node.engine.cache.prefix_cache import CacheConfig, PrefixCache
 from node.errors import BadRequest
 from node.parsing.selection import select_formats
-from node.prompt import Prompt, PromptRenderer
+from node.prompts.prompt import Prompt
+from node.prompts.renderer import PromptRenderer
 from node.request import Message, TemplateOptions, TextRequest, Tool, ToolCall
 from node.template.chat import ChatRenderer
 from node.template.chat_template import ChatTemplate
@@ -314,7 +315,7 @@ class Subject:
         library = SimpleNamespace(
             AutoTokenizer=SimpleNamespace(from_pretrained=lambda *_args, **_options: stand_in)
         )
-        with mock.patch("node.prompt.import_transformers", lambda: library):
+        with mock.patch("node.prompts.renderer.import_transformers", lambda: library):
             self._renderer = PromptRenderer(Path())
         self._tokenizer = tokenizer
         template = ChatTemplate(text, specials)

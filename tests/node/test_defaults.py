@@ -15,7 +15,8 @@ from node.hardware import Machine
 from node.link import EngineLink
 from node.memory import GIB, Budget
 from node.parsing.selection import Formats
-from node.prompt import Prompt, ScriptedRenderer
+from node.prompts.prompt import Prompt
+from node.prompts.scripted import ScriptedRenderer
 from node.request import Message, TemplateOptions, TextRequest
 from node.settings import Settings
 from node.slots import EngineKind
@@ -75,9 +76,9 @@ async def test_prompts_counts_and_warm_prompts_have_the_defaults(
     asked: list[GenerateRequest] = []
     render, submit = ScriptedRenderer.render, EngineLink.submit
 
-    def rendering(self: ScriptedRenderer, request: TextRequest) -> Prompt:
+    def rendering(self: ScriptedRenderer, request: TextRequest, *rest: Any) -> Prompt:
         rendered.append(request)
-        return render(self, request)
+        return render(self, request, *rest)
 
     def submitting(self: EngineLink, request: GenerateRequest, *rest: Any) -> Any:
         asked.append(request)

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from node import encoder as encoder_module
-from node.encoder import Encoded, PromptEncoder, common_length
+from node import slices
+from node.encoder import SAMPLE_LENGTH, Encoded, PromptEncoder, TooManyTokens, common_length
+from node.slices import SLICE_LENGTH
 from tests.node.tokenisers import SPECIALS, byte_level, metaspace, prepending
 
 TOKENIZERS = {
@@ -44,13 +46,14 @@ class Counting:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self.length = 0
+        self.longest = 0
 
-    def get_added_tokens_decoder(self) -> dict[int, Any]:
-        added: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
-        return added
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
 
     def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[Any]:
         self.length += sum(map(len, texts))
+        self.longest = max(self.longest, *map(len, texts))
         encodings: list[Any] = self._tokenizer.encode_batch(
             texts, add_special_tokens=add_special_tokens
         )
@@ -76,6 +79,8 @@ def test_any_texts_after_each_other(tokenizer: Tokenizer, data: st.DataObject) -
         patch.setattr(encoder_module, "SHORT_LENGTH", 1)
         patch.setattr(encoder_module, "PROBE_LENGTH", 1)
         patch.setattr(encoder_module, "TAIL_LENGTH", 4)
+        patch.setattr(slices, "SLICE_LENGTH", 40)
+        patch.setattr(slices, "END_LENGTH", 16)
         for _ in range(4):
             # Each begins like one before it, for as long as it likes.
             earlier = data.draw(st.sampled_from(texts))
@@ -121,6 +126,70 @@ def test_short_texts_are_not_kept_and_the_oldest_are_forgotten(
     assert backend.length == 0
     encoder.encode(texts[0])
     assert backend.length == 2000
+
+
+# --- texts that are too long -----------------------------------------------------------------
+
+
+def plain() -> Tokenizer:
+    """A tokeniser whose tokens have no more than some bytes each."""
+    learned = byte_level()
+    made = Tokenizer(learned.model)
+    made.pre_tokenizer = learned.pre_tokenizer
+    return made
+
+
+def test_what_is_too_long_for_its_tokens_is_not_tokenised() -> None:
+    backend = Counting(plain())
+    encoder = PromptEncoder(backend)
+    text = "the weather in Paris is fine today. " * 20_000
+    with pytest.raises(TooManyTokens) as caught:
+        encoder.encode(text, 1000)
+    assert backend.length == SAMPLE_LENGTH
+    tokens = len(plain().encode(text, add_special_tokens=False).ids)
+    assert caught.value.tokens == pytest.approx(tokens, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text"),
+    [
+        (byte_level(), "the weather in Paris is fine today. " * 20_000),
+        (byte_level(), "=" * 700_000),
+        # What puts something before each text cannot tokenise it in slices.
+        (prepending(), "the weather in Paris is fine today. " * 20_000),
+    ],
+    ids=["words", "one run", "not to be parted"],
+)
+def test_one_that_could_fit_is_tokenised_until_it_does_not(tokenizer: Tokenizer, text: str) -> None:
+    backend = Counting(tokenizer)
+    with pytest.raises(TooManyTokens) as caught:
+        PromptEncoder(backend).encode(text, 10_000)
+    assert backend.longest <= SLICE_LENGTH
+    assert backend.length <= 5 * SLICE_LENGTH
+    tokens = len(tokenizer.encode(text, add_special_tokens=False).ids)
+    assert caught.value.tokens == pytest.approx(tokens, rel=0.1)
+
+
+@pytest.mark.parametrize("tokenizer", [byte_level(), prepending()], ids=["parted", "whole"])
+@pytest.mark.parametrize("length", [500, 50_000])
+def test_the_last_token_that_fits_is_taken(tokenizer: Tokenizer, length: int) -> None:
+    text = ("the weather in Paris is fine today. " * 2000)[:length]
+    encoder = PromptEncoder(tokenizer)
+    tokens = len(tokenizer.encode(text, add_special_tokens=False).ids)
+    # With and without what is kept of the text.
+    for _ in range(2):
+        with pytest.raises(TooManyTokens) as caught:
+            encoder.encode(text, tokens - 1)
+        assert caught.value.tokens == tokens
+        assert_same(tokenizer, encoder.encode(text, tokens))
+
+
+def test_a_text_that_is_too_long_is_not_kept() -> None:
+    encoder = PromptEncoder(byte_level())
+    kept = encoder.encode(session(3))
+    with pytest.raises(TooManyTokens):
+        encoder.encode(session(30), 2000)
+    assert encoder.encode(session(3)) is kept
 
 
 def test_threads_share_an_encoder() -> None:

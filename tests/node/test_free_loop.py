@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from node import prompt
 from node.engine.script import Script, ScriptedModel
+from node.prompts import renderers
+from node.prompts.renderer import PromptRenderer
 from tests.node import tokenisers
 from tests.node.serving import WAIT_S, RunningAgent, closed, running
 
@@ -35,8 +36,8 @@ FUNCTION = {
 def real_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripted models get a real tokeniser and a real template."""
     folder = tokenisers.made_folder(tmp_path / "model", tokenisers.byte_level(), TEMPLATE)
-    renderer = prompt.PromptRenderer(folder)
-    monkeypatch.setattr(prompt, "ScriptedRenderer", lambda formats: renderer)
+    renderer = PromptRenderer(folder)
+    monkeypatch.setattr(renderers, "ScriptedRenderer", lambda formats: renderer)
 
 
 def long_body(number: int) -> bytes:

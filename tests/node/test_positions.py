@@ -18,9 +18,12 @@ from node.dialects.completions import read_completion
 from node.dialects.responses import read_responses
 from node.dialects.responses_input import History
 from node.positions import SLACK_LENGTH, bind
-from node.prompt import Prompt, PromptRenderer, Renderer, ScriptedRenderer
+from node.prompts.prompt import Prompt, Renderer
+from node.prompts.renderer import PromptRenderer
+from node.prompts.scripted import ScriptedRenderer
 from node.protocol.prefix import Chain
 from node.request import TextRequest
+from tests.node.prompts.test_renderer import PLAIN, QUOTING, TRIMMING
 from tests.node.protocol.bodies import (
     ANSWER,
     CHAT,
@@ -36,7 +39,6 @@ from tests.node.protocol.bodies import (
     chain_of,
 )
 from tests.node.template.samples import LISTED, OPEN, POOR, STRICT
-from tests.node.test_prompt import PLAIN, QUOTING, TRIMMING
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
 _TOOLS_LAST = (

@@ -12,6 +12,7 @@ import pytest
 
 from node.agent import prefixes as prefixes_module
 from node.agent.events import EventHub
+from node.agent.late_chain import LateChain
 from node.agent.prefixes import PrefixFeed
 from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel
@@ -307,7 +308,7 @@ async def test_an_answer_that_was_not_taken_whole_is_not_told(tmp_path: Path) ->
         body = listener.body_of([user("word " * 100)])
         chain = listener.chainer.chain(read_fields(body), path, "scripted")
         assert chain is not None
-        job = requests.job(read_chat(body).request, path, "r", chain=chain)
+        job = requests.job(read_chat(body).request, path, "r", chain=LateChain(lambda: chain))
         batches = requests.run(job, WAIT_S)
         await anext(batches)
         async with asyncio.timeout(WAIT_S):

@@ -12,7 +12,8 @@ from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
 from node.generate import GenerateRequest
 from node.parsing.selection import Formats
-from node.prompt import PromptRenderer, generate_request
+from node.prompts.renderer import PromptRenderer
+from node.prompts.submission import generate_request
 from node.types import Loaded, PartKind
 from tests.node.parsing.reading import TOOLS, output_format
 from tests.node.template.samples import OPEN

@@ -1,70 +1,26 @@
 """Chat templates and tokenisers, with a tiny tokeniser made here."""
 
-import asyncio
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from node import prompt
-from node.errors import BadRequest, LoadFailure
-from node.generate import SamplingParams
-from node.prompt import (
-    Prompt,
-    PromptRenderer,
-    Renderers,
-    ScriptedRenderer,
-    generate_request,
-)
-from node.request import Message, TextPart, TextRequest, Tool
+from node.errors import BadRequest, ContextTooLong
+from node.prompts.prompt import Prompt
+from node.prompts.renderer import PromptRenderer
+from node.protocol.overflow import Overflow
+from node.request import TextPart, TextRequest
 from node.template.chat import MARKERS
-from node.types import Loaded
+from node.template.chat_template import ChatTemplate
+from tests.node.prompts.words import TEMPLATE, chat, completion, words, words_folder
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
-
-WORDS = ["[UNK]", "[BOS]", "<system>", "<developer>", "<user>", "<assistant>", "a", "b", "c"]
-TEMPLATE = (
-    "{% for m in messages %}{% if m.content == 'c' %}{{ raise_exception('No c, please.') }}"
-    "{% endif %}<{{ m.role }}> {{ m.content }} {% endfor %}"
-    "{% if add_generation_prompt %}<assistant>{% endif %}"
-)
-INFO = Loaded(0, 100, 1, vocab_size=10)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return words_folder(tmp_path_factory.mktemp("model"), TEMPLATE)
-
-
-def words_folder(folder: Path, template: str | None) -> Path:
-    """A model folder with a tokeniser of whole words."""
-    vocabulary = {word: index for index, word in enumerate(WORDS)}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[BOS] $A", special_tokens=[("[BOS]", 1)]
-    )
-    return made_folder(folder, tokenizer, template)
-
-
-def asking(**fields: Any) -> TextRequest:
-    known = {"sampling": SamplingParams(), "stops": (), "max_tokens": None, "stream": False}
-    return TextRequest("m", **{**known, **fields})
-
-
-def chat(*messages: tuple[Any, Any]) -> TextRequest:
-    return asking(messages=tuple(Message(role, content) for role, content in messages))
-
-
-def completion(prompt: str | tuple[int, ...], **fields: Any) -> TextRequest:
-    return asking(prompt=prompt, prompt_field="prompt", **fields)
-
-
-def words(prompt: Prompt) -> str:
-    return " ".join(WORDS[token] for token in prompt.tokens)
 
 
 def test_messages_go_through_the_chat_template_without_a_second_bos(folder: Path) -> None:
@@ -100,124 +56,54 @@ def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> No
 
 def test_token_ids_pass_as_they_are(folder: Path) -> None:
     assert PromptRenderer(folder).render(completion((6, 7))) == Prompt((6, 7))
-    assert ScriptedRenderer().render(completion((6, 7))) == Prompt((6, 7))
 
 
-def test_scripted_tokens_stand_for_four_characters_each() -> None:
-    renderer = ScriptedRenderer()
-    short = renderer.render(chat(("user", "abcd"))).tokens
-    long = renderer.render(chat(("user", "abcd"), ("user", "efghi"))).tokens
-    assert len(short) == 1
-    assert len(long) == 3
-    assert long[:1] == short
-    shared = renderer.render_shared(chat(("user", "abcd")))
-    assert renderer.render(completion("abcd")).tokens == shared.tokens
-    assert renderer.render(completion("abcd")).tokens == short
-    assert len(renderer.render(completion("")).tokens) == 1
+# --- what does not fit -----------------------------------------------------------------------
+
+LONG_TEXT = "the weather in Paris is fine today. " * 20_000
 
 
-async def test_a_folder_is_loaded_once_and_its_failure_is_tried_again(
-    folder: Path, tmp_path: Path
+@pytest.mark.parametrize("request_", [chat(("user", LONG_TEXT)), completion(LONG_TEXT)])
+@pytest.mark.parametrize("make", ["render", "render_shared"])
+def test_a_prompt_beyond_the_context_is_refused_with_a_number(
+    tmp_path: Path, request_: TextRequest, make: str
 ) -> None:
-    renderers = Renderers()
-    first, second = await asyncio.gather(renderers.get(folder), renderers.get(folder))
-    assert first is second
-    for _ in range(2):
-        with pytest.raises(LoadFailure, match="cannot be loaded"):
-            await renderers.get(tmp_path)
-    words_folder(tmp_path, TEMPLATE)
-    assert isinstance(await renderers.get(tmp_path), PromptRenderer)
-    assert isinstance(await renderers.get(Path()), ScriptedRenderer)
+    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), CHATML))
+    render = getattr(renderer, make)
+    tokens = len(render(request_).tokens)
+    with pytest.raises(ContextTooLong) as caught:
+        render(request_, tokens)
+    assert caught.value.overflow == Overflow(tokens, tokens)
+    assert caught.value.param == request_.prompt_field
+    assert len(render(request_, tokens + 1).tokens) == tokens
+    with pytest.raises(ContextTooLong) as caught:
+        render(request_, 1000)
+    assert caught.value.overflow.context_tokens == 1000
+    assert caught.value.overflow.prompt_tokens == pytest.approx(tokens, rel=0.05)
 
 
-async def test_one_that_stops_waiting_does_not_cancel_the_load(folder: Path) -> None:
-    renderers = Renderers()
-    renderers.begin(folder)
-    waiting = asyncio.create_task(renderers.get(folder))
-    await asyncio.wait({waiting}, timeout=0)
-    waiting.cancel()
-    assert isinstance(await renderers.get(folder), PromptRenderer)
+@pytest.mark.parametrize("tokens", [(6,) * 20, (6, 7)])
+def test_token_ids_are_counted_as_they_are(folder: Path, tokens: tuple[int, ...]) -> None:
+    with pytest.raises(ContextTooLong) as caught:
+        PromptRenderer(folder).render(completion(tokens), 2)
+    assert caught.value.overflow == Overflow(len(tokens), 2)
 
 
-LONG = prompt.THREAD_LENGTH + 1
-
-
-@pytest.mark.parametrize(
-    ("request_", "in_thread"),
-    [
-        (completion("x" * 10), False),
-        (completion("x" * LONG), True),
-        (chat(("user", "x" * 10)), False),
-        (chat(("user", "x" * LONG)), True),
-        (chat(*[("user", "")] * (LONG // prompt.MESSAGE_LENGTH + 1)), True),
-        (asking(messages=(Message("user", "x"),), tools=(Tool({"name": "f"}),)), True),
-        (asking(messages=(Message("assistant", "x", "x" * LONG),)), True),
-    ],
-    ids=[
-        *("short text", "long text", "short chat", "long chat", "many empty messages"),
-        *("tools", "long reasoning"),
-    ],
-)
-async def test_long_prompts_are_rendered_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch, request_: TextRequest, *, in_thread: bool
+def test_nothing_more_is_made_of_a_chat_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[str] = []
+    renderer = PromptRenderer(made_folder(tmp_path, byte_level(), CHATML))
+    rendered: list[int] = []
+    render = ChatTemplate.render
 
-    def recording(_self: ScriptedRenderer, _request: TextRequest) -> Prompt:
-        threads.append(threading.current_thread().name.partition("_")[0])
-        return Prompt((1,))
+    def counting(self: ChatTemplate, turns: Any, *rest: Any, **options: Any) -> str:
+        rendered.append(len(turns))
+        return render(self, turns, *rest, **options)
 
-    monkeypatch.setattr(ScriptedRenderer, "render", recording)
-    renderers = Renderers()
-    assert await renderers.render(Path(), request_) == Prompt((1,))
-    renderers.close()
-    assert threads == ["render" if in_thread else threading.current_thread().name]
-
-
-async def test_nothing_else_waits_for_long_renders(monkeypatch: pytest.MonkeyPatch) -> None:
-    ending = threading.Event()
-
-    def slow(_self: ScriptedRenderer, _request: TextRequest) -> Prompt:
-        assert ending.wait(10)
-        return Prompt((1,))
-
-    monkeypatch.setattr(ScriptedRenderer, "render", slow)
-    renderers = Renderers()
-    many = [renderers.render(Path(), completion("x" * LONG)) for _ in range(64)]
-    waiting = asyncio.gather(*many)
-    async with asyncio.timeout(10):
-        # More of them than there are threads of any kind.
-        assert await asyncio.to_thread(lambda: "soon") == "soon"
-        assert not waiting.done()
-        ending.set()
-        assert await waiting == [Prompt((1,))] * 64
-    renderers.close()
-
-
-def test_a_row_takes_over_what_the_request_asks_for() -> None:
-    sampling = SamplingParams(top_k=5, logit_bias=((9, 1.0),))
-    request = completion((1, 2), max_tokens=3, stops=("x",), sampling=sampling)
-    row = generate_request(request, "u", Prompt((1, 2, 3), (1, 2), 2, (3,)), INFO)
-    assert (row.uid, row.tokens, row.max_tokens, row.stops) == ("u", (1, 2, 3), 3, ("x",))
-    assert (row.boundaries, row.reusable_tokens, row.warm) == ((1, 2), 2, False)
-    assert row.dropped_answer == (3,)
-    assert row.sampling == request.sampling
-    unlimited = completion((1,), sampling=SamplingParams(top_k=10))
-    plain = generate_request(unlimited, "u", Prompt((1,)), INFO)
-    assert plain.sampling.top_k == 0
-
-
-@pytest.mark.parametrize(
-    ("request_", "param"),
-    [
-        (completion((10,)), "prompt"),
-        (completion((1,), sampling=SamplingParams(logit_bias=((10, 1.0),))), "logit_bias"),
-    ],
-)
-def test_tokens_beyond_the_vocabulary_are_refused(request_: TextRequest, param: str) -> None:
-    with pytest.raises(BadRequest) as caught:
-        generate_request(request_, "u", Prompt((1,)), INFO)
-    assert caught.value.param == param
+    monkeypatch.setattr(ChatTemplate, "render", counting)
+    with pytest.raises(ContextTooLong):
+        renderer.render(chat(("user", LONG_TEXT)), 1000)
+    assert rendered == [1]
 
 
 # --- what the next turn reuses ---------------------------------------------------------------

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 
 from node.generate import OutputFormat, ToolSchema
 from node.parsing.selection import Formats
-from node.prompt import (
-    Prompt,
-    PromptRenderer,
-    Renderers,
-    ScriptedRenderer,
-    generate_request,
-)
+from node.prompts.prompt import Prompt, RenderRequest
+from node.prompts.renderer import PromptRenderer
+from node.prompts.renderers import Renderers
+from node.prompts.scripted import ScriptedRenderer
+from node.prompts.submission import generate_request
 from node.request import Message, TextPart, Tool, ToolCall
 from node.types import Loaded
 from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
@@ -81,8 +79,8 @@ def test_given_formats_stand_against_what_the_template_tells(tmp_path: Path) -> 
 async def test_each_model_of_a_folder_has_its_own_formats() -> None:
     renderers, request = Renderers(), asking(USER, tools=(TOOL,))
     given = Formats("think", "hermes")
-    assert (await renderers.render(Path(), request, given)).formats == given
-    assert (await renderers.render(Path(), request)).formats == Formats()
+    assert (await renderers.render(Path(), RenderRequest(request), given)).formats == given
+    assert (await renderers.render(Path(), RenderRequest(request))).formats == Formats()
     assert await renderers.get(Path(), given) is await renderers.get(Path(), given)
     renderers.close()
     assert ScriptedRenderer().formats == Formats()

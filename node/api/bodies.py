@@ -1,0 +1,44 @@
+"""The bodies of all requests of one agent: how many bytes of them it holds, and who parses."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from node.errors import TooManyWaiting
+from node.fair_shares import FairShares, Share
+from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+
+HELD_BYTES = 4 * MAX_BODY_BYTES
+"""Of requests that are open, each from before its body is read. One caller alone gets half."""
+WAIT_S = 20.0
+"""How long a request waits for room before its body is read."""
+THREADS = 2
+
+T = TypeVar("T")
+
+
+class Bodies:
+    """What callers have sent. None of them takes all the memory or all the time for it."""
+
+    def __init__(self) -> None:
+        self._room = FairShares(HELD_BYTES)
+        self._turns = FairShares(THREADS)
+        # Few: each takes the interpreter's lock from the event loop.
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
+
+    async def admitted(self, caller: str, size_bytes: int) -> Share:
+        """Room for a body. Raises `TooManyWaiting`."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                return await self._room.take(caller, size_bytes)
+        except TimeoutError:
+            raise TooManyWaiting from None
+
+    async def parsed(self, caller: str, body: bytes, parse: Callable[[bytes], T]) -> T:
+        """`parse(body)`, in a thread for a large body, so that it stalls no stream. Raises what
+        `parse` raises."""
+        if len(body) <= THREAD_BODY_BYTES:
+            return parse(body)
+        async with self._turns.holding(caller, 1):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, parse, body)

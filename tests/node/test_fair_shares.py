@@ -1,0 +1,162 @@
+"""No caller keeps out the others, and nothing is lost of what there is."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node import fair_shares
+from node.errors import TooManyWaiting
+from node.fair_shares import FairShares, Share
+
+
+class Asking:
+    """Callers who have asked, in order, and who of them has a share."""
+
+    def __init__(self, total: int) -> None:
+        self.shares = FairShares(total)
+        self.tasks: list[tuple[str, asyncio.Task[Share]]] = []
+
+    async def ask(self, caller: str, size: int = 1) -> asyncio.Task[Share]:
+        task = asyncio.create_task(self.shares.take(caller, size))
+        self.tasks.append((caller, task))
+        await asyncio.sleep(0)
+        return task
+
+    async def granted(self) -> str:
+        """The callers of those who have a share, in the order in which they asked."""
+        await asyncio.sleep(0)
+        return "".join(caller for caller, task in self.tasks if task.done())
+
+    def end(self) -> None:
+        for _, task in self.tasks:
+            task.cancel()
+
+
+async def test_one_caller_gets_half_and_each_other_some_of_the_rest() -> None:
+    asking = Asking(8)
+    for caller in "aaaaaaaa":
+        await asking.ask(caller)
+    assert await asking.granted() == "aaaa"
+    for caller in "bbbb":
+        await asking.ask(caller)
+    assert await asking.granted() == "aaaabb"
+    await asking.ask("c")
+    assert await asking.granted() == "aaaabbc"
+    asking.end()
+
+
+async def test_what_is_given_back_goes_to_each_in_turn_and_to_each_callers_first() -> None:
+    asking = Asking(4)
+    first = [await asking.ask("a") for _ in range(4)]
+    others = [await asking.ask("b") for _ in range(3)]
+    assert await asking.granted() == "aab"
+    (await first[0]).give_back()
+    assert await asking.granted() == "aaab"
+    (await first[1]).give_back()
+    assert await asking.granted() == "aaabb"
+    assert [task.done() for task in (*first, *others)] == [True] * 3 + [False] + [True] * 2 + [
+        False
+    ]
+    asking.end()
+
+
+async def test_a_caller_without_anything_gets_what_there_is_and_goes_first() -> None:
+    asking = Asking(10)
+    small = [await asking.ask("a", 1) for _ in range(5)]
+    await asking.ask("b", 10)
+    await asking.ask("a", 1)
+    # All that is given back is for who holds nothing.
+    for task in small[:4]:
+        (await task).give_back()
+    assert await asking.granted() == "aaaaa"
+    (await small[4]).give_back()
+    assert await asking.granted() == "aaaaab"
+    asking.end()
+
+
+async def test_more_than_there_is_counts_as_all_there_is() -> None:
+    shares = FairShares(5)
+    share = await shares.take("a", 50)
+    assert shares.held == 5
+    share.resize(2)
+    assert shares.held == 2
+    share.give_back()
+    share.give_back()
+    assert shares.held == 0
+
+
+async def test_who_leaves_holds_nothing_and_holds_up_nobody() -> None:
+    asking = Asking(2)
+    held = await asking.ask("a", 2)
+    large, small = await asking.ask("b", 2), await asking.ask("b", 1)
+    large.cancel()
+    await asyncio.wait({large})
+    (await held).give_back()
+    assert await asking.granted() == "abb"
+    assert (await small) and asking.shares.held == 1
+    asking.end()
+
+
+async def test_one_that_leaves_as_it_is_granted_gives_it_back() -> None:
+    asking = Asking(1)
+    held = await asking.ask("a")
+    waiting = await asking.ask("b")
+    (await held).give_back()
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert asking.shares.held == 0
+
+
+async def test_a_block_gives_back_what_it_held() -> None:
+    shares = FairShares(3)
+    with pytest.raises(ValueError, match="so"):
+        async with shares.holding("a", 3):
+            assert shares.held == 3
+            raise ValueError("so")
+    assert shares.held == 0
+
+
+async def test_a_caller_with_too_many_waiting_is_refused_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fair_shares, "MOST_WAITING", 2)
+    asking = Asking(2)
+    for _ in range(3):
+        await asking.ask("a")
+    with pytest.raises(TooManyWaiting):
+        await asking.shares.take("a", 1)
+    await asking.ask("b")
+    assert await asking.granted() == "ab"
+    asking.end()
+
+
+@given(
+    asked=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 12)), max_size=20),
+    order=st.randoms(use_true_random=False),
+)
+def test_all_are_granted_in_the_end_and_never_more_than_there_is(
+    asked: list[tuple[str, int]], order: random.Random
+) -> None:
+    async def run() -> None:
+        asking, shares = Asking(10), set[Share]()
+        for caller, size in asked:
+            await asking.ask(caller, size)
+        left = {task for _, task in asking.tasks}
+        while left:
+            await asyncio.sleep(0)
+            done = {task for task in left if task.done()}
+            left -= done
+            shares |= {task.result() for task in done}
+            assert asking.shares.held <= 10
+            assert shares, "somebody holds something, or all have been granted"
+            share = order.choice(sorted(shares, key=id))
+            shares.remove(share)
+            share.give_back()
+        for share in shares:
+            share.give_back()
+        assert asking.shares.held == 0
+
+    asyncio.run(run())
