@@ -35,6 +35,7 @@ from node.slots import EngineKind
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
 from node.warm import read_plan
 from serving.callers import Callers, Limits
+from serving.exchange import as_get
 from serving.open_files import open_files
 from serving.patience import USUAL, Patience
 
@@ -74,7 +75,10 @@ class _Routes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_api = scope["type"] == "http" and scope["path"].startswith("/v1/")
-        await (self._api if is_api else self._rest)(scope, receive, send)
+        if is_api:
+            await self._api(scope, receive, send)
+        else:
+            await self._rest(as_get(scope), receive, send)
 
 
 def _is_for_loopback(scope: Scope) -> bool:

@@ -41,6 +41,7 @@ def health_router(agent: Agent) -> APIRouter:
     """Open to everyone: whether the process lives, and whether it can serve."""
     router = APIRouter()
 
+    @router.get("/")
     @router.get("/health")
     async def health() -> Response:
         return json_answer(b'{"status":"ok"}')

@@ -48,7 +48,7 @@ from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.stalls import Limits, Stalls
 from router.watcher import Watcher
-from serving.exchange import Receive, Send
+from serving.exchange import Receive, Send, as_get
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -205,6 +205,7 @@ def build_app(core: Core) -> AsgiApp:
 
     _answer_errors(rest, (admin, counted, rest.router))
 
+    @rest.get("/")
     @rest.get("/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
@@ -220,7 +221,7 @@ def build_app(core: Core) -> AsgiApp:
             await v1(scope, receive, send)
         else:
             try:
-                await rest(scope, receive, send)
+                await rest(as_get(scope), receive, send)
             except asyncio.CancelledError:
                 await send_error(send, ShuttingDown())
 

@@ -21,6 +21,11 @@ _BODILESS = (204, 304)
 _STATUS_LINES = {each.value: f"HTTP/1.1 {each} {each.phrase}\r\n".encode() for each in HTTPStatus}
 
 
+def as_get(scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """The scope of a HEAD as that of the GET whose body its `Exchange` leaves out."""
+    return {**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope
+
+
 class Connection(Protocol):
     """What carries an exchange."""
 

@@ -41,7 +41,7 @@ from node.dialects.thinking import thinking_tokens
 from node.dialects.tool_choice import check_arguments
 from node.errors import BadRequest
 from node.generate import Constraint
-from node.request import Message, TextRequest
+from node.request import NO_ITEM, Message, TextRequest
 
 
 def read_responses(data: bytes) -> "AskedResponse":
@@ -120,7 +120,7 @@ class AskedResponse:
         if self.facts.instructions:
             messages = (Message("system", self.facts.instructions), *messages)
         if not messages:
-            raise BadRequest("input holds no message.", param="input")
+            messages = _probe(self.request)
         whole = replace(self, items=tuple(items), references=())
         return whole._with_tools(history, text_only(messages))
 
@@ -145,6 +145,14 @@ class AskedResponse:
 
     def writer(self, head: AnswerHead) -> ResponseWriter:
         return ResponseWriter(self.request, self.facts, self.items, head)
+
+
+def _probe(request: TextRequest) -> tuple[Message, ...]:
+    """What stands for an input of nothing, with which clients look whether a model answers: they
+    ask for one token. Raises `BadRequest` where more is asked for."""
+    if request.max_tokens != 1:
+        raise BadRequest("input holds no message.", param="input")
+    return (Message("user", source=NO_ITEM),)
 
 
 def encrypts_reasoning(include: Sequence[str] | None) -> bool:

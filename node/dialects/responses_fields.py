@@ -109,6 +109,7 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
             "`shell_call` and `apply_patch_call` of another model are shown as calls of functions "
             "of these names, with their outputs. Items that tell what a host did "
             "(`web_search_call` and the like, `compaction`) are left out. "
+            "An empty list with `max_output_tokens` of 1 is a probe, and answered with one token. "
             "A part with media becomes [a line of text](#pictures-sounds-and-files). "
             "A call's arguments that are no JSON object are shown to the model as text."
         ),

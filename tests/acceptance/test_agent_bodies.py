@@ -155,3 +155,15 @@ def test_a_forced_tool_of_a_host_is_a_400_that_names_the_field(front: Router, pa
     answer = ask(front, path, {**of_path(path), "tool_choice": {"type": "web_search"}})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "tool_choice.type"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_input_that_asks_for_one_token_is_a_probe(front: Router, stream: bool) -> None:
+    answer = ask(front, "/v1/responses", {"input": [], "max_output_tokens": 1, "stream": stream})
+    assert answer.status_code == 200
+    assert '"output_tokens":1' in answer.text
+
+
+def test_a_client_may_look_whether_somebody_is_there(front: Router) -> None:
+    answer = httpx.head(front.url + "/", timeout=TIMEOUT_S)
+    assert (answer.status_code, answer.content) == (200, b"")

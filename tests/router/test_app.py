@@ -77,8 +77,12 @@ async def test_registered_nodes_are_watched_from_the_start(
 async def test_health_is_liveness_and_ready_means_a_node(
     router: RunningRouter, start_node: StartNode
 ) -> None:
-    caller = await router.send("GET", "/health")
-    assert json.loads(await caller.body()) == {"status": "ok"}
+    for path in ("/", "/health"):
+        caller = await router.send("GET", path)
+        assert json.loads(await caller.body()) == {"status": "ok"}
+        caller = await router.send("HEAD", path, connection="close")
+        assert await caller.head() == 200
+        assert await caller.reader.read() == b""
     caller = await router.send("GET", "/ready")
     assert json.loads(await caller.body()) == {"ready": False, "nodes": 0}
     assert caller.status == 503
@@ -88,7 +92,7 @@ async def test_health_is_liveness_and_ready_means_a_node(
     assert caller.status == 200
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc", "/"])
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc", "/index.html"])
 async def test_nothing_else_is_shown(router: RunningRouter, path: str) -> None:
     caller = await router.send("GET", path)
     assert await caller.head() == 404

@@ -12,7 +12,7 @@ from node.dialects.responses_fields import LOGPROBS, RESPONSES, ResponsesBody
 from node.dialects.responses_input import History
 from node.errors import BadRequest, UnknownItem
 from node.generate import Constraint, ConstraintKind
-from node.request import LeftOut, Message, TemplateOptions, TextPart, TextRequest
+from node.request import NO_ITEM, LeftOut, Message, TemplateOptions, TextPart, TextRequest
 
 HI = {"model": "m", "input": "hi"}
 
@@ -92,6 +92,14 @@ def test_hints_change_nothing() -> None:
     with pytest.raises(BadRequest) as caught:
         read(reasoning={"summary": "long"})
     assert caught.value.param == "reasoning.summary"
+
+
+def test_an_empty_input_that_asks_for_one_token_is_answered() -> None:
+    asked = read(input=[], max_output_tokens=1)
+    assert asked.request.messages == (Message("user"),)
+    assert asked.request.messages[0].source == NO_ITEM
+    assert asked.items == ()
+    assert refused(input=[]) == refused(input=[], max_output_tokens=2) == "input"
 
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}}
