@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import importlib
-import importlib.metadata
 import ipaddress
 import logging
 import os
@@ -38,6 +37,7 @@ from serving.callers import Callers, Limits
 from serving.exchange import as_get
 from serving.open_files import open_files
 from serving.patience import USUAL, Patience
+from serving.version import own_version
 
 STOP_GRACE_S = 5.0
 """How long an engine may take to end at shutdown before it is killed."""
@@ -149,7 +149,7 @@ def build_agent(settings: Settings) -> Agent:
     # A folder that cannot be read stops the start here, where that is one line.
     _check_pins(store.list(), settings, limit_bytes, has_gpu=machine.has_gpu)
     return Agent(
-        Identity(node_id=load_node_id(settings), version=_version(), chip=machine.chip),
+        Identity(node_id=load_node_id(settings), version=own_version(), chip=machine.chip),
         store,
         Budget(limit_bytes),
         EngineKind(settings, machine, script_json),
@@ -313,10 +313,3 @@ def _kept(file: Path, random_bytes: int) -> tuple[str, bool]:
     if not text:
         raise StartError(f"{file} is empty; delete it to have a new one made.")
     return text, False
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("mlx-fleet")
-    except importlib.metadata.PackageNotFoundError:
-        return "0"

@@ -2,15 +2,17 @@
 is refused, and what arrives is hashed."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import PurePosixPath
+from socket import getaddrinfo
 from urllib.parse import urlencode, urlsplit
 
 from node.arrivals import ArrivingFile, WantedFile
 from node.errors import DownloadError
 from node.manifest import is_model_file
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
+from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 
 SILENCE_S = 30.0
 """How long a peer may send nothing."""
@@ -116,5 +118,17 @@ class PeerSource:
         return PeerFailed(
             f"The node at {self._peer.url} stopped delivering {self._model} "
             f"({str(how) or type(how).__name__}); what has come is kept, and a router goes "
-            "on with it."
+            f"on with it.{self._local_network(how)}"
         )
+
+    def _local_network(self, how: Exception | str) -> str:
+        """What macOS may have to do with it, as one more sentence."""
+        if not isinstance(how, Exception):
+            return ""
+        host = urlsplit(self._peer.url).hostname or ""
+        # The name has been looked up just now, by this thread.
+        with suppress(OSError):
+            addresses = [str(found[4][0]) for found in getaddrinfo(host, None)]
+            if cause_of(how, addresses) is Cause.LOCAL_NETWORK:
+                return f" macOS may keep node-agent from the local network. {LOCAL_NETWORK}"
+        return ""

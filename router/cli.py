@@ -212,6 +212,16 @@ def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) ->
 
 
 @app.command()
+def doctor(router: Router = None, as_json: AsJson = False) -> None:
+    """Call every node, and say what is wrong where one does not answer."""
+    from router.commands import doctor as command
+
+    with admin(router) as client:
+        if not command.run(client, as_json=as_json):
+            raise typer.Exit(1)
+
+
+@app.command()
 def load(model: str, node: Node = None, router: Router = None) -> None:
     """Load a model, on the node with most free memory if none is named."""
     from router.commands import models as command

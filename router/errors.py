@@ -8,6 +8,7 @@ import msgspec
 
 from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
+from serving.unreached import Cause
 
 
 class RouterError(Exception):
@@ -301,6 +302,10 @@ class NodeUnreachable(RouterError):
 
     status = 502
     code = "node_unreachable"
+
+    def __init__(self, message: str | None = None, *, cause: Cause = Cause.BROKEN) -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class WrongNodeToken(RouterError):

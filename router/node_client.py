@@ -55,6 +55,7 @@ from router.states import KIND_AGENT
 from router.types import Lease, Ticket
 from router.upstream import IDLE_S, Upstream
 from router.upstream_response import CutOff, Response, UpstreamBroken
+from serving.unreached import cause_of, sentence_of
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of an answer that is read whole; a stored response holds its input, too."""
@@ -129,6 +130,11 @@ class NodeClient:
         self._upstream.close()
         if self._session is not None:
             await self._session.close()
+
+    @property
+    def addresses(self) -> list[str]:
+        """What the node's name resolved to last, in the order in which they are tried."""
+        return self._upstream.host.known
 
     def break_all(self) -> None:
         """Fails the inference requests that the node carries, which has gone silent; control calls
@@ -359,13 +365,9 @@ class NodeClient:
         return NodeRefused(f"{self.url} does not answer like a node agent{_why(error)}.")
 
     def _unreachable(self, error: Exception) -> NodeUnreachable:
-        if isinstance(error, asyncio.TimeoutError):
-            return NodeUnreachable(f"{self.url} does not answer in time.")
-        what = "node-agent" if self._is_agent else "the server"
-        return NodeUnreachable(
-            f"{self.url} cannot be reached ({error or type(error).__name__}); "
-            f"is {what} running there, and is the port right?"
-        )
+        cause = cause_of(error, self.addresses)
+        sentence = sentence_of(cause, error)
+        return NodeUnreachable(f"{self.url} cannot be reached: {sentence}", cause=cause)
 
 
 def _why(error: Exception) -> str:

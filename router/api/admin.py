@@ -25,6 +25,7 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     # What stands in a path may hold slashes, as model names on the hub do, or be empty.
     add("/nodes", admin_nodes.list_nodes, methods=["GET"])
     add("/nodes", admin_nodes.add_node, methods=["POST"], status_code=201)
+    add("/nodes/check", admin_nodes.check_nodes, methods=["POST"])
     add("/nodes/state", admin_nodes.set_state, methods=["POST"])
     add("/nodes/cut", admin_nodes.cut_requests, methods=["POST"])
     add("/nodes/{name:path}", admin_nodes.remove_node, methods=["DELETE"])

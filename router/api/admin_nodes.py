@@ -4,13 +4,15 @@ import re
 import secrets
 import time
 from collections.abc import Collection
+from dataclasses import asdict
 from urllib.parse import urlsplit
 
 from registry import nodes
 from registry.records import NodeRecord
+from router import checkup
 from router.api.admin_bodies import AddNode, NodeNamed, NodeOrder
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import BreakerRow, NodeModel, NodePrices, NodeRow
+from router.api.admin_views import BreakerRow, NodeCheckRow, NodeModel, NodePrices, NodeRow
 from router.core import Core
 from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict
@@ -76,6 +78,13 @@ async def remove_node(admin: AdminGiven, name: str) -> NodeRow:
     admin.core.dispatcher.forget(record.id)
     admin.core.lifecycle.forget_node(record.id)
     return row
+
+
+async def check_nodes(admin: AdminGiven) -> list[NodeCheckRow]:
+    """Calls every node now, and tells what is wrong with it."""
+    async with admin.core.registry.read() as session:
+        records = await nodes.list_all(session)
+    return [NodeCheckRow(**asdict(found)) for found in await checkup.check_nodes(records)]
 
 
 async def set_state(admin: AdminGiven, order: NodeOrder) -> NodeRow:

@@ -196,6 +196,18 @@ class UsageRow(Shown):
     """At paid servers; None where none was asked."""
 
 
+class NodeCheckRow(Shown):
+    """What came of calling a node."""
+
+    node: str
+    url: str
+    level: str
+    finding: str
+    sentence: str
+    addresses: tuple[str, ...]
+    took_s: float
+
+
 class AuditRow(Shown):
     id: int
     at_s: float

@@ -1,19 +1,24 @@
 """Copies from a peer that a test plays, over a real socket."""
 
+import errno
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from node import peer_copy
 from node.arrivals import Arrivals
 from node.errors import DownloadError
 from node.peer_copy import PeerFailed, PeerSource, check_paths
 from node.protocol.lifecycle import ManifestFile, Peer
+from serving.unreached import cause_of
 from tests.node.model_folders import share
 
 WEIGHTS = bytes(range(256)) * 1000
@@ -104,6 +109,20 @@ def test_a_copy_goes_on_at_the_byte_where_it_stopped(tmp_path: Path) -> None:
         assert copy(peer, tmp_path) == sum(map(len, FILES.values()))
     assert peer.asked == [("ticket", "sub/model.safetensors", f"bytes={here}-")]
     assert (tmp_path / "sub/model.safetensors").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize(("platform", "told"), [("darwin", True), ("linux", False)])
+def test_a_mac_that_finds_no_way_to_its_peer_names_the_setting_of_the_local_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, *, told: bool
+) -> None:
+    def no_way(*_: object, **__: object) -> socket.socket:
+        raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+    monkeypatch.setattr(socket, "create_connection", no_way)
+    monkeypatch.setattr(peer_copy, "cause_of", partial(cause_of, platform=platform))
+    with pytest.raises(PeerFailed, match="No route to host") as raised:
+        copy(PlayedPeer(url="http://192.168.1.7:8801"), tmp_path)
+    assert ("Privacy & Security > Local Network" in raised.value.message) is told
 
 
 def test_what_is_there_and_is_no_part_of_the_file_is_fetched_anew(tmp_path: Path) -> None:

@@ -154,6 +154,11 @@ def test_a_token_may_come_by_standard_input(cli: Cli) -> None:
     assert "cannot be reached" in text and "secret" not in text
 
 
+def test_the_doctor_calls_the_nodes_of_a_real_router(cli: Cli) -> None:
+    assert "router add-node" in cli.must("doctor")
+    assert json.loads(cli.must("doctor", "--json")) == []
+
+
 def test_a_key_for_inference_changes_nothing(cli: Cli) -> None:
     cli.environ["MLX_FLEET_KEY"] = cli.place.inference_key()
     assert "lacks the scope" in cli.fails("nodes")

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 
+import aiohappyeyeballs
 import msgspec
 import pytest
 import pytest_asyncio
@@ -31,6 +35,7 @@ from router.errors import (
 from router.node_client import NodeClient
 from router.origins import Stamp
 from router.states import KIND_OPENAI
+from serving.unreached import Cause, cause_of
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -168,10 +173,26 @@ async def test_a_closed_port_cannot_be_reached(
     node = await start_node(answers(b""))
     await node.stop()
     client = client_of(node, clients)
-    with pytest.raises(NodeUnreachable, match="is node-agent running"):
+    with pytest.raises(NodeUnreachable, match="nothing listens there; is it running"):
         await client.status()
     with pytest.raises(NodeUnreachable, match="cannot be reached"):
         await events_of(client)
+
+
+async def test_on_a_mac_no_way_to_a_node_names_the_setting_of_the_local_network(
+    clients: list[NodeClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def no_way(*_: object, **__: object) -> socket.socket:
+        raise OSError(errno.EHOSTUNREACH, "Connect call failed ('192.168.1.7', 8801)")
+
+    monkeypatch.setattr(node_client, "cause_of", partial(cause_of, platform="darwin"))
+    monkeypatch.setattr(aiohappyeyeballs, "start_connection", no_way)
+    client = NodeClient("http://192.168.1.7:8801", NodeCredential("token"))
+    clients.append(client)
+    with pytest.raises(NodeUnreachable, match="Privacy & Security > Local Network") as raised:
+        await client.status()
+    assert raised.value.cause is Cause.LOCAL_NETWORK
+    assert raised.value.message.startswith("http://192.168.1.7:8801 cannot be reached: ")
 
 
 async def test_a_node_that_never_answers_is_given_up(

@@ -1,0 +1,105 @@
+"""Calls each node of the fleet as the router does, and tells in words what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from registry.records import NodeRecord
+from router.errors import (
+    NodeUnreachable,
+    RouterError,
+    WrongNodeProtocol,
+    WrongNodeToken,
+)
+from router.node_client import NodeClient
+from router.states import KIND_OPENAI
+from serving.version import own_version
+
+
+class Finding(StrEnum):
+    OK = "ok"
+    OTHER_VERSION = "other_version"
+    OTHER_AGENT = "other_agent"
+    TOKEN = "token"
+    PROTOCOL = "protocol"
+    REFUSED = "refused_the_call"
+    """Beside these, what `serving.unreached.Cause` names."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """What came of one call."""
+
+    node: str
+    url: str
+    level: str
+    """`ok`, `warn` or `fail`."""
+    finding: str
+    sentence: str
+    addresses: tuple[str, ...] = ()
+    """What the node's name resolved to, in the order in which they are tried."""
+    took_s: float = 0.0
+
+
+async def check_nodes(records: Sequence[NodeRecord]) -> list[NodeCheck]:
+    """All at once, each by connections of its own."""
+    return list(await asyncio.gather(*(_check(record) for record in records)))
+
+
+async def _check(record: NodeRecord) -> NodeCheck:
+    started_s = time.monotonic()
+    async with NodeClient.of(record) as client:
+        try:
+            level, finding, sentence = await _call(record, client)
+        except RouterError as error:
+            level, finding, sentence = "fail", _finding(error), _advice(record, error)
+        found = NodeCheck(record.name, record.url, level, finding, sentence)
+        return replace(
+            found, addresses=tuple(client.addresses), took_s=time.monotonic() - started_s
+        )
+
+
+async def _call(record: NodeRecord, client: NodeClient) -> tuple[str, str, str]:
+    if record.kind == KIND_OPENAI:
+        names = await client.foreign_models()
+        return "ok", Finding.OK, f"It answers, and lists {len(names)} models."
+    status = await client.status()
+    if status.node_id != record.id:
+        return (
+            "fail",
+            Finding.OTHER_AGENT,
+            "Another agent answers there, or one whose home was made anew: remove the node and "
+            "add it again, or correct its address.",
+        )
+    own = own_version()
+    if status.version != own:
+        return (
+            "warn",
+            Finding.OTHER_VERSION,
+            f"It answers, and runs mlx-fleet {status.version}, this router {own}: install one "
+            "version on all machines.",
+        )
+    return "ok", Finding.OK, f"It answers: {status.chip}, mlx-fleet {status.version}."
+
+
+def _finding(error: RouterError) -> str:
+    if isinstance(error, NodeUnreachable):
+        return error.cause
+    if isinstance(error, WrongNodeToken):
+        return Finding.TOKEN
+    if isinstance(error, WrongNodeProtocol):
+        return Finding.PROTOCOL
+    return Finding.REFUSED
+
+
+def _advice(record: NodeRecord, error: RouterError) -> str:
+    if isinstance(error, WrongNodeToken):
+        return (
+            f"{error.message} `router remove-node {record.name}`, then `router add-node "
+            f"{record.url} --name {record.name} --token TOKEN`, gives it the right one."
+        )
+    return error.message

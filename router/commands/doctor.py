@@ -1,0 +1,62 @@
+"""`router doctor`: what is wrong with the nodes that do not answer, in words."""
+
+import socket
+from urllib.parse import urlsplit
+
+from rich.text import Text
+
+from router.api.admin_views import NodeCheckRow
+from router.commands import console
+from router.commands.client import AdminClient, read_rows
+from router.commands.nodes import NO_NODES
+from serving.unreached import LOCAL_NETWORK, Cause
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+_UNREACHED = (Cause.LOCAL_NETWORK, Cause.NO_ROUTE, Cause.SILENT)
+_CONNECT_S = 3.0
+_ONLY_FROM_HERE = (
+    "This command reaches it, and the router, on the same machine, does not: on macOS that is the "
+    f"leave for the local network. {LOCAL_NETWORK}"
+)
+
+
+def run(client: AdminClient, *, as_json: bool) -> bool:
+    """Prints one line for each node; whether all of them answer."""
+    with console.progress("calling every node"):
+        answer = client.post("/nodes/check", {})
+    rows = read_rows(NodeCheckRow, answer)
+    here = {
+        row.node: reaches(row.url)
+        for row in rows
+        if row.finding in _UNREACHED and client.place.is_local
+    }
+    if as_json:
+        # None: it was not tried, since there is nothing to compare.
+        console.print_json(
+            [{**found, "reached_from_here": here.get(found["node"])} for found in answer]
+        )
+    elif not rows:
+        console.say(NO_NODES)
+    else:
+        cells = [_cells(row, from_here=here.get(row.node, False)) for row in rows]
+        console.print_table(("", "Node", "Found"), cells)
+    return all(row.level != "fail" for row in rows)
+
+
+def reaches(url: str) -> bool:
+    """Whether this very process gets a connection there."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _cells(row: NodeCheckRow, *, from_here: bool) -> tuple[str | Text, ...]:
+    tried = f" Tried: {', '.join(row.addresses)}." if row.level == "fail" and row.addresses else ""
+    told = LOCAL_NETWORK in row.sentence
+    more = f" {_ONLY_FROM_HERE}" if from_here and not told else ""
+    level = Text(row.level, style=_STYLES.get(row.level, ""))
+    return (level, row.node, f"{row.sentence}{tried}{more}")

@@ -1,0 +1,109 @@
+"""Why another machine cannot be reached, as a person is told it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import re
+import socket
+import ssl
+import sys
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+
+_NUMBERS = re.compile(r"\[Errno (\d+)\]")
+"""What a race to several addresses says where they failed in different ways."""
+
+
+class Cause(StrEnum):
+    """The first that holds, where several addresses fail in several ways."""
+
+    NAME = "name_unknown"
+    CERTIFICATE = "certificate"
+    TLS = "tls"
+    REFUSED = "refused"
+    LOCAL_NETWORK = "local_network"
+    NO_ROUTE = "no_route"
+    SILENT = "silent"
+    BROKEN = "broken"
+
+
+LOCAL_NETWORK = (
+    "See System Settings > Privacy & Security > Local Network, and switch on the terminal or the "
+    "program that started it. What launchd starts as an agent of the user, and what runs in tmux, "
+    "may not be asked at all; curl and ping are let through all the same."
+)
+_SENTENCES = {
+    Cause.NAME: "its name does not resolve; is it on, and in this network?",
+    Cause.REFUSED: "nothing listens there; is it running, on an address that others reach "
+    "(--host 0.0.0.0), and is the port right?",
+    Cause.LOCAL_NETWORK: "there is no way to it: either it is off, or macOS keeps this program "
+    f"from the local network. {LOCAL_NETWORK}",
+    Cause.NO_ROUTE: "there is no way to it; are both machines on, and in one network?",
+    Cause.SILENT: "it does not answer in time; is it asleep, or does its firewall drop callers?",
+    Cause.TLS: "it does not speak TLS there; is it http in place of https?",
+}
+
+
+_KINDS: dict[Cause, type[BaseException]] = {
+    Cause.NAME: socket.gaierror,
+    Cause.CERTIFICATE: ssl.SSLCertVerificationError,
+    Cause.TLS: ssl.SSLError,
+}
+_NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
+
+
+def cause_of(
+    error: BaseException, addresses: Iterable[str] = (), platform: str = sys.platform
+) -> Cause:
+    """`addresses`: those that were tried, as far as they are known."""
+    chain = list(_chain(error))
+    for cause, kind in _KINDS.items():
+        if any(isinstance(each, kind) for each in chain):
+            return cause
+    numbers = {number for each in chain for number in _numbers(each)}
+    if errno.ECONNREFUSED in numbers:
+        return Cause.REFUSED
+    if errno.EHOSTUNREACH in numbers and platform == "darwin" and any(map(_is_local, addresses)):
+        return Cause.LOCAL_NETWORK
+    if numbers & _NO_ROUTE:
+        return Cause.NO_ROUTE
+    if errno.ETIMEDOUT in numbers or any(isinstance(each, TimeoutError) for each in chain):
+        return Cause.SILENT
+    return Cause.BROKEN
+
+
+def sentence_of(cause: Cause, error: BaseException) -> str:
+    """The end of a sentence that says of what machine it is."""
+    if cause is Cause.CERTIFICATE:
+        reasons = [getattr(each, "verify_message", "") for each in _chain(error)]
+        reason = next((each for each in reasons if each), "it is not valid here")
+        return f"its certificate is refused ({reason})."
+    if cause is Cause.BROKEN:
+        last = list(_chain(error))[-1]
+        reason = getattr(last, "strerror", None) or str(last) or type(last).__name__
+        return f"the connection failed ({reason})."
+    return _SENTENCES[cause]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _numbers(error: BaseException) -> Iterator[int]:
+    if isinstance(error, OSError):
+        if error.errno is not None:
+            yield error.errno
+        yield from map(int, _NUMBERS.findall(str(error)))
+
+
+def _is_local(address: str) -> bool:
+    """Whether the address is one of a home's or an office's own network."""
+    with contextlib.suppress(ValueError):
+        found = ipaddress.ip_address(address.partition("%")[0])
+        return (found.is_private or found.is_link_local) and not found.is_loopback
+    return False
