@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.engine.device import leave_thread, wire
+from node.engine.disk_cache import begin_identity
 from node.engine.model import load_folder
-from node.engine.reuse import begin_fingerprint
 from node.engine.text import TextEngine
 from node.types import EngineSpec
 
@@ -17,7 +17,7 @@ def load(spec: EngineSpec, progress: Callable[[float], None]) -> TextEngine:
             # Before the weights, which are then what fills the limit; KV, which comes and goes,
             # stays outside.
             wire(spec.lease.weight_bytes)
-        made = begin_fingerprint(spec)
+        made = begin_identity(spec)
         engine = TextEngine(load_folder(Path(spec.folder), progress), spec, made)
         if spec.warm_up:
             engine.warm_up()

@@ -1,20 +1,13 @@
 """What rows take from the prefix cache, and what they leave in it."""
 
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from node.engine.batches import RowView
-from node.engine.cache.disk import SsdTier, open_tier
-from node.engine.cache.disk_folder import TierBusy, TierUnavailable
-from node.engine.cache.disk_limits import Limits
 from node.engine.cache.parts import DiskTier
 from node.engine.cache.prefix_cache import CacheConfig, Hit, PrefixCache
-from node.engine.fingerprint import fingerprint
 from node.engine.layers import CacheLayout
 from node.engine.rates import Rates
 from node.engine.row import Row
@@ -247,34 +240,3 @@ def shared_tokens(row: Row, other: Row) -> int:
         at = int(np.argmax(differ)) if differ.any() else most
         known = row.shares[other] = at if at >= SHARED_TOKENS else 0
     return known
-
-
-def begin_fingerprint(spec: EngineSpec) -> "Future[str] | None":
-    """The fingerprint of a model that has a disk tier, made in a thread: it takes up to a second,
-    in which the model itself can be read."""
-    if spec.disk is None:
-        return None
-    thread = ThreadPoolExecutor(1, "fingerprint")
-    bits = {"kv_cache_bits": spec.kv_cache_bits, "kv_live_bits": spec.kv_live_bits}
-    made = thread.submit(fingerprint, Path(spec.folder), **bits)
-    thread.shutdown(wait=False)
-    return made
-
-
-def open_disk(
-    spec: EngineSpec, made: "Future[str] | None", say: Callable[[str], None]
-) -> SsdTier | None:
-    """The disk tier of the model, if it has one and no other process uses it. `made` is its
-    fingerprint. Raises `LoadError`."""
-    if spec.disk is None or made is None:
-        return None
-    limits = Limits(
-        max_bytes=spec.disk.max_bytes,
-        max_files=spec.disk.max_files,
-        max_bytes_per_day=spec.disk.max_bytes_per_day,
-    )
-    try:
-        return open_tier(Path(spec.disk.folder), limits, made.result())
-    except (TierBusy, TierUnavailable) as error:
-        say(f"{spec.model} runs without its KV cache on disk: {error}")
-        return None

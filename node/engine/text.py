@@ -10,6 +10,7 @@ import mlx.core as mx
 from node.engine.batches import DecodeBatch, PrefillGroup
 from node.engine.codec import codec_for
 from node.engine.device import leave_thread
+from node.engine.disk_cache import Identity, begin_identity, open_disk
 from node.engine.gather import Gather
 from node.engine.intake import Intake
 from node.engine.layers import CacheLayout
@@ -18,7 +19,7 @@ from node.engine.model import LoadedModel
 from node.engine.queue import Queue, grouped
 from node.engine.rates import Rates
 from node.engine.refusals import too_large
-from node.engine.reuse import Reuse, begin_fingerprint, open_disk
+from node.engine.reuse import Reuse
 from node.engine.room import Room
 from node.engine.row import Row, output_limit
 from node.engine.running import Running, expected_lengths
@@ -56,9 +57,9 @@ class TextEngine:
     """An `Engine` of one text model. All calls come from the thread that made it."""
 
     def __init__(
-        self, model: LoadedModel, spec: EngineSpec, made: "Future[str] | None" = None
+        self, model: LoadedModel, spec: EngineSpec, made: "Future[Identity] | None" = None
     ) -> None:
-        """`made` is the model's fingerprint, where it has been begun."""
+        """`made` is the model's identity, where it has been begun."""
         self._model = model
         self._layout = CacheLayout.probe(
             model.network,
@@ -68,7 +69,7 @@ class TextEngine:
         self._limits = Limits.of(spec)
         self._rates = Rates()
         self._room = Room(spec.lease, self._layout.live_bytes, model.weight_bytes)
-        tier = open_disk(spec, made or begin_fingerprint(spec), logger.warning)
+        tier, self._naming = open_disk(spec, made or begin_identity(spec), logger.warning)
         self.info = Loaded(
             weight_bytes=model.weight_bytes,
             context_tokens=model.context_tokens,
@@ -385,7 +386,11 @@ class TextEngine:
         self._intake.close()
         self._running.clear()
         mx.synchronize()
+        if self._naming is not None:
+            self._naming.close()
         self._reuse.close(FLUSH_S)
+        if self._naming is not None:
+            self._naming.sweep()
         events = self._reuse.events()
         del self._model, self._layout, self._reuse, self._queue, self._room, self._upkeep
         del self._intake

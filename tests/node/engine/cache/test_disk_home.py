@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from node.engine.cache.disk import SsdTier, open_tier
-from node.engine.cache.disk_home import clear_folder, trim_home
+from node.engine.cache.disk_home import claim, clear_folder, name_folder, trim_home, unnamed
 from node.engine.cache.parts import EntryKind
 from node.kept_positions import POSITIONS_NAME, keep
 from tests.node.engine.cache.disk_world import (
@@ -87,3 +88,50 @@ def test_what_is_kept_of_positions_goes_with_the_last_file(tmp_path: Path) -> No
     assert (tmp_path / "a" / POSITIONS_NAME).exists()
     trim_home(tmp_path, 0)
     assert not (tmp_path / "a" / POSITIONS_NAME).exists()
+
+
+def test_a_folder_gets_the_name_that_was_kept_for_it(tmp_path: Path) -> None:
+    name = unnamed()
+    tier = _filled(tmp_path, name, 1)
+    name_folder(tmp_path / name, FINGERPRINT)
+    claim(tmp_path, FINGERPRINT)
+    assert not (tmp_path / FINGERPRINT).exists(), "an engine uses it"
+    tier.close()
+    claim(tmp_path, "other")
+    assert not (tmp_path / "other").exists()
+    claim(tmp_path, FINGERPRINT)
+    assert not (tmp_path / name).exists()
+    with closing(open_tier(tmp_path, LIMITS, FINGERPRINT)) as named:
+        assert len(named.entries()) == 3
+
+
+def test_of_folders_of_one_fingerprint_the_named_or_else_the_last_used_stays(
+    tmp_path: Path,
+) -> None:
+    names = [unnamed() for _ in range(3)]
+    for used_s, name in enumerate(names):
+        _filled(tmp_path, name, used_s).close()
+        name_folder(tmp_path / name, FINGERPRINT)
+        (tmp_path / name / "mine").write_text(name)
+        for path in (tmp_path / name).iterdir():
+            os.utime(path, (used_s, used_s))
+    claim(tmp_path, FINGERPRINT)
+    assert [path.name for path in tmp_path.iterdir()] == [FINGERPRINT]
+    assert (tmp_path / FINGERPRINT / "mine").read_text() == names[2]
+    late = unnamed()
+    _filled(tmp_path, late, 9).close()
+    name_folder(tmp_path / late, FINGERPRINT)
+    claim(tmp_path, FINGERPRINT)
+    assert [path.name for path in tmp_path.iterdir()] == [FINGERPRINT]
+    assert (tmp_path / FINGERPRINT / "mine").exists()
+
+
+def test_folders_that_never_got_a_name_are_deleted_at_the_next_start(tmp_path: Path) -> None:
+    _filled(tmp_path, unnamed(), 1).close()
+    used, kept = unnamed(), unnamed()
+    tier = _filled(tmp_path, used, 1)
+    _filled(tmp_path, kept, 1).close()
+    name_folder(tmp_path / kept, FINGERPRINT)
+    trim_home(tmp_path, 1 << 40)
+    assert {path.name for path in tmp_path.iterdir()} == {used, kept}
+    tier.close()
