@@ -1,6 +1,7 @@
 """Arguments as `<arg_key>a</arg_key><arg_value>v</arg_value>`, which several formats write under
 tags of their own. Values are bare text that may hold anything, as those of `invoke`."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,11 +18,15 @@ from node.parsing.json_calls import (
     read_marked_calls,
 )
 from node.parsing.json_text import read_json
+from node.parsing.key_values import read_key_values
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
 from node.parsing.step import Step
+
+_BARE = re.compile(r"[^\s<]*")
+"""Characters of a value without quotes."""
 
 
 class PairTags(NamedTuple):
@@ -42,11 +47,13 @@ def read_pairs(
     schema: Mapping[str, Any],
     value: Callable[[str, object, Mapping[str, Any]], Any] = typed,
 ) -> Step[dict[str, Any]]:
-    """Reads arguments up to the call's end; `value` is what the text of one says by its schema and
-    the tool's. Raises `Malformed`."""
+    """Reads arguments up to the call's end, or such as `a=1 b=2`; `value` is what the text of one
+    says by its schema and the tool's. Raises `Malformed`."""
     arguments: dict[str, Any] = {}
     yield from source.space()
-    tag = yield from source.expect(tags.key, *tags.ends)
+    tag = yield from source.accept(tags.key, *tags.ends)
+    if not tag:
+        return (yield from read_key_values(source, schema, _BARE, *tags.ends))
     while tag == tags.key:
         key, _ = yield from source.capture(tags.key_end)
         yield from source.space()

@@ -16,11 +16,12 @@ from node.parsing.held_values import Flat, Place, arguments_of
 from node.parsing.json_calls import NAME, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark, Text
 from node.parsing.literal_values import Language, spell_members
-from node.parsing.python_blocks import read_call_list, read_python
+from node.parsing.python_blocks import read_brackets, read_call_list, read_python
+from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import tell
+from node.parsing.tell import tell, tell_passed
 from node.parsing.text_patterns import patterns_of
 
 _KEY = re.compile(r"[^\s:{}\[\],<\"]*")
@@ -127,26 +128,40 @@ class BracedCalls(ToolFormat):
                 yield from self._close(source)
                 return
             yield from source.expect("call:")
+        passed = ""
         while True:
-            yield from self._call(source)
+            passed = yield from self._call(source, passed)
             yield from source.space()
             if not (yield from source.accept("call:")):
                 break
+        if passed:
+            raise Malformed
         yield from self._close(source)
 
     def _close(self, source: Source) -> Step[None]:
         yield from source.space()
         yield from source.accept(self._closer)
 
-    def _call(self, source: Source) -> Step[None]:
-        name = yield from read_declared_name(source)
+    def _call(self, source: Source, passed: str) -> Step[str]:
+        """Tells the call, and before it what was `passed` as none; what is passed then: a call of
+        no declared tool is text beside others in the same block."""
+        begin = source.position - len("call:")
+        name = yield from source.run(NAME)
+        schema = source.tool(name) if name in source.schemas else {}
         yield from source.space()
         bracket = yield from source.expect("{", "(")
+        if name not in source.schemas:
+            skipped = self._object(source, _Place({}, {}, 0))
+            yield from (skipped if bracket == "{" else read_brackets(source, bracket))
+            return passed + source.since(begin)
         if bracket == "(":
-            tell(source, (yield from read_python(source, name + bracket)))
-            return
-        schema = source.schemas[name]
-        source.call(name, (yield from self._object(source, _Place(schema, schema, 0))))
+            calls = yield from read_python(source, name + bracket)
+        else:
+            arguments = yield from self._object(source, _Place(schema, schema, 0))
+            calls = [Call(name, arguments, "")]
+        tell_passed(source, passed)
+        tell(source, calls)
+        return ""
 
     def _tool_code(self, source: Source, opener: str) -> Step[None]:
         yield from source.space()

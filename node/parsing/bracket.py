@@ -11,11 +11,11 @@ from typing import Any
 
 from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
-from node.parsing.coercion import property_schema, typed
 from node.parsing.format import ToolFormat
 from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object
 from node.parsing.json_members import read_call_object, read_string
+from node.parsing.key_values import read_key_values, read_loose_value
 from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_python
 from node.parsing.source import Source
@@ -77,16 +77,8 @@ class Bracket(ToolFormat):
         """`"f" a="v" n=1]`."""
         quoted = (yield from source.peek()) == '"'
         name = yield from (read_string(source) if quoted else read_declared_name(source))
-        source.tool(name)
-        arguments: dict[str, Any] = {}
-        while True:
-            yield from source.space()
-            if (yield from source.accept("]")):
-                break
-            key = yield from source.run(NAME)
-            yield from source.expect("=")
-            arguments[key] = yield from self._value(source, name, key, _BARE)
-        source.call(name, arguments)
+        schema = source.tool(name)
+        source.call(name, (yield from read_key_values(source, schema, _BARE, "]")))
 
     def _json(self, source: Source) -> Step[None]:
         source.call(*json_call(source, (yield from read_call_object(source))))
@@ -96,6 +88,7 @@ class Bracket(ToolFormat):
         yield from source.expect("{")
         yield from self._arrow(source, "tool")
         name = yield from read_string(source)
+        schema = source.tool(name)
         arguments: dict[str, Any] = {}
         yield from source.space()
         if (yield from source.accept(",")):
@@ -107,7 +100,7 @@ class Bracket(ToolFormat):
                     break
                 key = yield from source.run(NAME)
                 yield from source.space()
-                arguments[key] = yield from self._value(source, name, key, _LINE)
+                arguments[key] = yield from read_loose_value(source, schema, key, _LINE)
         yield from source.space()
         yield from source.expect("}")
         source.call(name, arguments)
@@ -118,21 +111,6 @@ class Bracket(ToolFormat):
         yield from source.space()
         yield from source.expect("=>")
         yield from source.space()
-
-    def _value(self, source: Source, name: str, key: str, bare: "re.Pattern[str]") -> Step[Any]:
-        first = yield from source.peek()
-        if first in ("{", "["):
-            return (yield from source.json_value())
-        if first == '"':
-            text = yield from read_string(source)
-        elif (yield from source.accept("'")):
-            text, _ = yield from source.capture("'")
-        else:
-            text = (yield from source.run(bare)).strip()
-            if not text:
-                raise Malformed
-        schema = source.schemas.get(name, {})
-        return typed(text, property_schema(schema, key), schema)
 
     def _end(self, source: Source) -> Step[None]:
         yield from source.space()

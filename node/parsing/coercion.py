@@ -102,7 +102,7 @@ def typed(text: str, schema: object, root: Schema | None = None) -> Any:
     found = _read(text.strip())
     if found is _NONE:
         return text
-    if not types or _fits(found, types):
+    if _fits(found, types) or (not types and not _is_set(found, text)):
         return found
     if types == {"integer"} and isinstance(found, float) and found.is_integer():
         return int(found)
@@ -182,9 +182,20 @@ def _read_literal(text: str) -> Any:
         raise ValueError(text)
     # As in JSON, a backslash that begins no escape is a character.
     text = _PYTHON_ESCAPE.sub(lambda escape: escape[0] if escape[1] else "\\\\", text)
-    value = ast.literal_eval(text)
-    # Only what JSON can say: no sets, no bytes, no tuples as keys, no infinity.
+    value = ast.literal_eval(_SetsAsLists().visit(ast.parse(text, mode="eval")))
+    # Only what JSON can say: no bytes, no tuples as keys, no infinity.
     return _plain(value)
+
+
+class _SetsAsLists(ast.NodeTransformer):
+    def visit_Set(self, node: ast.Set) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(ast.List(node.elts, ast.Load()), node)
+
+
+def _is_set(found: object, text: str) -> bool:
+    """Whether the text spells a set, which is a list where one is wanted."""
+    return isinstance(found, list) and text.lstrip().startswith("{")
 
 
 def _plain(value: Any) -> Any:

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 
 from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
-from node.parsing.json_calls import tell_list
-from node.parsing.json_members import read_call_object
+from node.parsing.json_calls import tell_list, tell_object
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import between, blocks, call_objects
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import json_call
 from node.parsing.xml_calls import XmlCalls
 
 _LOOSE = re.compile(r"[\s}\]]*")
@@ -34,12 +32,15 @@ class Hermes(XmlCalls):
 
     def read_json(self, source: Source) -> Step[None]:
         goes_on: str | None = "{"
+        passed = ""
         while goes_on:
             if (yield from source.accept("[")):
                 yield from tell_list(source)
             else:
-                source.call(*json_call(source, (yield from read_call_object(source))))
+                passed = yield from tell_object(source, passed)
             goes_on = yield from source.maybe(self._read_more(source))
+        if passed:
+            raise Malformed
         # Some models stop without it.
         yield from source.maybe(self._read_close(source))
 

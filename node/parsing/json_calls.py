@@ -25,7 +25,7 @@ from node.parsing.spelled_json import (
     list_of,
 )
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import call_of, json_call, no_arguments, tell
+from node.parsing.tell import call_of, json_call, no_arguments, tell, tell_passed
 from node.types import PartKind
 
 NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
@@ -107,12 +107,29 @@ def read_marked_calls(
     if in_list or (yield from source.accept("[")):
         yield from tell_list(source, each)
         return
+    passed = ""
     while True:
-        source.call(*each(source, (yield from read_call_object(source))))
+        passed = yield from tell_object(source, passed, each)
         yield from source.space()
         if not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
-            return
+            break
         yield from source.space()
+    if passed:
+        raise Malformed
+
+
+def tell_object(source: Source, passed: str, each: CallOf = json_call) -> Step[str]:
+    """Reads an object and tells its call, and before it what was `passed` as none; what is passed
+    then: an object that is no call is text beside others of the same block. Raises `Malformed`."""
+    begin = source.position
+    value = yield from read_call_object(source)
+    try:
+        call = each(source, value)
+    except Malformed:
+        return passed + source.since(begin)
+    tell_passed(source, passed)
+    source.call(*call)
+    return ""
 
 
 def tell_list(source: Source, each: ElementOf = json_call) -> Step[None]:

@@ -34,6 +34,8 @@ _CONSTANTS: Mapping[str, Value] = {"true": True, "false": False, "null": None, "
 
 _AFTER_ARGUMENT = re.compile(r"\s*(?:\)|,\s*(?:[\w.\-]+\s*=|\)))")
 _AFTER_ITEM = re.compile(r"\s*[,\]})]")
+_AFTER_FIRST = re.compile(r"\s*[:,}]")
+"""The first key of a dictionary, or item of a set."""
 _AFTER_KEY = re.compile(r"\s*:")
 
 _ESCAPE = re.compile(
@@ -162,7 +164,7 @@ class _Reader:
         if self._accept("("):
             return self._items(")", lambda: self._value(_AFTER_ITEM, depth + 1))
         if self._accept("{"):
-            return dict(self._items("}", lambda: self._pair(depth + 1)))
+            return self._braced(depth + 1)
         if (number := _NUMBER.match(self._text, self._at)) is not None:
             self._at = number.end()
             return _number(number[0])
@@ -189,14 +191,38 @@ class _Reader:
             self._at = match.end()
         return items
 
+    def _braced(self, depth: int) -> Value:
+        """A dictionary, or a set, which JSON has as a list."""
+        self._space()
+        if self._accept("}"):
+            return {}
+        first = self._value(_AFTER_FIRST, depth)
+        self._space()
+        if not self._accept(":"):
+            return [first, *self._more_items("}", lambda: self._value(_AFTER_ITEM, depth))]
+        member = self._member(first, depth)
+        return dict([member, *self._more_items("}", lambda: self._pair(depth))])
+
     def _pair(self, depth: int) -> tuple[str, Value]:
         key = self._value(_AFTER_KEY, depth)
         self._space()
         self._expect(":")
+        return self._member(key, depth)
+
+    def _member(self, key: Value, depth: int) -> tuple[str, Value]:
+        """With the value, on behind the colon."""
         self._space()
         if isinstance(key, list | dict):
             raise NoCalls
         return str(key), self._value(_AFTER_ITEM, depth)
+
+    def _more_items(self, closer: str, read: Callable[[], Value]) -> list[Value]:
+        """Behind the first."""
+        self._space()
+        if self._accept(","):
+            return self._items(closer, read)
+        self._expect(closer)
+        return []
 
     def _items(self, closer: str, read: Callable[[], Value]) -> list[Value]:
         items: list[Value] = []

@@ -12,6 +12,7 @@ from node.parsing.json_text import read_json
 from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.step import Malformed
+from node.types import PartKind
 
 INNER = "function"
 """What some models call an object within the object, which is the call."""
@@ -56,6 +57,14 @@ def tell(source: Source, calls: Iterable[Call]) -> None:
     """Tells them in order. Raises `Finished`."""
     for call in calls:
         source.call(*call)
+
+
+def tell_passed(source: Source, text: str) -> None:
+    """Tells what stands in a block besides calls: in an answer only, for in reasoning it may all
+    turn out to be text. Raises `Malformed`."""
+    if text and source.in_reasoning:
+        raise Malformed
+    source.say(PartKind.CONTENT, text)
 
 
 def _first(call: Mapping[str, Any], keys: tuple[str, ...]) -> object:

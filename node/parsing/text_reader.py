@@ -65,6 +65,15 @@ class TextReader:
         """Whether all text has been read, and no more comes."""
         return self._ended and not self._have()
 
+    @property
+    def position(self) -> int:
+        """Up to where the text was read."""
+        return self._buffer.at
+
+    def since(self, position: int) -> str:
+        """What was read of a block from there on."""
+        return self._buffer.slice(position, self._buffer.at)
+
     # --- reading ------------------------------------------------------------------------------
 
     def peek(self, count: int = 1) -> Step[str]:

@@ -14,9 +14,11 @@ from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
+from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
 from node.parsing.step import Malformed, Step
+from node.parsing.tell import tell_passed
 from node.parsing.xml_values import (
     BARE_NAME,
     XmlTags,
@@ -92,10 +94,21 @@ class XmlCalls(ToolFormat):
             said = yield from self._read_said(source)
         mark: str | None = self._function
         while mark == self._function:
-            mark = yield from self._read_function(source, said, opener)
+            begin = source.position - len(mark)
+            call, mark = yield from self._read_function(source, opener)
+            if call is None:
+                said += source.since(begin)
+            else:
+                if opener == self._on_a_line and not source.in_reasoning:
+                    # The line's begin is read with the tag, but it is none of the call.
+                    source.say(PartKind.CONTENT, "\n")
+                tell_passed(source, said)
+                source.call(*call)
+                said = ""
             if mark != self._wrapper_end:
                 mark = yield from source.maybe(self._read_next(source, opener))
-            said = ""
+        if said:
+            raise Malformed
 
     def read_json(self, source: Source) -> Step[None]:
         """What may stand in the tag besides XML."""
@@ -127,13 +140,15 @@ class XmlCalls(ToolFormat):
             return mark
         rest = yield from source.run(_TEXT)
         yield from source.expect(self._wrapper_end)
-        _say(source, rest)
+        tell_passed(source, rest)
         return self._wrapper_end
 
-    def _read_function(self, source: Source, said: str, opener: str) -> Step[str]:
-        """Tells the call whose name comes next, and `said` before it; the tag that ended it."""
+    def _read_function(self, source: Source, opener: str) -> Step[tuple[Call | None, str]]:
+        """(the call whose name comes next, the tag that ended it); None in place of a call that is
+        of no declared tool, which is text beside others in the same tag."""
         name = unquoted((yield from source.run(_NAME)))
-        schema = source.tool(name)
+        is_declared = name in source.schemas or opener != self._wrapper
+        schema = source.tool(name) if is_declared else {}
         if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
             raise Malformed
         yield from source.space()
@@ -144,12 +159,7 @@ class XmlCalls(ToolFormat):
             yield from source.run(_BLANKS)
             if (yield from source.peek()) not in ("", "\n"):
                 raise Malformed
-        if opener == self._on_a_line and not source.in_reasoning:
-            # The line's begin is read with the tag, but it is none of the call.
-            source.say(PartKind.CONTENT, "\n")
-        _say(source, said)
-        source.call(name, arguments)
-        return mark
+        return Call(name, arguments, "") if is_declared else None, mark
 
     def _read_arguments(self, source: Source, schema: Schema) -> Step[tuple[Any, str]]:
         """The arguments, and the tag that ended them."""
@@ -163,11 +173,3 @@ class XmlCalls(ToolFormat):
 def _end_of(tag: str) -> str:
     """The end tag of what begins so."""
     return f"</{re.split('[= ]', tag[1:])[0]}>"
-
-
-def _say(source: Source, text: str) -> None:
-    """Tells what stands in the tag besides calls: in an answer only, for in reasoning it may all
-    turn out to be text."""
-    if text and source.in_reasoning:
-        raise Malformed
-    source.say(PartKind.CONTENT, text)

@@ -67,6 +67,8 @@ def test_a_schema_tells_which_types_it_takes(schema: object, types: set[str]) ->
         ('{"a": 1}', "object", {"a": 1}),
         ("{'a': 1}", "object", {"a": 1}),
         ("{'a', 'b'}", "object", "{'a', 'b'}"),
+        ("{'b', 'a', ('c',)}", "array", ["b", "a", ["c"]]),
+        ("{'b': {2, 1}}", "object", {"b": [2, 1]}),
         ("{1: 2}", "object", "{1: 2}"),
         ('{"a": ', "object", '{"a": '),
         ("null", ["integer", "null"], None),

@@ -54,6 +54,30 @@ def test_a_string_is_kept_as_it_stands(value: str) -> None:
     assert read(text, tool_calls="glm") == Said(calls=(("find", {"where": value, "depth": 1}),))
 
 
+@pytest.mark.parametrize(
+    ("form", "begin", "end"),
+    [
+        ("glm", "<tool_call>", "</tool_call>"),
+        ("ling3", "<tool_call>", "</tool_call>"),
+        ("longcat", "<longcat_tool_call>", "</longcat_tool_call>"),
+        ("k2_horizon", "<ifm|tool_call>", "</ifm|tool_call>"),
+        ("hy_v3", "<tool_call>", "</tool_call>"),
+    ],
+)
+def test_arguments_may_stand_behind_the_name(form: str, begin: str, end: str) -> None:
+    name = "find<tool_sep>" if form == "hy_v3" else "find"
+    for between in (" ", ", ", "\n"):
+        values = ("where=/a", "depth=2", "exact=true", 'names=["a b"]')
+        text = f"{begin}{name} {between.join(values)}{end}"
+        arguments = {"where": "/a", "depth": 2, "exact": True, "names": ["a b"]}
+        assert read(text, tool_calls=form).calls == (("find", arguments),)
+    quoted = f"{begin}{name} where=\"a b\" depth='3'{end}"
+    assert read(quoted, tool_calls=form).calls == (("find", {"where": "a b", "depth": 3}),)
+    for body in ("where", "where=a b", "where= depth=1", "a tool"):
+        text = f"{begin}{name} {body}{end}"
+        assert read(text, tool_calls=form) == Said(text)
+
+
 def test_a_string_that_is_quoted_as_a_whole_is_what_is_quoted() -> None:
     text = call("find", ("where", '"over \\"there\\""'))
     assert read(text, tool_calls="glm").calls == (("find", {"where": 'over "there"'}),)
