@@ -10,8 +10,6 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -20,7 +18,9 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from node.app import build_store, memory_limit_bytes
+from node.commands.checks import Check, Level
 from node.commands.configuration import INSTALL_EXTRA, missing_extra
+from node.commands.doctor_network import check_network, program_paths
 from node.commands.serve import check_bind
 from node.engine.blas import load_fast_blas
 from node.errors import DoesNotFit, StartError
@@ -43,26 +43,6 @@ from serving.listening import CannotListen, PortInUse, listening
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9
 SMALL_LIMIT_BYTES = 4 * GIB
-
-
-class Level(StrEnum):
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding: how bad it is, what was found, and what to do about it."""
-
-    name: str
-    level: Level
-    sentence: str
-    advice: str = ""
-    figures: dict[str, int] = field(default_factory=dict)
-    """What the sentence says, for scripts; sizes in bytes."""
-    reasons: tuple[str, ...] = ()
-    """Why the figures are what they are, a line each."""
 
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -103,7 +83,7 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
         yield check_wired_limit(machine)
         yield check_wired(settings)
         yield check_sleep(run)
-        yield check_local_network()
+        yield from check_network(settings, run, program_paths())
     else:
         yield check_compiler(shutil.which)
         yield check_blas(load_fast_blas)
@@ -308,12 +288,3 @@ def check_sleep(run: Runner) -> Check:
         sentence = f"This Mac sleeps after {minutes} minutes, and is then gone from the fleet."
         return Check("sleep", Level.WARN, sentence, "Run `sudo pmset -c sleep 0`.")
     return Check("sleep", Level.OK, "This Mac does not sleep.")
-
-
-def check_local_network() -> Check:
-    sentence = "macOS asks once whether a program may use the local network."
-    advice = (
-        "If a router cannot reach this Mac, look in System Settings, Privacy & Security, "
-        "Local Network, for the terminal that starts node-agent."
-    )
-    return Check("local network", Level.OK, sentence, advice)

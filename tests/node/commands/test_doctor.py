@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from node.commands import doctor
-from node.commands.doctor import Level, examine, run_doctor
+from node.commands.checks import Level
+from node.commands.doctor import examine, run_doctor
 from node.hardware import Machine
 from node.settings import Settings
 

@@ -1,0 +1,99 @@
+"""What macOS has to say about calls to and from this Mac.
+
+Tested with recorded answers only, not on a Mac.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from node.app import is_loopback
+from node.commands.checks import Check, Level
+from node.commands.own_name import own_name
+from node.hardware import Runner
+from node.settings import Settings
+from serving.unreached import LOCAL_NETWORK
+
+_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
+_OFF, _BLOCKS_ALL = "0", "2"
+"""States of the firewall; 1 is on."""
+
+
+def check_network(settings: Settings, run: Runner, program: Sequence[Path]) -> Iterator[Check]:
+    """`program`: the paths by which macOS may know the Python that runs."""
+    yield check_local_network()
+    if is_loopback(settings.host):
+        sentence = "Nobody calls this Mac from outside: the agent listens on loopback only."
+        yield Check("firewall", Level.OK, sentence)
+        return
+    yield check_firewall(run, program)
+    yield check_name(own_name(run, mac=True))
+
+
+def program_paths() -> tuple[Path, ...]:
+    """Of the Python that runs; one that is built as a framework hands over to an app within it."""
+    python = Path(sys.executable).resolve()
+    app = python.parent.parent / "Resources" / "Python.app"
+    return (python, app / "Contents" / "MacOS" / "Python", app)
+
+
+def check_local_network() -> Check:
+    sentence = (
+        "macOS asks once whether a program may call others in the local network: the router, which "
+        "calls the agents, and an agent that copies models from a peer. Who is called needs no "
+        "leave."
+    )
+    advice = f"If `router doctor` finds no way to a node: {LOCAL_NETWORK}"
+    return Check("local network", Level.OK, sentence, advice)
+
+
+def check_firewall(run: Runner, program: Sequence[Path]) -> Check:
+    """Whether the firewall lets callers through to the agent."""
+    name = "firewall"
+    found = re.search(r"State = (\d)", run([_FIREWALL, "--getglobalstate"]) or "")
+    if found is None:
+        return Check(name, Level.WARN, "macOS does not tell whether its firewall is on.")
+    if found[1] == _OFF:
+        return Check(name, Level.OK, "The firewall is off.")
+    blocks_all = "enabled" in (run([_FIREWALL, "--getblockall"]) or "").lower()
+    if found[1] == _BLOCKS_ALL or blocks_all:
+        sentence = "The firewall blocks all incoming connections, routers too."
+        advice = "Switch that off in System Settings > Network > Firewall > Options."
+        return Check(name, Level.FAIL, sentence, advice)
+    allowed = _is_allowed(run, program)
+    if allowed:
+        return Check(name, Level.OK, f"The firewall lets callers through to {program[0]}.")
+    let_through = (
+        f"Run `sudo {_FIREWALL} --add {program[0]}` and `sudo {_FIREWALL} --unblockapp "
+        f"{program[0]}`, or allow it in System Settings > Network > Firewall > Options."
+    )
+    if allowed is False:
+        sentence = f"The firewall blocks callers of {program[0]}: no router reaches this agent."
+        return Check(name, Level.FAIL, sentence, let_through)
+    sentence = (
+        f"The firewall is on and does not know {program[0]} yet: at the first caller macOS asks, "
+        "in a window that nobody sees who started the agent by ssh, and lets nobody through until "
+        "then."
+    )
+    return Check(name, Level.WARN, sentence, let_through)
+
+
+def check_name(name: str) -> Check:
+    sentence = f"Others reach this Mac as {name}, as long as its network passes Bonjour on."
+    return Check("name", Level.OK, sentence)
+
+
+def _is_allowed(run: Runner, program: Sequence[Path]) -> bool | None:
+    """Whether callers come through; None where the firewall does not know the program."""
+    lines = (run([_FIREWALL, "--listapps"]) or "").splitlines()
+    for line, verdict in pairwise([*lines, ""]):
+        listed = line.partition(" : ")[2].strip()
+        if listed and Path(listed) in program:
+            return "block" not in verdict.lower()
+    # It says "permitted" of programs that it has never heard of, but "blocked" is meant.
+    for path in program:
+        if "blocked" in (run([_FIREWALL, "--getappblocked", str(path)]) or "").lower():
+            return False
+    return None
