@@ -68,7 +68,7 @@ class CacheLayout:
     def probe(cls, network: Any, *, live_bits: int | None, codec: KvCodec) -> Self:
         """Learns the layout from a few tokens through the model. `live_bits` are those of the KV
         of running rows. Raises `LoadError` with a sentence where a layer's cache cannot be
-        batched, or the model's KV cannot be quantised as asked."""
+        batched, the model's KV cannot be quantised as asked, or the model cannot run here."""
         check_classes(flatten(make_prompt_cache(network)))
         groups: tuple[int, ...] = ()
         part_names = codec.part_names
@@ -76,7 +76,10 @@ class CacheLayout:
             part_names = _live_part_names(live_bits, codec)
             groups = check_live_bits(network, live_bits)
         caches = make_prompt_cache(network)
-        mx.eval(network(mx.array([[0] * _PROBE_TOKENS]), cache=caches))
+        try:
+            mx.eval(network(mx.array([[0] * _PROBE_TOKENS]), cache=caches))
+        except (RuntimeError, ValueError) as error:
+            raise LoadError(f"This model cannot run: {str(error).rstrip('.')}.") from error
         check_classes(flatten(caches))
         leaves: list[Leaf | None] = [leaf_of(cache, codec) for cache in flatten(caches)]
         for index, group in enumerate(groups):

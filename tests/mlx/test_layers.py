@@ -319,6 +319,22 @@ def test_a_model_that_cannot_be_batched_is_refused(cache: str, reason: str) -> N
         CacheLayout.probe(network, live_bits=None, codec=PlainCodec())
 
 
+class Lacking:
+    """A network that needs a kernel which the device lacks."""
+
+    def __init__(self, layers: Any) -> None:
+        self.layers = layers
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        raise RuntimeError("[GatherMM::eval] Currently only supports float32.")
+
+
+def test_a_model_whose_kernels_the_device_lacks_is_refused(make: Make) -> None:
+    network = Lacking(make("llama").network.layers)
+    with pytest.raises(LoadError, match=r"cannot run: .GatherMM::eval. Currently .* float32\.$"):
+        CacheLayout.probe(network, live_bits=None, codec=PlainCodec())
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 def test_a_model_without_kv_of_tokens_cannot_store_it_quantised(make: Make, bits: int) -> None:
     with pytest.raises(LoadError, match="keeps no KV of single tokens"):
