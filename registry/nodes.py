@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sqlalchemy import RowMapping, delete, insert, or_, select, update
@@ -20,7 +21,10 @@ async def add(session: WriteSession, record: NodeRecord) -> NodeRecord:
     for field in ("name", "url", "id"):
         if any(getattr(node, field) == getattr(record, field) for node in taken):
             raise Conflict(f"node {field}", getattr(record, field))
-    await session.execute(insert(nodes).values(asdict(record)))
+    values = {name: value for name, value in asdict(record).items() if value is not None}
+    if record.accepted is not None:
+        values["accepted"] = list(record.accepted)
+    await session.execute(insert(nodes).values(values))
     return record
 
 
@@ -42,6 +46,16 @@ async def set_state(session: WriteSession, name: str, state: str) -> NodeRecord:
     return _record(row)
 
 
+async def accept(session: WriteSession, name: str, models: Sequence[str]) -> NodeRecord:
+    """Add to what the node's server may serve. Raises NotFound."""
+    record = await get(session, name)
+    accepted = list(dict.fromkeys([*(record.accepted or ()), *models]))
+    changed = update(nodes).where(nodes.c.name == name).values(accepted=accepted).returning(nodes)
+    row = await session.fetch_one(changed)
+    assert row is not None
+    return _record(row)
+
+
 async def get(session: ReadSession, name: str) -> NodeRecord:
     """The node of that name. Raises NotFound."""
     row = await session.fetch_one(select(nodes).where(nodes.c.name == name))
@@ -56,4 +70,5 @@ async def list_all(session: ReadSession) -> list[NodeRecord]:
 
 
 def _record(row: RowMapping) -> NodeRecord:
-    return NodeRecord(**row)
+    accepted = row["accepted"]
+    return NodeRecord(**{**row, "accepted": None if accepted is None else tuple(accepted)})

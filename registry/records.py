@@ -22,6 +22,9 @@ class NodeRecord:
     max_rows: int | None = None
     state: str = "active"
     """What an admin wants of it: "active", "cordoned" or "maintenance"."""
+    accepted: tuple[str, ...] | None = None
+    """Models of a server of kind "openai" that requests may go to; None for an agent, of which all
+    may be."""
     prices: dict[str, float] | None = None
     """Of a paid server, for a million tokens: "input", "cached", "output"; None: it is free."""
 

@@ -48,6 +48,7 @@ nodes = Table(
     Column("max_rows", Integer),
     Column("state", Text, nullable=False, server_default="active"),
     Column("prices", JSON),
+    Column("accepted", JSON),
 )
 
 models = Table(

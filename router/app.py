@@ -25,7 +25,7 @@ from router.api.answers import send_error
 from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
 from router.api.v1 import V1
-from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, KeyRing, new_key
+from router.auth import SCOPE_INFERENCE, SCOPES, KeyRing, new_key
 from router.budgets import Budgets, month_s
 from router.core import Core
 from router.decisions import Decisions
@@ -47,6 +47,7 @@ from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.stalls import Limits, Stalls
+from router.states import SCOPE_EXTERNAL
 from router.watcher import Watcher
 from serving.exchange import Receive, Send, as_get
 
@@ -157,8 +158,8 @@ async def make_first_keys(registry: Registry, settings: Settings) -> None:
         if await keys.list_all(session):
             return
     wanted = (
-        ("admin", (SCOPE_ADMIN, SCOPE_INFERENCE), settings.admin_key_file),
-        ("first", (SCOPE_INFERENCE,), settings.first_key_file),
+        ("admin", SCOPES, settings.admin_key_file),
+        ("first", (SCOPE_INFERENCE, SCOPE_EXTERNAL), settings.first_key_file),
     )
     records = []
     for name, scopes, file in wanted:

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable
 from node.protocol.ids import owner_mark
 from registry.records import KeyRecord
 from router.errors import Forbidden, Unauthorized
+from router.states import SCOPE_EXTERNAL
 from router.types import Caller, Priority
 
 SCOPE_ADMIN = "admin"
 SCOPE_INFERENCE = "inference"
-SCOPES = (SCOPE_ADMIN, SCOPE_INFERENCE)
+SCOPES = (SCOPE_ADMIN, SCOPE_INFERENCE, SCOPE_EXTERNAL)
 
 _PREFIX_CHARS = 11
 

@@ -163,14 +163,8 @@ def add_node(
         bool,
         typer.Option("--allow-plain-http", help="Plain HTTP to another machine: it shows keys."),
     ] = False,
-    max_rows: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Requests that a server of kind openai serves at once; 32 if not given. "
-            "More wait in the router.",
-        ),
-    ] = None,
+    max_rows: options.MaxRows = None,
+    model: options.ServerModels = None,
     paid: options.Paid = False,
     price_input: options.PriceInput = None,
     price_output: options.PriceOutput = None,
@@ -187,10 +181,24 @@ def add_node(
         "kind": kind,
         "allow_plain_http": allow_plain_http,
         "max_rows": max_rows,
+        "models": model,
         "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
     }
     with admin(router) as client:
         nodes.add(client, asked)
+
+
+@app.command()
+def accept(
+    node: Annotated[str, typer.Argument(help="A server of kind openai.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...")],
+    router: Router = None,
+) -> None:
+    """Let requests go to models that a server of kind openai lists since it was added."""
+    from router.commands import nodes
+
+    with admin(router) as client:
+        nodes.accept(client, node, models)
 
 
 @app.command("remove-node")

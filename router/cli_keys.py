@@ -88,7 +88,12 @@ def alias_list(router: Router = None, as_json: AsJson = False, wide: Wide = Fals
 def keys_create(
     name: str,
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="inference (as if given) or admin.")
+        list[str] | None,
+        typer.Option(
+            "--scope",
+            help="inference and external (as if given), or admin. Without external its requests "
+            "stay on the fleet's own nodes.",
+        ),
     ] = None,
     expires_days: Annotated[
         float | None,
@@ -108,7 +113,9 @@ def keys_create(
     """Make a key; it is printed this once."""
     from router.commands import keys
 
-    scopes = [part.strip() for given in scope or ["inference"] for part in given.split(",")]
+    scopes = [
+        part.strip() for given in scope or ["inference", "external"] for part in given.split(",")
+    ]
     asked = {
         "name": name,
         "scopes": scopes,

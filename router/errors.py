@@ -213,6 +213,16 @@ class QueueFull(RouterError):
     kind = "rate_limit_error"
 
 
+class ServersNotAllowed(RouterError):
+    """Only a server of kind openai has this model, which is not the fleet's own, and the API key
+    lacks the scope external; `router keys create NAME --scope inference,external` makes one that
+    has it."""
+
+    status = 403
+    code = "external_not_allowed"
+    kind = "permission_error"
+
+
 class PaidNotAllowed(RouterError):
     """This name leads to a paid server, and the API key has no budget for those; `router keys
     set-budget KEY AMOUNT` gives it one."""

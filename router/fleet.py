@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from node.protocol.messages import NodeStatus
 from registry.records import NodeRecord, ResidencyRecord
-from router.types import NodeView, Prices
+from router.prices import Prices
+from router.types import NodeView
 
 
 class Fleet:
@@ -62,6 +63,13 @@ class Fleet:
         view = self._nodes.get(node_id)
         if view is not None:
             self._nodes[node_id] = replace(view, state=state)
+            self._changed()
+
+    def set_unaccepted(self, node_id: str, models: tuple[str, ...]) -> None:
+        """The server lists these, too, which no admin has accepted."""
+        view = self._nodes.get(node_id)
+        if view is not None and view.unaccepted != models:
+            self._nodes[node_id] = replace(view, unaccepted=models)
             self._changed()
 
     def set_wedged(self, node_id: str, models: frozenset[str]) -> None:

@@ -8,6 +8,8 @@ KIND_AGENT, KIND_OPENAI = "agent", "openai"
 ACTIVE, CORDONED, MAINTENANCE = "active", "cordoned", "maintenance"
 NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
 """Of a node: it takes requests, it takes no new ones, or it has no models loaded either."""
+SCOPE_EXTERNAL = "external"
+"""Of a key whose requests may go to servers of kind openai."""
 REST_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 
 

@@ -1,5 +1,6 @@
 """Which of an alias's models a request goes to, and which next. Pure."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,10 +14,11 @@ from router.errors import (
     NoNodeReady,
     QueueFull,
     RouterError,
+    ServersNotAllowed,
     UnknownModel,
     WrongNodeToken,
 )
-from router.states import ACTIVE
+from router.states import ACTIVE, KIND_OPENAI
 from router.types import Moment, NodeView, Road, Target
 
 FIRST, WARM, SPILLOVER = "first", "warm", "spillover"
@@ -35,6 +37,7 @@ _WHY = {
 _LEADING_ON = (
     ContextTooLong,
     NoNodeReady,
+    ServersNotAllowed,
     NodeAway,
     NodeFailed,
     NodeRefused,
@@ -58,6 +61,8 @@ class Asked(msgspec.Struct, frozen=True):
     prompt_bytes: int
     may_pay: bool = False
     """Whether its key may use paid servers."""
+    may_use_servers: bool = True
+    """Whether its key may use servers of kind openai."""
     in_flight: tuple[int, ...] = ()
     """Requests on each target; for `spillover` only."""
     failing: frozenset[tuple[str, str]] = frozenset()
@@ -119,6 +124,8 @@ def unfit(target: Target, asked: Asked, moment: Moment) -> str:
     having = [view for view in moment.fleet if target.is_on(view)]
     if not having:
         return "no node has it"
+    if not asked.may_use_servers and is_external(target, moment.fleet):
+        return "only servers of kind openai have it, and the key lacks the scope external"
     up = [view for view in having if view.reachable and view.state == ACTIVE]
     if not up:
         return "no node that has it can be reached"
@@ -128,6 +135,12 @@ def unfit(target: Target, asked: Asked, moment: Moment) -> str:
     if all(_has_failed(view, status, moment.now_s) for view, status in statuses):
         return "its load has failed"
     return ""
+
+
+def is_external(target: Target, fleet: Sequence[NodeView]) -> bool:
+    """Whether only servers of kind openai have the model."""
+    having = [view for view in fleet if target.is_on(view)]
+    return bool(having) and all(view.kind == KIND_OPENAI for view in having)
 
 
 def _is_open(target: Target, asked: Asked) -> bool:

@@ -8,6 +8,8 @@ import msgspec
 
 from node.protocol.messages import Finished, ModelState, NodeStatus
 from node.protocol.prefix import Chain
+from router.prices import Prices
+from router.states import SCOPE_EXTERNAL
 
 PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
 """Nothing is generated there, so that a node keeps no accounts of it."""
@@ -45,6 +47,11 @@ class Caller(msgspec.Struct, frozen=True):
     """Parts its prefixes from those of others; empty: it shares them."""
     paid_budget: float | None = None
     """What its requests to paid servers may cost in a calendar month; None: none may."""
+
+    @property
+    def may_use_servers(self) -> bool:
+        """Whether its requests may go to servers of kind openai, which are not the fleet's own."""
+        return SCOPE_EXTERNAL in self.scopes
 
 
 class Ticket(msgspec.Struct, frozen=True):
@@ -294,21 +301,6 @@ class Reject(msgspec.Struct, frozen=True):
 Action = Grant | Queued | Reject
 
 
-class Prices(msgspec.Struct, frozen=True):
-    """Of a paid server, for a million tokens, in the admin's own currency."""
-
-    input: float
-    output: float
-    cached: float | None = None
-    """Of prompt tokens that it had cached; None: as all others."""
-
-    def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float:
-        cached_price = self.input if self.cached is None else self.cached
-        uncached = max(0, prompt_tokens - cached_tokens)
-        spent = uncached * self.input + cached_tokens * cached_price
-        return (spent + completion_tokens * self.output) / 1e6
-
-
 class NodeView(msgspec.Struct, frozen=True):
     """What the router last heard of one node."""
 
@@ -334,6 +326,8 @@ class NodeView(msgspec.Struct, frozen=True):
     """None: requests to it cost nothing."""
     wedged: frozenset[str] = frozenset()
     """Loaded models that it makes no token of though requests wait for some."""
+    unaccepted: tuple[str, ...] = ()
+    """What a server of kind openai lists besides its models, and no admin has accepted."""
 
     @property
     def is_paid(self) -> bool:

@@ -16,8 +16,6 @@ from node.protocol.messages import (
     Began,
     Event,
     Finished,
-    ModelState,
-    ModelStatus,
     NodeStatus,
     PrefixDelta,
     PrefixGone,
@@ -29,6 +27,7 @@ from node.protocol.names import is_name
 from registry.records import NodeRecord
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeProtocol
 from router.fleet import Fleet
+from router.foreign_nodes import foreign_status, unaccepted
 from router.ledger import Ledger
 from router.node_client import NodeClient
 from router.pace import Pace
@@ -42,9 +41,6 @@ FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 1.5
 """So that what is told of a node is true within 2 s of its return."""
 FOREIGN_POLL_S = 5.0
-FOREIGN_ROWS = 32
-"""Requests that a foreign server is taken to serve at once, where no admin has said: a usual limit
-of servers that batch. Those above it wait in the router, those below it perhaps in the server."""
 
 
 class _PrefixGap(Exception):
@@ -65,6 +61,8 @@ class _Watched:
     client: NodeClient
     task: asyncio.Task[None] | None = None
     first_word: asyncio.Event = field(default_factory=asyncio.Event)
+    listed: list[str] = field(default_factory=list)
+    """The models of a server of kind openai, as it lists them."""
     pace: Pace = field(default_factory=Pace)
     instance_id: str = ""
     last_seq: int = 0
@@ -273,31 +271,28 @@ class Watcher:
 
     async def _poll(self, watched: _Watched) -> None:
         while True:
-            names = await watched.client.foreign_models()
-            self._on_status(watched, foreign_status(watched.record, names))
+            watched.listed = await watched.client.foreign_models()
+            self._on_list(watched)
             await asyncio.sleep(FOREIGN_POLL_S)
+
+    def accept(self, record: NodeRecord) -> None:
+        """An admin has accepted models of a server."""
+        watched = self._nodes.get(record.id)
+        if watched is not None:
+            watched.record = record
+            if self._reachable(watched):
+                self._on_list(watched)
+
+    def _on_list(self, watched: _Watched) -> None:
+        record, view = watched.record, self._fleet.node(watched.record.id)
+        waiting = unaccepted(record, watched.listed)
+        if view is not None and set(waiting) - set(view.unaccepted):
+            log.info("node %s lists models that wait; `router nodes` shows them", record.name)
+        self._fleet.set_unaccepted(record.id, waiting)
+        self._on_status(watched, foreign_status(record, watched.listed))
 
 
 async def _end(watched: _Watched) -> None:
     if watched.task is not None:
         watched.task.cancel()
         await asyncio.gather(watched.task, return_exceptions=True)
-
-
-def foreign_status(record: NodeRecord, names: list[str]) -> NodeStatus:
-    """An OpenAI-compatible server as a node whose models are always ready."""
-    max_rows = record.max_rows or FOREIGN_ROWS
-    return NodeStatus(
-        protocol=PROTOCOL_VERSION,
-        node_id=record.id,
-        instance_id="foreign",
-        version="",
-        engine="openai",
-        chip="",
-        memory_budget_bytes=0,
-        memory_leased_bytes=0,
-        models=tuple(
-            ModelStatus(name=name, state=ModelState.READY, weight_bytes=0, max_rows=max_rows)
-            for name in names
-        ),
-    )

@@ -27,6 +27,7 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     add("/nodes", admin_nodes.add_node, methods=["POST"], status_code=201)
     add("/nodes/check", admin_nodes.check_nodes, methods=["POST"])
     add("/nodes/state", admin_nodes.set_state, methods=["POST"])
+    add("/nodes/accept", admin_nodes.accept_models, methods=["POST"])
     add("/nodes/cut", admin_nodes.cut_requests, methods=["POST"])
     add("/nodes/{name:path}", admin_nodes.remove_node, methods=["DELETE"])
     add("/models", admin_models.list_models, methods=["GET"])

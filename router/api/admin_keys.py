@@ -92,7 +92,8 @@ def _check_scopes(scopes: tuple[str, ...]) -> None:
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         wrong = f"; {unknown[0]!r} is none" if unknown else ", and a key has at least one"
-        raise BadRequest(f"The scopes are {' and '.join(SCOPES)}{wrong}.", param="scopes")
+        known = f"{', '.join(SCOPES[:-1])} and {SCOPES[-1]}"
+        raise BadRequest(f"The scopes are {known}{wrong}.", param="scopes")
 
 
 def _check_class(name: str) -> None:

@@ -3,19 +3,20 @@
 import re
 import secrets
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
+from node.protocol.names import is_name
 from registry import nodes
 from registry.records import NodeRecord
 from router import checkup
-from router.api.admin_bodies import AddNode, NodeNamed, NodeOrder
+from router.api.admin_bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
 from router.api.admin_gate import AdminGiven
 from router.api.admin_views import BreakerRow, NodeCheckRow, NodeModel, NodePrices, NodeRow
 from router.core import Core
 from router.credentials import NodeCredential, check_node_url
-from router.errors import BadRequest, Conflict
+from router.errors import BadRequest, Conflict, NodeRefused
 from router.node_client import NodeClient
 from router.scheduler.residency import fits
 from router.states import ACTIVE, KIND_OPENAI
@@ -36,16 +37,9 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
     url = check_node_url(asked.url, credential)
     if asked.kind == KIND_OPENAI:
         url = url.removesuffix("/v1")  # as other programs want their base URLs
-    elif asked.max_rows is not None:
-        raise BadRequest(
-            "`max_rows` is for a server of kind openai; a node agent has its own limit, "
-            "`node-agent serve --max-rows`.",
-            param="max_rows",
-        )
-    if asked.prices is not None and asked.kind != KIND_OPENAI:
-        raise BadRequest("Only a server of kind openai has prices.", param="prices")
+    _refuse_of_agents(asked)
     async with NodeClient(url, credential, asked.kind) as client:
-        node_id = await _contact(client, asked.kind)
+        node_id, accepted = await _contact(client, asked)
     async with admin.core.registry.read() as session:
         known = await nodes.list_all(session)
     _refuse_taken(known, asked.name, url)
@@ -59,6 +53,7 @@ async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
         created_at_s=time.time(),
         max_rows=asked.max_rows,
         prices=asked.prices.model_dump(exclude_none=True) if asked.prices else None,
+        accepted=accepted,
     )
     await admin.change(
         "node.add", record.name, f"{record.kind} {url}", lambda session: nodes.add(session, record)
@@ -97,6 +92,28 @@ async def set_state(admin: AdminGiven, order: NodeOrder) -> NodeRow:
     )
     admin.core.fleet.set_state(record.id, record.state)
     return node_row(admin.core, record)
+
+
+async def accept_models(admin: AdminGiven, asked: AcceptModels) -> NodeRow:
+    """From now on, requests for these models may go to the server that lists them."""
+    core = admin.core
+    async with core.registry.read() as session:
+        record = await nodes.get(session, asked.node)
+    if record.kind != KIND_OPENAI:
+        raise BadRequest(
+            f"{record.name} is a node agent, all of whose models are served.", param="node"
+        )
+    view = core.fleet.node(record.id)
+    waiting = view.unaccepted if view else ()
+    _refuse_unlisted(asked.models, {*waiting, *(record.accepted or ())})
+    record = await admin.change(
+        "node.accept",
+        record.name,
+        ", ".join(asked.models),
+        lambda session: nodes.accept(session, record.name, asked.models),
+    )
+    core.watcher.accept(record)
+    return node_row(core, record)
 
 
 async def cut_requests(admin: AdminGiven, named: NodeNamed) -> NodeRow:
@@ -152,6 +169,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         state=record.state,
         max_rows=record.max_rows,
         breakers=_breaker_rows(core, record.id, there),
+        unaccepted=view.unaccepted if view else (),
         wedged=tuple(sorted(view.wedged & there)) if view else (),
         too_large=tuple(each.name for each in status.models if not fits(status, each))
         if status
@@ -178,12 +196,45 @@ def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[Brea
     )
 
 
-async def _contact(client: NodeClient, kind: str) -> str:
-    """The node's id, from its own mouth where it has one."""
-    if kind == KIND_OPENAI:
-        await client.foreign_models()
-        return secrets.token_hex(8)
-    return (await client.status()).node_id
+async def _contact(client: NodeClient, asked: AddNode) -> tuple[str, tuple[str, ...] | None]:
+    """The node's id, from its own mouth where it has one, and the models of a server that requests
+    may go to."""
+    if asked.kind == KIND_OPENAI:
+        listed = await client.foreign_models()
+        _refuse_unlisted(asked.models or (), listed)
+        return secrets.token_hex(8), tuple(listed if asked.models is None else asked.models)
+    node_id = (await client.status()).node_id
+    if not is_name(node_id):
+        raise NodeRefused(f"{asked.url} has an id that cannot be shown.")
+    return node_id, None
+
+
+def _refuse_of_agents(asked: AddNode) -> None:
+    """What is said of servers of kind openai only."""
+    if asked.kind == KIND_OPENAI:
+        return
+    if asked.max_rows is not None:
+        raise BadRequest(
+            "`max_rows` is for a server of kind openai; a node agent has its own limit, "
+            "`node-agent serve --max-rows`.",
+            param="max_rows",
+        )
+    if asked.prices is not None:
+        raise BadRequest("Only a server of kind openai has prices.", param="prices")
+    if asked.models is not None:
+        raise BadRequest(
+            "`models` is for a server of kind openai; all models of a node agent are served.",
+            param="models",
+        )
+
+
+def _refuse_unlisted(models: Sequence[str], listed: Collection[str]) -> None:
+    for model in models:
+        if model not in listed:
+            raise BadRequest(
+                f"The server does not list {model!r}; it lists {', '.join(listed) or 'none'}.",
+                param="models",
+            )
 
 
 def _refuse_taken(known: list[NodeRecord], name: str | None, url: str) -> None:

@@ -76,6 +76,8 @@ class NodeRow(Shown):
     """Models with which the node makes no progress."""
     too_large: tuple[str, ...] = ()
     """Models for which its memory is too small."""
+    unaccepted: tuple[str, ...] = ()
+    """What a server of kind openai lists besides, and no admin has accepted."""
     models: tuple[NodeModel, ...]
 
 

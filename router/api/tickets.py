@@ -17,10 +17,10 @@ from router.api.bodies import Routing, parse_routing, referred_items, trace_line
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
 from router.defaults import with_defaults
-from router.errors import NodeAway, PaidBudgetUsed, PaidNotAllowed, UnknownModel
+from router.errors import NodeAway, PaidBudgetUsed, PaidNotAllowed, ServersNotAllowed, UnknownModel
 from router.last_targets import Turn
 from router.states import BreakerState
-from router.targets import SPILLOVER, Asked, Order, keeps_sessions, order
+from router.targets import SPILLOVER, Asked, Order, is_external, keeps_sessions, order
 from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
@@ -135,6 +135,7 @@ class Tickets:
         asked = Asked(
             prompt_bytes=chain.sizes[-1] if chain and chain.sizes else 0,
             may_pay=call.caller.paid_budget is not None,
+            may_use_servers=call.caller.may_use_servers,
             in_flight=in_flight,
             failing=frozenset(
                 (each.node_id, each.model)
@@ -147,6 +148,8 @@ class Tickets:
 
     async def _ticket(self, call: Call, target: Target, earlier_attempts: int) -> Ticket:
         routing, caller, path, model = call.routing, call.caller, call.path, target.model
+        if not caller.may_use_servers and is_external(target, self._core.fleet.snapshot):
+            raise ServersNotAllowed
         refers, pinned_node_id = await self._pinned(caller, path, routing, model)
         prepared = await self._prepare(call, target)
         changed = model != routing.model or prepared.fields is not routing.fields

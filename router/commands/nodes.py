@@ -1,20 +1,23 @@
 """`router add-node`, `remove-node`, `nodes`."""
 
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
 
-from router.api.admin_views import NodeRow
+from router.api.admin_views import ModelRow, NodeRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
-from router.states import ACTIVE, CORDONED, BreakerState
+from router.states import ACTIVE, CORDONED, KIND_OPENAI, BreakerState
 
 NO_NODES = (
     "The fleet has no nodes yet. Start `node-agent serve` on a Mac, then add it: "
     "`router add-node http://HOST:8801 --token TOKEN`."
 )
+_SHOWN = 20
+"""Models of a server in one command."""
 _ELSEWHERE = "new ones go elsewhere where they can"
 
 
@@ -28,6 +31,26 @@ def add(client: AdminClient, asked: dict[str, Any]) -> None:
     if row.error:
         console.say(f"It has since gone: {row.error}", style="yellow")
     console.say(f"Models: {models}" if models else "It has no models yet.")
+    if row.kind == KIND_OPENAI:
+        _tell_of_server(client, row)
+
+
+def _tell_of_server(client: AdminClient, row: NodeRow) -> None:
+    """What its models mean for those who ask for them."""
+    here = {model.name for model in row.models}
+    models = read_rows(ModelRow, client.get("/models"))
+    shared = [each.name for each in models if each.name in here and len(each.nodes) > 1]
+    if shared:
+        names = wording.several(shared)
+        console.say(
+            f"Other nodes have {names}, too: requests go to whichever is best.", style="yellow"
+        )
+    console.say("What it lists later waits until you accept it; `router nodes` shows it.")
+
+
+def accept(client: AdminClient, name: str, models: Sequence[str]) -> None:
+    row = read_row(NodeRow, client.post("/nodes/accept", {"node": name, "models": list(models)}))
+    console.say(f"Requests for {wording.several(models)} may go to {row.name}.")
 
 
 def remove(client: AdminClient, name: str) -> None:
@@ -155,6 +178,15 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
     """What the table has no room for, with the style of each."""
     if row.error:
         yield row.error, "red"
+    if row.unaccepted:
+        names = " ".join(shlex.quote(model) for model in row.unaccepted[:_SHOWN])
+        more = len(row.unaccepted) - _SHOWN
+        besides = f" ({more} more of them)" if more > 0 else ""
+        command = f"router accept {row.name} {names}"
+        yield (
+            f"lists models that wait for you; `{command}` lets requests go there{besides}.",
+            "yellow",
+        )
     for model in row.wedged:
         yield f"{model} makes no progress.", "red"
     if row.too_large:

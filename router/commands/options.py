@@ -24,6 +24,21 @@ RegistryUrl = Annotated[
 ]
 Port = Annotated[int | None, typer.Option(min=0, max=65535, help="0 takes any free port.")]
 
+MaxRows = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Requests that a server of kind openai serves at once; 32 if not given. "
+        "More wait in the router.",
+    ),
+]
+ServerModels = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Of a server of kind openai, requests go to this one; all that it lists now if not "
+        "given. Repeat for more.",
+    ),
+]
 Paid = Annotated[
     bool,
     typer.Option(

@@ -332,6 +332,8 @@ def barred(ticket: Ticket, view: NodeView) -> str:
     """Why the ticket is not for the node, whatever that is like; empty where it may be."""
     if view.is_paid is not (ticket.may_cost is not None):
         return "It costs money." if view.is_paid else "The request is for a paid server."
+    if view.kind == KIND_OPENAI and not ticket.caller.may_use_servers:
+        return "It is a server of kind openai, and the key lacks the scope external."
     if ticket.pinned_node_id and view.node_id != ticket.pinned_node_id:
         return "The request is for what another node holds."
     return ""

@@ -19,6 +19,7 @@ from router.scheduler.scheduler import Scheduler
 from router.simulator.node import Began, Ended, First, Happening, Job, Node
 from router.simulator.policies import Dispatch, Move, Retry
 from router.simulator.workload import Call
+from router.states import SCOPE_EXTERNAL
 from router.types import (
     NOT_COVERED,
     Action,
@@ -38,7 +39,7 @@ BYTES_PER_TOKEN = 4
 """Of a prompt's text."""
 STORED_BYTES_PER_TOKEN = 150_000
 CONTEXT_TOKENS = 1 << 20
-_CALLER = Caller("simulated", "simulated", frozenset({"inference"}), "simulated")
+_CALLER = Caller("simulated", "simulated", frozenset({"inference", SCOPE_EXTERNAL}), "simulated")
 
 
 class _Held:

@@ -13,6 +13,7 @@ LANDED = {
     "0001_initial.py": "2e007a9b2f2144474bb78bec7ca43bad568726293ab1e43b44a221d6e0dc76f3",
     "0002_key_classes.py": "9e944905469c2a314c845e2fe55f2ef73191199054ceb1ed6c4401beccba1e01",
     "0003_foreign_rows.py": "acfc6a2076e7b7d8ea3ee00790f1fd7f9876f562712e641d347c900b8b13c3f2",
+    "0005_accepted_models.py": "47c670a878b617603b0b383643f8492bad6bf26203cdfb38c915c3daecae93b7",
     "0004_lifecycle.py": "19063bbf5154c59c5d720bf56f0443a8f3dd5b21afcc0e69d78d9b6bd104fa54",
 }
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from alembic import command
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from registry import aliases, keys
+from registry import aliases, keys, nodes
 from registry import migrate as module
 from registry.db import Registry, WriteSession
 from registry.migrate import migrate
@@ -17,12 +17,14 @@ _OLD_KEY = """INSERT INTO keys (id, name, prefix, digest, scopes, created_at_s)
 VALUES ('k1', 'ci', 'mlxf-ab', 'd', '["inference"]', 1.0)"""
 
 
-async def at_revision(path: Path, revision: str, statement: str) -> Registry:
-    """A registry of that revision, in which the statement was run."""
+async def at_revision(path: Path, revision: str, *statements: str) -> Registry:
+    """A registry of that revision, in which the statements were run."""
 
     def upgrade(connection: Connection) -> None:
         command.upgrade(module._config(connection), revision)
-        connection.execute(text(statement))
+        for statement in statements:
+            # The driver's own, since a colon in JSON is no parameter.
+            connection.exec_driver_sql(statement)
 
     async def write(session: WriteSession) -> None:
         await session.run_sync(upgrade)
@@ -38,7 +40,9 @@ async def test_a_key_made_before_there_were_classes_is_of_the_default_one(tmp_pa
     async with opened.read() as session:
         [found] = await keys.list_all(session)
     await opened.close()
-    assert found == KeyRecord("k1", "ci", "mlxf-ab", "d", ("inference",), 1.0, None, None)
+    assert found == KeyRecord(
+        "k1", "ci", "mlxf-ab", "d", ("inference", "external"), 1.0, None, None
+    )
     assert (found.priority, found.salt) == ("default", "")
 
 
@@ -50,3 +54,26 @@ async def test_an_alias_keeps_the_target_that_it_had(tmp_path: Path) -> None:
         [found] = await aliases.list_all(session)
     await opened.close()
     assert found == AliasRecord("fast", (AliasTarget("qwen"),), 1.0)
+
+
+async def test_a_server_s_last_list_is_accepted_and_keys_go_where_they_went(tmp_path: Path) -> None:
+    opened = await at_revision(
+        tmp_path / "registry.db",
+        "0004",
+        """INSERT INTO nodes (id, name, url, kind, credential, created_at_s) VALUES
+        ('n1', 'lm', 'http://lm', 'openai', '{}', 1.0),
+        ('n2', 'mini', 'http://m', 'agent', '{}', 1.0),
+        ('n3', 'new', 'http://n', 'openai', '{}', 1.0)""",
+        """INSERT INTO residency (node_id, model, state, weight_bytes, since_s) VALUES
+        ('n1', 'b', 'ready', 0, 0.0), ('n1', 'a', 'ready', 0, 0.0), ('n2', 'c', 'ready', 0, 0.0)""",
+        """INSERT INTO keys (id, name, prefix, digest, scopes, created_at_s) VALUES
+        ('k1', 'ci', 'p', 'd1', '["admin"]', 1.0),
+        ('k2', 'first', 'p', 'd2', '["admin", "inference"]', 2.0)""",
+    )
+    await migrate(opened)
+    async with opened.read() as session:
+        accepted = {node.name: node.accepted for node in await nodes.list_all(session)}
+        scopes = [key.scopes for key in await keys.list_all(session)]
+    await opened.close()
+    assert accepted == {"lm": ("a", "b"), "mini": None, "new": ()}
+    assert scopes == [("admin",), ("admin", "inference", "external")]

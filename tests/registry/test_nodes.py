@@ -76,3 +76,15 @@ async def test_what_an_admin_wants_of_a_node_is_kept(registry: Registry) -> None
         assert await nodes.list_all(session) == [cordoned]
     with pytest.raises(NotFound):
         await registry.write(lambda s: nodes.set_state(s, "gone", "cordoned"))
+
+
+async def test_what_an_admin_accepts_is_added_once(registry: Registry) -> None:
+    await registry.write(lambda s: nodes.add(s, replace(STUDIO, accepted=("a",))))
+    await registry.write(lambda s: nodes.add(s, MINI))
+    for models in (["b", "a"], ["b"], []):
+        record = await registry.write(lambda s, m=models: nodes.accept(s, "studio", m))  # type: ignore[misc]
+    assert record.accepted == ("a", "b")
+    async with registry.read() as session:
+        assert [node.accepted for node in await nodes.list_all(session)] == [None, ("a", "b")]
+    with pytest.raises(NotFound):
+        await registry.write(lambda s: nodes.accept(s, "nobody", ["a"]))

@@ -74,6 +74,10 @@ def node_status(
     )
 
 
+ACCEPTED = ("a", "b", "m", "large", "llama")
+"""What servers of kind openai may serve in most tests."""
+
+
 def node_record(
     url: str,
     name: str = "a",
@@ -81,9 +85,18 @@ def node_record(
     token: str = "secret",
     *,
     node_id: str = "",
+    accepted: tuple[str, ...] = ACCEPTED,
 ) -> NodeRecord:
     credential = NodeCredential(token).text()
-    return NodeRecord(node_id or "id-" + name, name, url, kind, credential, created_at_s=1.0)
+    return NodeRecord(
+        node_id or "id-" + name,
+        name,
+        url,
+        kind,
+        credential,
+        created_at_s=1.0,
+        accepted=accepted if kind == "openai" else None,
+    )
 
 
 def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) -> NodeView:
@@ -92,7 +105,7 @@ def node_view(node_id: str = "n", *models: ModelStatus, reachable: bool = True) 
 
 
 def ticket(request_id: str = "r", model: str = "m", **fields: Any) -> Ticket:
-    caller = Caller("key-1", "ann", frozenset(("inference",)), owner_mark("key-1"))
+    caller = Caller("key-1", "ann", frozenset(("inference", "external")), owner_mark("key-1"))
     made = Ticket(request_id, caller, CHAT, model, model, stream=True, arrived_s=0.0, body=b"{}")
     return msgspec.structs.replace(made, **fields)
 
@@ -313,9 +326,15 @@ class RunningRouter:
     callers: list[RawCaller] = field(default_factory=list)
 
     async def add(
-        self, node: ScriptedNode, name: str = "a", kind: str = "agent", *, node_id: str = ""
+        self,
+        node: ScriptedNode,
+        name: str = "a",
+        kind: str = "agent",
+        *,
+        node_id: str = "",
+        accepted: tuple[str, ...] = ACCEPTED,
     ) -> None:
-        record = node_record(node.url, name, kind, node_id=node_id)
+        record = node_record(node.url, name, kind, node_id=node_id, accepted=accepted)
         await self.core.registry.write(lambda session: nodes.add(session, record))
         await asyncio.wait_for(self.core.watcher.watch(record), WAIT_S)
 

@@ -21,7 +21,8 @@ from router.ledger import (
     OUTCOME_SERVED,
     Ended,
 )
-from router.types import Caller, Prices, Target, Ticket, Tokens
+from router.prices import Prices
+from router.types import Caller, Target, Ticket, Tokens
 from tests.fakes import FakeClock
 from tests.router.conftest import CHAT, lease, model_status, node_record, node_status, ticket
 

@@ -90,7 +90,7 @@ def test_a_negative_budget_is_told_what_is_wrong_with_it(cli: Cli) -> None:
 
 def test_a_key_is_listed_with_its_class_and_as_isolated(cli: Cli) -> None:
     made = cli.run("keys", "create", "ci", "--priority", "batch", "--isolate")
-    assert "(inference; batch, isolated)" in made.stderr
+    assert "(inference, external; batch, isolated)" in made.stderr
     rows = {row["name"]: row for row in json.loads(cli.must("keys", "list", "--json"))}
     assert (rows["ci"]["priority"], rows["ci"]["isolated"]) == ("batch", True)
     assert (rows["first"]["priority"], rows["first"]["isolated"]) == ("default", False)

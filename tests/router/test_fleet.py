@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from registry.records import ResidencyRecord
 from router.fleet import Fleet
-from router.types import Prices
+from router.prices import Prices
 from tests.fakes import FakeClock
 from tests.router.conftest import model_status, node_record, node_status
 

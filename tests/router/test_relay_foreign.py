@@ -10,19 +10,23 @@ import pytest
 
 from node.protocol.overflow import Overflow
 from registry.records import UsageRecord
+from router import watcher as watcher_module
 from router.estimated import EstimatedPrefixes
 from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
+    AddNode,
     Request,
     RunningRouter,
     Script,
     ScriptedNode,
     StartNode,
+    alias,
 )
 from tests.router.test_foreign import DONE, HELLO, USAGE
 from tests.router.test_foreign_events import FAILED, MESSAGE_START, OVERLOADED, ROLE
+from tests.router.test_relay import whole
 
 STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 9000}]}
 ASKED = {**STREAM, "stream_options": {"include_usage": True}}
@@ -369,3 +373,75 @@ async def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect(
     told = json.loads(await caller.body())["error"]
     assert told["type"] == "not_found_error"
     assert told["message"] == "The node a answered with status 404: 404 page not found"
+
+
+# --- what a server may have ---
+
+
+async def test_a_server_that_lists_a_local_model_s_name_later_gets_no_prompt(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher_module, "FOREIGN_POLL_S", 0.01)
+    go = asyncio.Event()
+    models = [b'{"data":[{"id":"a"}]}']
+
+    async def busy(request: Request) -> None:
+        await go.wait()
+        await whole(request)
+
+    async def lists(request: Request) -> None:
+        await request.answer(models[0])
+
+    mini, lm = await add_node(router, "mini", busy), await start_node(lists)
+    await router.add(lm, "lm", kind="openai", accepted=("a",))
+    models[0] = b'{"data":[{"id":"a"},{"id":"m"}]}'
+    async with asyncio.timeout(WAIT_S):
+        while not (view := router.core.fleet.by_name("lm")) or view.unaccepted != ("m",):
+            await asyncio.sleep(0.001)
+    callers = [await router.post({**STREAM, "stream": False}) for _ in range(12)]
+    async with asyncio.timeout(WAIT_S):
+        while [each.target for each in mini.requests].count(CHAT) < 8:
+            await asyncio.sleep(0.001)
+    go.set()
+    for caller in callers:
+        await caller.body()
+        assert (caller.status, caller.headers["x-fleet-node"]) == (200, "mini")
+    assert {each.target for each in lm.requests} == {"/v1/models"}
+
+
+async def test_a_key_without_the_scope_external_stays_on_the_fleet_s_own_nodes(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode
+) -> None:
+    await add_node(router, "mini", whole)
+    lm = await start_node(serving(whole, b'{"data":[{"id":"m"},{"id":"a"}]}'))
+    await router.add(lm, "lm", kind="openai")
+    router.core.names.put(alias("fast", "a", "m"))
+    key = "Bearer " + router.new_key("inference")
+    for model in ("m", "fast"):
+        for _ in range(6):
+            body = {**STREAM, "stream": False, "model": model}
+            caller = await router.post(body, authorization=key)
+            await caller.body()
+            assert (caller.status, caller.headers["x-fleet-node"]) == (200, "mini")
+    caller = await router.post({**STREAM, "model": "a"}, authorization=key)
+    error = await caller.error()
+    assert (caller.status, error["code"]) == (403, "external_not_allowed")
+    assert [each.target for each in lm.requests] == ["/v1/models"] * len(lm.requests)
+    await (await router.post({**STREAM, "stream": False, "model": "a"})).body()
+    assert [each.target for each in lm.requests].count(CHAT) == 1
+
+
+async def test_a_model_that_is_here_and_there_does_not_leave_when_the_nodes_are_gone(
+    router: RunningRouter, start_node: StartNode, add_node: AddNode
+) -> None:
+    mini = await add_node(router, "mini", whole)
+    await router.add(await start_node(serving(whole)), "lm", kind="openai")
+    await mini.stop()
+    async with asyncio.timeout(WAIT_S):
+        while not (view := router.core.fleet.by_name("mini")) or view.reachable:
+            await asyncio.sleep(0.001)
+    key = "Bearer " + router.new_key("inference")
+    caller = await router.post(STREAM, authorization=key)
+    error = await caller.error()
+    assert (caller.status, error["code"]) == (503, "no_node_ready")
+    assert "the key lacks the scope external" in error["message"]

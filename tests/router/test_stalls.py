@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
 from router.fleet import Fleet
+from router.prices import Prices
 from router.stalls import Attempt, Limits, Sign, Stalls, is_deaf, sign_of, stalled
 from router.states import CORDONED
-from router.types import NodeView, Prices
+from router.types import NodeView
 from tests.fakes import FakeClock
 from tests.router.conftest import WAIT_S, lease, model_status, node_record, node_status, node_view
 

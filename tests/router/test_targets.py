@@ -18,9 +18,10 @@ from router.errors import (
     RouterError,
     ShuttingDown,
 )
+from router.prices import Prices
 from router.states import CORDONED
 from router.targets import SURE_TOKENS_PER_BYTE, Asked, leads_on, order
-from router.types import Moment, NodeView, Prices, Road, Target
+from router.types import Moment, NodeView, Road, Target
 from tests.router.conftest import model_status, node_view
 
 NOW_S = 100.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import pytest
@@ -23,6 +23,7 @@ from node.protocol.messages import (
 from node.protocol.prefix import Head
 from router import watcher as watcher_module
 from router.fleet import Fleet
+from router.foreign_nodes import FOREIGN_ROWS
 from router.ledger import Ledger
 from router.prefix_index import PrefixIndex
 from router.types import NOT_COVERED, Coverage, NodeView
@@ -221,13 +222,42 @@ async def test_a_foreign_server_is_polled_and_always_ready(
     view = await world.watch(await start_node(script), kind="openai")
     assert view.reachable and view.status is not None
     (model,) = view.status.models
-    assert (model.name, model.state, model.max_rows) == ("a", "ready", watcher_module.FOREIGN_ROWS)
+    assert (model.name, model.state, model.max_rows) == ("a", "ready", FOREIGN_ROWS)
     models[0] = b'{"data":[{"id":"a"},{"id":"b"}]}'
     await world.until(lambda view: bool(view.status and len(view.status.models) == 2))
     models[0] = b"<html>"
     await world.until(lambda view: not view.reachable and "list models" in str(view.error))
     models[0] = b'{"data":[]}'
     await world.until(lambda view: view.reachable)
+
+
+async def test_what_a_server_lists_later_waits_until_it_is_accepted(
+    world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mlx_fleet.nodes")
+    models = [b'{"data":[{"id":"a"}]}']
+
+    async def script(request: Request) -> None:
+        await request.answer(models[0])
+
+    node = await start_node(script)
+    record = node_record(node.url, kind="openai", accepted=("a",))
+    await asyncio.wait_for(world.watcher.watch(record), WAIT_S)
+    models[0] = b'{"data":[{"id":"a"},{"id":"local"},{"id":"later"}]}'
+    view = await world.until(lambda view: view.unaccepted == ("local", "later"))
+    assert view.model_names() == world.fleet.models == {"a"}
+    world.watcher.accept(replace(record, accepted=("a", "later")))
+    (view,) = world.fleet.snapshot
+    assert view.model_names() == {"a", "later"}
+    assert view.unaccepted == ("local",)
+    asked = len(node.requests)
+    async with asyncio.timeout(WAIT_S):
+        while len(node.requests) < asked + 3:
+            await asyncio.sleep(0.001)
+    assert world.fleet.models == {"a", "later"}
+    assert [line for line in caplog.messages if "wait" in line] == [
+        "node a lists models that wait; `router nodes` shows them"
+    ]
 
 
 async def test_a_server_whose_list_is_none_is_not_silent_and_one_that_says_nothing_is(

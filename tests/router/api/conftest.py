@@ -27,6 +27,7 @@ from router.credentials import NodeCredential
 from router.dispatcher import Dispatcher
 from router.errors import NodeRefused, RouterError, WrongNodeToken
 from router.fleet import Fleet
+from router.foreign_nodes import foreign_status, unaccepted
 from router.last_targets import LastTargets
 from router.ledger import Ledger
 from router.lifecycle.lifecycle import Lifecycle, Outside
@@ -36,7 +37,7 @@ from router.origins import Origins
 from router.prefix_index import PrefixIndex
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
-from router.watcher import Watcher, foreign_status
+from router.watcher import Watcher
 
 GIB = 1024**3
 
@@ -136,10 +137,14 @@ class World:
         if node.failure:
             self.fleet.lost(record.id, node.failure.message)
         elif record.kind == "openai":
-            names = [model.name for model in node.status.models]
-            self.fleet.heard(record.id, foreign_status(record, names))
+            self.accept(record)
         else:
             self.fleet.heard(record.id, node.status)
+
+    def accept(self, record: NodeRecord) -> None:
+        listed = [model.name for model in self.played[record.url].status.models]
+        self.fleet.set_unaccepted(record.id, unaccepted(record, listed))
+        self.fleet.heard(record.id, foreign_status(record, listed))
 
     async def unwatch(self, node_id: str) -> None:
         del self.records[node_id]

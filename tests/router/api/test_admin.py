@@ -11,7 +11,7 @@ from registry.records import ResidencyRecord
 from router.api import admin_nodes
 from router.credentials import NodeCredential
 from router.errors import NodeUnreachable, RouterError, WrongNodeToken
-from router.watcher import FOREIGN_ROWS
+from router.foreign_nodes import FOREIGN_ROWS
 from tests.router.api.conftest import (
     GIB,
     PlayedNode,
@@ -153,6 +153,41 @@ async def test_a_foreign_server_serves_as_many_requests_at_once_as_an_admin_says
     assert view.status is not None and view.status.models[0].max_rows == rows
     async with world.registry.read() as session:
         assert (await nodes.get(session, "x")).max_rows == asked.get("max_rows")
+
+
+async def test_requests_go_to_those_models_of_a_server_that_an_admin_has_accepted(
+    world: World, api: httpx.AsyncClient
+) -> None:
+    server = world.play("http://127.0.0.1:1", PlayedNode(a_status("x", a_model("a"), a_model("b"))))
+    add = {"url": "http://127.0.0.1:1", "name": "lm", "kind": "openai"}
+    wrong = await api.post("/nodes", json={**add, "models": ["c"]})
+    assert message(wrong, 400) == "The server does not list 'c'; it lists a, b."
+    row = (await api.post("/nodes", json={**add, "models": ["a"]})).json()
+    assert ([model["name"] for model in row["models"]], row["unaccepted"]) == (["a"], ["b"])
+    server.status = a_status("x", a_model("a"), a_model("b"), a_model("local"))
+    world.accept(next(iter(world.records.values())))
+    assert (await api.get("/nodes")).json()[0]["unaccepted"] == ["b", "local"]
+    wrong = await api.post("/nodes/accept", json={"node": "lm", "models": ["c"]})
+    assert message(wrong, 400).startswith("The server does not list 'c'")
+    row = (await api.post("/nodes/accept", json={"node": "lm", "models": ["b", "a"]})).json()
+    assert ([model["name"] for model in row["models"]], row["unaccepted"]) == (
+        ["a", "b"],
+        ["local"],
+    )
+    assert (await world.audited())[0] == ("boss", "node.accept", "lm", "b, a")
+    async with world.registry.read() as session:
+        [record] = await nodes.list_all(session)
+    assert record.accepted == ("a", "b")
+    assert message(await api.post("/nodes/accept", json={"node": "no", "models": ["a"]}), 404)
+
+
+async def test_all_models_of_an_agent_are_served(world: World, api: httpx.AsyncClient) -> None:
+    await added(world, api, "mini", a_model("a"))
+    accept = await api.post("/nodes/accept", json={"node": "mini", "models": ["a"]})
+    assert "is a node agent" in message(accept, 400)
+    world.play("http://127.0.0.1:1", PlayedNode(a_status("x")))
+    add = await api.post("/nodes", json={"url": "http://127.0.0.1:1", "models": ["a"]})
+    assert message(add, 400).startswith("`models` is for a server of kind openai")
 
 
 @pytest.mark.parametrize(("fields", "words"), [({}, "its own limit"), ({"kind": "openai"}, "")])

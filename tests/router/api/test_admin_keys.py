@@ -57,7 +57,7 @@ async def test_a_key_has_a_class_and_may_be_isolated(world: World, api: httpx.As
     listed = (await api.get("/keys")).text
     assert '"isolated":true' in listed
     audited = str(await world.audited())
-    assert "for inference; interactive, isolated" in audited
+    assert "for inference, external; interactive, isolated" in audited
     assert caller.salt not in str(made) + listed + audited
 
 

@@ -26,6 +26,7 @@ from router.core import Core
 from router.decisions import Decisions
 from router.errors import RouterError
 from router.fleet import Fleet
+from router.foreign_nodes import foreign_status
 from router.metrics import Metrics
 from router.placing import Placing
 from router.prefix_index import PrefixIndex
@@ -47,7 +48,6 @@ from router.types import (
     Ticket,
     Verdict,
 )
-from router.watcher import foreign_status
 from tests.router.scheduler.fleet import accounts, asking
 from tests.router.scheduler.played import (
     CHAINS,
