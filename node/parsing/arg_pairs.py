@@ -2,11 +2,12 @@
 tags of their own. Values are bare text that may hold anything, as those of `invoke`."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from node.generate import ToolSchema
-from node.parsing.coercion import property_schema, typed, types_of
+from node.parsing.bare_arguments import BareArguments
+from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
 from node.parsing.held_values import arguments_of
 from node.parsing.invoke import read_value
@@ -17,7 +18,6 @@ from node.parsing.json_calls import (
     read_declared_name,
     read_marked_calls,
 )
-from node.parsing.json_text import read_json
 from node.parsing.key_values import read_key_values
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
@@ -41,15 +41,10 @@ class PairTags(NamedTuple):
     note_end: str = ""
 
 
-def read_pairs(
-    source: Source,
-    tags: PairTags,
-    schema: Mapping[str, Any],
-    value: Callable[[str, object, Mapping[str, Any]], Any] = typed,
-) -> Step[dict[str, Any]]:
-    """Reads arguments up to the call's end, or such as `a=1 b=2`; `value` is what the text of one
-    says by its schema and the tool's. Raises `Malformed`."""
-    arguments: dict[str, Any] = {}
+def read_pairs(source: Source, tags: PairTags, schema: Schema) -> Step[dict[str, Any]]:
+    """Reads arguments of a tool's schema up to the call's end, or such as `a=1 b=2`. Raises
+    `Malformed`."""
+    arguments = BareArguments(schema)
     yield from source.space()
     tag = yield from source.accept(tags.key, *tags.ends)
     if not tag:
@@ -62,9 +57,8 @@ def read_pairs(
             yield from source.space()
         yield from source.expect(tags.value)
         text, tag = yield from read_value(source, (tags.value_end,), (tags.key, *tags.ends))
-        key = key.strip()
-        arguments[key] = value(text, property_schema(schema, key), schema)
-    return arguments
+        arguments.add(key.strip(), text)
+    return arguments.values()
 
 
 def spell_call(
@@ -72,14 +66,13 @@ def spell_call(
     tool: ToolSchema,
     tags: PairTags,
     opener: str,
-    loose: tuple[str, ...] = (),
     separator: str = "",
 ) -> str:
     """The expression of a call of the tool, with its arguments as pairs, from its opener to its
-    end. `loose`: as of `RawText`; `separator`: what follows the name. Raises `NotHeld`."""
+    end. `separator`: what follows the name. Raises `NotHeld`."""
     # Some models put each tag on a line of its own.
     line_end = lark.optional(lark.text("\n"))
-    value = RawText(tags.value_end, loose=loose)
+    value = RawText(tags.value_end)
     pairs = []
     for argument in arguments_of(tool):
         name = written_name(
@@ -109,7 +102,7 @@ class PairCalls(ToolFormat):
         )
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        calls = [spell_call(lark, tool, self._tags, self.openers[0], _QUOTED) for tool in tools]
+        calls = [spell_call(lark, tool, self._tags, self.openers[0]) for tool in tools]
         return blocks(lark, lark.one_of(calls), parallel=parallel)
 
     def read(self, source: Source, opener: str) -> Step[None]:
@@ -123,20 +116,5 @@ class PairCalls(ToolFormat):
         if (yield from source.peek()) == "{":
             source.call(name, (yield from read_arguments(source, name, self._end)))
             return
-        arguments = yield from read_pairs(source, self._tags, source.schemas[name], _quoted)
+        arguments = yield from read_pairs(source, self._tags, source.schemas[name])
         source.call(name, arguments)
-
-
-_QUOTED = (r'"(.|\n)*',)
-"""What may be read as a string of JSON."""
-
-
-def _quoted(text: str, schema: object, root: Mapping[str, Any]) -> Any:
-    # These models quote some of their strings.
-    if text.startswith('"') and "string" in types_of(schema, root):
-        try:
-            found = read_json(text)
-        except ValueError:
-            return text
-        return found if isinstance(found, str) else text
-    return typed(text, schema, root)

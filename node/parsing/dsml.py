@@ -4,13 +4,12 @@ string="true">v</｜DSML｜parameter></｜DSML｜invoke>`, in a block of one nam
 `string="false"` says that the value is JSON.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import Any
 
 from node.generate import ToolSchema
 from node.parsing.held_values import Argument
-from node.parsing.invoke import Attributes, InvokeCalls, InvokeTags, as_tag_says, spell_invoke
+from node.parsing.invoke import Attributes, InvokeCalls, InvokeTags, spell_invoke
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, spell_other, spell_string
 from node.parsing.spelled_json import between, blocks
@@ -33,13 +32,12 @@ _TAGS = InvokeTags(
 )
 
 
-def _value(text: str, attributes: Attributes, schema: object, root: Mapping[str, Any]) -> Any:
-    given = {"true": True, "false": False}.get(attributes.get("string", ""))
-    return as_tag_says(text, schema, root, is_text=given)
+def _is_text(attributes: Attributes) -> bool | None:
+    return {"true": True, "false": False}.get(attributes.get("string", ""))
 
 
 def _spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
-    raw = RawText(tags.parameter_end[0], tags.parameter_end[1:])
+    raw = RawText(tags.parameter_end[0], tags.parameter_end[1:], loose=())
     string, other = spell_string(lark, argument, raw), spell_other(lark, argument, raw)
     told = ((' string="true">', string), (' string="false">', other))
     return lark.one_of([f"{lark.text(tag)} {value}" for tag, value in told if value])
@@ -54,4 +52,4 @@ class Dsml(InvokeCalls):
         return lark.one_of([between(lark, begin, calls, end) for begin, end in pairs])
 
 
-DSML = Dsml("dsml", _TAGS, _BEGINS, _ENDS, _value)
+DSML = Dsml("dsml", _TAGS, _BEGINS, _ENDS, _is_text)

@@ -7,13 +7,12 @@ another parameter or the call's end follows.
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from node.generate import ToolSchema
-from node.parsing.coercion import property_schema, typed
+from node.parsing.bare_arguments import BareArguments
 from node.parsing.format import ToolFormat
 from node.parsing.held_values import Argument, arguments_of
-from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source
@@ -25,8 +24,8 @@ _IN_ATTRIBUTE = re.compile(r'[^"><\n]+')
 _ATTRIBUTE = re.compile(r'([\w-]+)\s*=\s*"([^"]*)"')
 
 Attributes = Mapping[str, str]
-Value = Callable[[str, Attributes, object, Mapping[str, Any]], Any]
-"""The value of a parameter: its text, its tag's attributes, its schema, the tool's schema."""
+IsText = Callable[[Attributes], bool | None]
+"""What a parameter's tag says of its value: that it is text, or JSON; None: nothing."""
 
 
 class InvokeTags(NamedTuple):
@@ -75,27 +74,13 @@ def read_value(
         value += closer + space
 
 
-def as_schema_says(
-    text: str, _attributes: Attributes, schema: object, root: Mapping[str, Any]
-) -> Any:
-    """The value of bare text that tells nothing of its type."""
-    return typed(text, schema, root)
-
-
-def as_tag_says(text: str, schema: object, root: Mapping[str, Any], *, is_text: bool | None) -> Any:
-    """The value where the tag may say whether it is text or JSON; None: it does not."""
-    if is_text:
-        return text
-    if is_text is None:
-        return typed(text, schema, root)
-    try:
-        return read_json(text)
-    except ValueError:
-        return text
+def says_nothing_of_it(_attributes: Attributes) -> bool | None:
+    """The schema does."""
+    return None
 
 
 def read_invoke(
-    source: Source, tags: InvokeTags, value: Value = as_schema_says, only: str = ""
+    source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
 ) -> Step[None]:
     """Reads on behind the begin of a call's tag, and tells the call, which may be one of `only`
     that tool where it is given. Raises `Malformed`."""
@@ -103,7 +88,7 @@ def read_invoke(
     schema = source.tool(name)
     if only not in ("", name):
         raise Malformed
-    arguments: dict[str, Any] = {}
+    arguments = BareArguments(schema)
     yield from source.space()
     tag = yield from source.expect(*tags.parameter, *tags.call_end)
     while tag in tags.parameter:
@@ -114,17 +99,17 @@ def read_invoke(
         text, tag = yield from read_value(
             source, tags.parameter_end, (*tags.parameter, *tags.call_end)
         )
-        arguments[key] = value(text, attributes, property_schema(schema, key), schema)
-    source.call(name, arguments)
+        arguments.add(key, text, is_text=is_text(attributes))
+    source.call(name, arguments.values())
 
 
 def read_invokes(
-    source: Source, tags: InvokeTags, value: Value = as_schema_says, only: str = ""
+    source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
 ) -> Step[None]:
     """Reads calls in a row as `read_invoke` does, from behind the begin of the first one's tag
     on."""
     while True:
-        yield from read_invoke(source, tags, value, only)
+        yield from read_invoke(source, tags, is_text, only)
         yield from source.space()
         if not (yield from source.accept(*tags.call)):
             return
@@ -165,7 +150,7 @@ class InvokeCalls(ToolFormat):
         tags: InvokeTags,
         begins: tuple[str, ...],
         ends: tuple[str, ...],
-        value: Value = as_schema_says,
+        is_text: IsText = says_nothing_of_it,
     ) -> None:
         """`begins` and `ends` are the markers around calls, in the same order."""
         self.name = name
@@ -174,11 +159,11 @@ class InvokeCalls(ToolFormat):
         self._tags = tags
         self._begins = begins
         self._ends = ends
-        self._value = value
+        self._is_text = is_text
 
     def read(self, source: Source, opener: str) -> Step[None]:
         if opener in self._begins:
             yield from source.space()
             yield from source.expect(*self._tags.call)
-        yield from read_invokes(source, self._tags, self._value)
+        yield from read_invokes(source, self._tags, self._is_text)
         yield from source.accept(*self._ends)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from node.generate import ToolSchema
+from node.parsing.bare_arguments import BareArguments
 from node.parsing.channels import Channel, Channels
-from node.parsing.coercion import property_schema
 from node.parsing.held_schema import NotHeld
 from node.parsing.held_values import Argument, Flat, flat_schemas, is_of, takes
 from node.parsing.held_values import arguments_of as declared_arguments
-from node.parsing.invoke import as_tag_says
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, spell_other, spell_string
@@ -112,7 +111,7 @@ class KimiK3(Channels):
     def _call(self, source: Source) -> Step[None]:
         name = (yield from _read_tag(source)).get("tool", "")
         schema = source.tool(name)
-        arguments: dict[str, Any] = {}
+        arguments = BareArguments(schema)
         while True:
             yield from source.space()
             tag = yield from source.expect(_ARGUMENT, _JSON, _CALL_END)
@@ -121,17 +120,16 @@ class KimiK3(Channels):
             attributes = yield from _read_tag(source)
             if tag == _JSON:
                 text, _ = yield from source.capture(_JSON_END)
-                arguments |= _object(text)
+                for key, value in _object(text).items():
+                    arguments.put(key, value)
                 continue
             if "key" not in attributes:
                 raise Malformed
-            key = attributes["key"]
             text, _ = yield from source.capture(_ARGUMENT_END)
             of_type = attributes.get("type")
             is_text = None if of_type is None else of_type == "string"
-            said = property_schema(schema, key)
-            arguments[key] = as_tag_says(text, said, schema, is_text=is_text)
-        source.call(name, arguments)
+            arguments.add(attributes["key"], text, is_text=is_text)
+        source.call(name, arguments.values())
 
 
 def _spell_call(lark: Lark, tool: ToolSchema) -> str:
@@ -153,7 +151,7 @@ def _spell_argument(lark: Lark, argument: Argument) -> str:
     """The expression of an argument, or of nothing where it may be left out. Raises `NotHeld`."""
     place = argument.place
     key = _attribute(argument.name, place.param)
-    raw = RawText(_ARGUMENT_END, in_json=(_ARGUMENT_END.removesuffix(_SEP),))
+    raw = RawText(_ARGUMENT_END, in_json=(_ARGUMENT_END.removesuffix(_SEP),), loose=())
     written = {"string": spell_string(lark, argument, raw)}
     flats = flat_schemas(argument.schema, place)
     for kind in _TYPES:

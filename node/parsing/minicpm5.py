@@ -3,10 +3,9 @@ around. Values that hold markup are in `<![CDATA[` … `]]>`; others may have en
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from node.generate import ToolSchema
-from node.parsing.coercion import property_schema, typed
+from node.parsing.bare_arguments import BareArguments
 from node.parsing.format import ToolFormat
 from node.parsing.held_values import Argument, arguments_of
 from node.parsing.invoke import read_value
@@ -64,7 +63,7 @@ class MiniCpm5(ToolFormat):
     def read(self, source: Source, opener: str) -> Step[None]:
         name = yield from self._read_name(source)
         schema = source.tool(name)
-        arguments: dict[str, Any] = {}
+        arguments = BareArguments(schema)
         if (yield from source.expect(">", "/>")) == ">":
             yield from source.space()
             mark = yield from source.expect(_PARAM, _END)
@@ -72,13 +71,13 @@ class MiniCpm5(ToolFormat):
                 key = yield from self._read_name(source)
                 yield from source.expect(">")
                 text, mark = yield from self._read_value(source)
-                arguments[key] = typed(text, property_schema(schema, key), schema)
-        if not arguments and source.has_spoken:
+                arguments.add(key, text)
+        if not arguments.values() and source.has_spoken:
             yield from self._end_line(source, opener)
         if opener == _ON_A_LINE and not source.in_reasoning:
             # The line's begin is read with the tag, but it is none of the call.
             source.say(PartKind.CONTENT, "\n")
-        source.call(name, arguments)
+        source.call(name, arguments.values())
 
     def _end_line(self, source: Source, opener: str) -> Step[None]:
         """Within a sentence it is talk about calls: raises `Malformed` if the call is not all that

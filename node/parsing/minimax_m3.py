@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from node.generate import ToolSchema
+from node.parsing.bare_arguments import BareArguments
 from node.parsing.coercion import Schema, branch_of, property_schema, typed, types_of
 from node.parsing.format import ReasoningFormat
 from node.parsing.held_values import (
@@ -65,29 +66,25 @@ class MinimaxM3(SectionCalls):
         schema = source.tool(name)
         yield from source.space()
         mark = yield from source.expect(_TAG, _INVOKE_END)
-        arguments: dict[str, Any] = {}
-        if mark == _TAG:
-            yield from self._object(source, arguments, schema, schema, _INVOKE_END)
-        source.call(name, arguments)
-
-    def _object(
-        self, source: Source, into: dict[str, Any], schema: Schema, root: Schema, end: str
-    ) -> Step[None]:
-        """Reads on within the first of an object's tags, up to the object's end."""
-        mark = _TAG
+        arguments = BareArguments(schema)
         while mark == _TAG:
             key = yield from _read_tag(source)
-            value = yield from self._value(source, key, property_schema(schema, key), root)
-            into[key] = value
+            said = property_schema(schema, key)
+            if "string" in types_of(said, schema):
+                # Tags within it are text.
+                text, _ = yield from source.capture(f"{_MARK}</{key}>")
+                arguments.add(key, text)
+            else:
+                arguments.put(key, (yield from self._value(source, key, said, schema)))
             yield from source.space()
-            mark = yield from source.expect(_TAG, end)
+            mark = yield from source.expect(_TAG, _INVOKE_END)
+        source.call(name, arguments.values())
 
     def _value(self, source: Source, key: str, schema: object, root: Schema) -> Step[Any]:
         """Up to the end tag of the key."""
         end = f"{_MARK}</{key}>"
         types = types_of(schema, root)
         if "string" in types:
-            # Tags within it are text.
             text, _ = yield from source.capture(end)
             return typed(text, schema, root)
         space = yield from source.space()

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
+from node.parsing.bare_arguments import QUOTED
 from node.parsing.coercion import typed, types_of
 from node.parsing.guarded_schema import guarded
 from node.parsing.held_schema import NotHeld
@@ -55,7 +56,7 @@ class RawText(NamedTuple):
     in_json: tuple[str, ...] = ()
     """What strings of JSON may not hold, if not the closer and what is forbidden. All begin with
     one character, which none of them holds again."""
-    loose: tuple[str, ...] = ()
+    loose: tuple[str, ...] = (QUOTED,)
     """Patterns of texts that are read as another string: only where any will do may they come."""
 
 

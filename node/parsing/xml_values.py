@@ -5,7 +5,8 @@ import re
 from typing import Any, NamedTuple
 
 from node.generate import ToolSchema
-from node.parsing.coercion import Schema, declares, property_schema, typed
+from node.parsing.bare_arguments import BareArguments
+from node.parsing.coercion import Schema, declares
 from node.parsing.held_values import Argument, arguments_of
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
@@ -60,7 +61,8 @@ def read_parameters(
     source: Source, tags: XmlTags, schema: Schema
 ) -> Step[tuple[dict[str, Any], str]]:
     """Reads (the arguments of a call, the tag that ended it). Raises `Malformed`."""
-    arguments: dict[str, Any] = {}
+    arguments = BareArguments(schema)
+    known: set[str] = set()
     mark = yield from source.expect(tags.parameter, *tags.ends)
     key = ""
     if mark == tags.parameter:
@@ -68,11 +70,12 @@ def read_parameters(
         if not key:
             raise Malformed
     while mark == tags.parameter:
-        found = yield from _read_text(source, tags, schema, {*arguments, key})
+        found = yield from _read_text(source, tags, schema, {*known, key})
         for name, value in _values(key, found, tags):
-            arguments[name] = typed(value, property_schema(schema, name), schema)
+            arguments.add(name, value)
+            known.add(name)
         mark, key = found.mark, found.key
-    return arguments, mark
+    return arguments.values(), mark
 
 
 def spell_parameters(lark: Lark, tool: ToolSchema, tags: XmlTags) -> str:

@@ -47,7 +47,7 @@ def test_calls_have_more_than_one_spelling(suffix: str, calls: str) -> None:
 
 
 @SUFFIXES
-@pytest.mark.parametrize("value", ["an </arg_value~> within", "</tool_call~>", '"quoted"', ""])
+@pytest.mark.parametrize("value", ["an </arg_value~> within", "</tool_call~>", 'a "quoted" b', ""])
 def test_values_are_bare_text(suffix: str, value: str) -> None:
     text = tagged(FIND.replace("a < b\n", value), suffix)
     assert hy(text).calls[0][1]["where"] == tagged(value, suffix)

@@ -70,7 +70,7 @@ def test_reads_a_call_on_one_line() -> None:
         "<tool_call>\n<function=find>",
         "<div>\n  <p class=\"c\">é 'q' \\n</p>\n</div>",
         '{"json": "as text"}',
-        '"quoted"',
+        '"quoted" in part',
         "\n  two lines ends\n",
         "    indented",
         "",
