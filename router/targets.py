@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from node.protocol.messages import ModelState, ModelStatus
+from node.protocol.overflow import Overflow
 from router.errors import (
     ContextTooLong,
     NodeAway,
@@ -141,6 +142,20 @@ def is_external(target: Target, fleet: Sequence[NodeView]) -> bool:
     """Whether only servers of kind openai have the model."""
     having = [view for view in fleet if target.is_on(view)]
     return bool(having) and all(view.kind == KIND_OPENAI for view in having)
+
+
+def overflow(target: Target, prompt_bytes: int, moment: Moment) -> Overflow | None:
+    """That the prompt fits into the target's model on no node, whatever its bytes say; None where
+    it may, or where not all nodes tell the model's context."""
+    contexts = [
+        status.context_tokens if (status := _model_of(view, target.model)) else None
+        for view in moment.fleet
+        if target.is_on(view)
+    ]
+    known = [each for each in contexts if each]
+    if not known or len(known) < len(contexts):
+        return None
+    return Overflow.by_size(prompt_bytes, max(known))
 
 
 def _is_open(target: Target, asked: Asked) -> bool:

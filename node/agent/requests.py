@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -30,6 +31,7 @@ from node.agent.late_chain import LateChain
 from node.agent.prefixes import PrefixFeed, positions_of
 from node.agent.warming import Warming
 from node.errors import (
+    ContextTooLong,
     NodeError,
     RequestCancelled,
     RowRefused,
@@ -38,7 +40,7 @@ from node.errors import (
     UnknownRequest,
 )
 from node.prompts.prompt import Prompt, RenderRequest
-from node.prompts.renderers import Renderers
+from node.prompts.renderers import Renderers, may_overflow
 from node.prompts.submission import generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
@@ -154,6 +156,7 @@ class Requests:
         self._accounts[job.request_id] = account
         self._idle.clear()
         reason: FinishReason | None = FinishReason.ERROR
+        usage = _NOTHING
         try:
             if self._closed:
                 raise ShuttingDown
@@ -164,14 +167,14 @@ class Requests:
                 async for batch in batches:
                     yield batch
         except NodeError as exc:
-            reason = _reason_of(exc)
+            reason, usage = _reason_of(exc), _usage_of(exc)
             raise
         except (asyncio.CancelledError, GeneratorExit):
             reason = FinishReason.CANCELLED
             raise
         finally:
             if account.row is None:
-                self._finish(account, _NOTHING, reason)
+                self._finish(account, usage, reason)
 
     async def _deltas(
         self, account: Account, entry: ModelEntry, tick_s: float
@@ -210,10 +213,15 @@ class Requests:
         """From the request to a row that the engine has accepted."""
         request = entry.completed(account.job.request)
         self._renderers.begin(entry.folder, entry.formats)
+        asked = RenderRequest(request, entry.context_tokens, account.job.origin)
+        # No other model has to leave for what is refused, and nobody waits for a load of no use.
+        is_early = lease.awaited() is not None and may_overflow(asked)
+        prompt = await self._render(entry, asked) if is_early else None
         handle = await lease.ready()
         self._warming.begin(handle)
-        asked = RenderRequest(request, handle.info.context_tokens, account.job.origin)
-        prompt = await self._renderers.render(entry.folder, asked, entry.formats)
+        if prompt is None:
+            asked = replace(asked, context_tokens=handle.info.context_tokens)
+            prompt = await self._render(entry, asked)
         generate = generate_request(request, account.job.request_id, prompt, handle.info)
         output = generate.output
         if self._repeated_calls and output is not None:
@@ -230,6 +238,9 @@ class Requests:
         except RowRefused as exc:
             raise refusal(exc, request) from None
         return handle, row
+
+    async def _render(self, entry: ModelEntry, asked: RenderRequest) -> Prompt:
+        return await self._renderers.render(entry.folder, asked, entry.formats)
 
     def _tell_begin(self, account: Account, deltas: Sequence[Delta]) -> None:
         """Tells routers that a request's prefill is over, unless its answer does so now: content
@@ -341,9 +352,14 @@ def _reason_of(failure: NodeError) -> FinishReason | None:
 
 def _usage_so_far(row: RowStream) -> RowUsage:
     """The accounts of a row of which the engine has told none."""
-    prompt_tokens, cached_tokens = 0, 0
-    if row.accepted is not None:
-        prompt_tokens, cached_tokens = row.accepted.prompt_tokens, row.accepted.cached_tokens
-    elif isinstance(row.failure, RowRefused) and row.failure.overflow is not None:
-        prompt_tokens = row.failure.overflow.prompt_tokens
-    return RowUsage(prompt_tokens, cached_tokens, row.token_count, 0.0, 0.0, 0.0)
+    if row.accepted is None:
+        return _usage_of(row.failure)
+    accepted, tokens = row.accepted, row.token_count
+    return RowUsage(accepted.prompt_tokens, accepted.cached_tokens, tokens, 0.0, 0.0, 0.0)
+
+
+def _usage_of(failure: NodeError | None) -> RowUsage:
+    """The accounts of a request that has failed without a row: of one that is refused for its
+    prompt's length, that."""
+    overflow = failure.overflow if isinstance(failure, RowRefused | ContextTooLong) else None
+    return _NOTHING if overflow is None else RowUsage(overflow.prompt_tokens, 0, 0, 0.0, 0.0, 0.0)

@@ -71,14 +71,27 @@ async def _load(folder: Path, formats: Formats | None) -> Renderer:
     return await asyncio.to_thread(PromptRenderer, folder, formats)
 
 
+def may_overflow(asked: RenderRequest) -> bool:
+    """Whether the prompt may be longer than the model's context, as long as a character is no more
+    than a token."""
+    context_tokens = asked.context_tokens
+    return context_tokens is not None and _is_longer(asked.request, context_tokens)
+
+
 def _is_long(request: TextRequest) -> bool:
     """Whether the request is too much for the event loop's thread."""
-    if request.messages is None:
-        return len(request.prompt or "") > THREAD_LENGTH
     # Templates spell tools with programs of some size.
-    length = THREAD_LENGTH + 1 if request.tools else 0
+    return bool(request.messages is not None and request.tools) or _is_longer(
+        request, THREAD_LENGTH
+    )
+
+
+def _is_longer(request: TextRequest, length: int) -> bool:
+    """Whether its prompt has more characters, about."""
+    if request.messages is None:
+        return len(request.prompt or "") > length
     for message in request.messages:
-        if length > THREAD_LENGTH:
+        if length < 0:
             return True
-        length += length_of(message) + MESSAGE_LENGTH
-    return length > THREAD_LENGTH
+        length -= length_of(message) + MESSAGE_LENGTH
+    return length < 0

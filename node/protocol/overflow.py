@@ -4,9 +4,14 @@ Clients that compact a conversation by themselves recognise some servers' senten
 numbers in them.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 ANTHROPIC_WORDS = "prompt is too long"
+LONGEST_TOKEN_BYTES = 256
+"""No token stands for more of a prompt on the whole: the longest of most vocabularies are 128
+spaces."""
+GUESSED_TOKEN_BYTES = 4
+"""What a token stands for in English, or in code."""
 
 
 class Overflow(NamedTuple):
@@ -15,6 +20,14 @@ class Overflow(NamedTuple):
     prompt_tokens: int
     context_tokens: int
     """Of the prompt and its answer."""
+
+    @classmethod
+    def by_size(cls, prompt_bytes: int, context_tokens: int) -> Self | None:
+        """Of a prompt of so many bytes that cannot fit whatever they say, for whoever has no
+        tokeniser: its tokens are a guess. None where it may fit."""
+        if prompt_bytes < context_tokens * LONGEST_TOKEN_BYTES:
+            return None
+        return cls(prompt_bytes // GUESSED_TOKEN_BYTES, context_tokens)
 
     @property
     def openai(self) -> str:

@@ -81,6 +81,13 @@ class Chain:
         return len(self.hashes)
 
     @property
+    def items_bytes(self) -> int:
+        """Canonical bytes of the items: no more than what a prompt says of them."""
+        if not self.sizes:
+            return 0
+        return self.sizes[-1] - (self.sizes[self.preamble - 1] if self.preamble else 0)
+
+    @property
     def head(self) -> int:
         """The last hash, from which a longer chain goes on; 0 for an empty chain."""
         return self.hashes[-1] if self.hashes else 0

@@ -17,10 +17,17 @@ from router.api.bodies import Routing, parse_routing, referred_items, trace_line
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
 from router.defaults import with_defaults
-from router.errors import NodeAway, PaidBudgetUsed, PaidNotAllowed, ServersNotAllowed, UnknownModel
+from router.errors import (
+    ContextTooLong,
+    NodeAway,
+    PaidBudgetUsed,
+    PaidNotAllowed,
+    ServersNotAllowed,
+    UnknownModel,
+)
 from router.last_targets import Turn
 from router.states import BreakerState
-from router.targets import SPILLOVER, Asked, Order, is_external, keeps_sessions, order
+from router.targets import SPILLOVER, Asked, Order, is_external, keeps_sessions, order, overflow
 from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
@@ -109,8 +116,8 @@ class Tickets:
 
     async def next(self, call: Call, earlier_attempts: int = 0) -> Ticket:
         """The ticket for the best model that is left. Raises what is said of the last one:
-        `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, and what `node_of_response`
-        and `node_of_items` raise."""
+        `ContextTooLong`, `UnknownModel`, `NodeAway`, `PaidNotAllowed`, `PaidBudgetUsed`, and what
+        `node_of_response` and `node_of_items` raise."""
         while True:
             target = call.target = call.left.popleft()
             try:
@@ -152,6 +159,7 @@ class Tickets:
             raise ServersNotAllowed
         refers, pinned_node_id = await self._pinned(caller, path, routing, model)
         prepared = await self._prepare(call, target)
+        self._check_length(call, target, prepared)
         changed = model != routing.model or prepared.fields is not routing.fields
         return Ticket(
             request_id=call.request_id,
@@ -175,6 +183,16 @@ class Tickets:
             earlier_attempts=earlier_attempts,
             may_cost=self._may_cost(call, target, prepared) if target.is_paid else None,
         )
+
+    def _check_length(self, call: Call, target: Target, prepared: Prepared) -> None:
+        """Raises `ContextTooLong` for what no load of the model would make room for."""
+        chain = prepared.chain
+        if chain is None or not chain.sizes or call.path == PATH_COUNT_TOKENS:
+            return
+        moment = Moment(time.monotonic(), self._core.fleet.snapshot)
+        found = overflow(target, chain.items_bytes, moment)
+        if found is not None:
+            raise ContextTooLong(overflow=found)
 
     def _may_cost(self, call: Call, target: Target, prepared: Prepared) -> float:
         """At a paid server. Raises `PaidNotAllowed` and `PaidBudgetUsed`."""

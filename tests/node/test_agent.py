@@ -23,6 +23,7 @@ from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.errors import (
     BadRequest,
+    ContextTooLong,
     EngineDied,
     LoadFailure,
     NodeError,
@@ -48,6 +49,7 @@ from node.protocol.messages import (
     PrefixDelta,
     StatusEvent,
 )
+from node.protocol.overflow import Overflow
 from node.settings import Settings
 from node.slots import EngineKind, ModelAwaited
 from node.store import ModelEntry
@@ -255,6 +257,23 @@ async def test_a_failed_request_is_accounted_for_unless_its_model_is_not_here(
         first = await anext(agent.subscribe("", 0))
         reasons = [event.reason for event in first if isinstance(event, Finished)]
         assert reasons == ([] if reason is None else [reason])
+
+
+async def test_a_prompt_that_is_too_long_is_refused_before_the_model_is_loaded() -> None:
+    script = Script(models=(ScriptedModel(context_tokens=8),), load_failure="No.")
+    async with running(script) as agent:
+        with pytest.raises(ContextTooLong) as refused:
+            await run(agent, job(agent, messages=[{"role": "user", "content": "x" * 40}]))
+        assert refused.value.overflow == Overflow(10, 8)
+        assert refused.value.param == "messages"
+        (status,) = agent.status().models
+        assert (status.state, status.generation) == (ModelState.ON_DISK, 0)
+        with pytest.raises(LoadFailure):
+            await run(agent, job(agent, messages=[{"role": "user", "content": "x" * 20}]))
+        told = await anext(agent.subscribe("", 0))
+        first, second = [each for each in told if isinstance(each, Finished)]
+        assert (first.reason, first.prompt_tokens) == (FinishReason.REFUSED, 10)
+        assert second.reason is FinishReason.ERROR
 
 
 async def test_closing_a_run_cancels_its_row() -> None:

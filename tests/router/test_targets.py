@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from node.protocol.messages import ModelState, ModelStatus
+from node.protocol.overflow import LONGEST_TOKEN_BYTES, Overflow
 from router.errors import (
     BadRequest,
     ContextTooLong,
@@ -20,7 +21,7 @@ from router.errors import (
 )
 from router.prices import Prices
 from router.states import CORDONED
-from router.targets import SURE_TOKENS_PER_BYTE, Asked, leads_on, order
+from router.targets import SURE_TOKENS_PER_BYTE, Asked, leads_on, order, overflow
 from router.types import Moment, NodeView, Road, Target
 from tests.router.conftest import model_status, node_view
 
@@ -73,6 +74,21 @@ def test_a_target_whose_context_is_surely_too_small_on_every_node_is_passed_over
     assert chosen(road(A, B), Asked(at_most + 10), fleet, larger) == ["a", "b"]
     untold = view("m", on_disk("a"))
     assert chosen(road(A, B), Asked(at_most + 10), fleet, untold) == ["a", "b"]
+
+
+def test_a_prompt_is_too_long_for_a_target_only_where_every_node_tells_that_it_is() -> None:
+    small, large = on_disk("a", context_tokens=10), on_disk("a", context_tokens=20)
+    fleet = view("n", small), view("m", large, reachable=False)
+
+    def found(prompt_bytes: int, *views: NodeView) -> Overflow | None:
+        return overflow(A, prompt_bytes, Moment(NOW_S, views))
+
+    assert found(20 * LONGEST_TOKEN_BYTES - 1, *fleet) is None
+    assert found(20 * LONGEST_TOKEN_BYTES, *fleet) == Overflow(20 * LONGEST_TOKEN_BYTES // 4, 20)
+    for untold in (view("o", on_disk("a")), view("o", status=None, remembered=frozenset("a"))):
+        assert found(1 << 30, *fleet, untold) is None
+    assert found(1 << 30, *fleet, view("o", on_disk("b"))) is not None
+    assert found(1 << 30, view("o", on_disk("b"))) is None
 
 
 def test_a_target_whose_loads_have_failed_everywhere_is_passed_over_until_they_may_be_tried() -> (

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from node.protocol.overflow import Overflow
+from node.protocol.overflow import LONGEST_TOKEN_BYTES, Overflow
 
 CLAUDE_CODE = re.compile(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", re.IGNORECASE)
 """What it reads the two numbers with."""
@@ -16,6 +16,12 @@ def test_claude_code_reads_by_how_much_a_prompt_is_too_long(prompt: int, most: i
     assert said == f"prompt is too long: {prompt} tokens > {most} maximum"
     found = CLAUDE_CODE.fullmatch(said.removesuffix(" maximum"))
     assert found and (int(found[1]), int(found[2])) == (prompt, most)
+
+
+def test_without_a_tokeniser_only_what_cannot_fit_is_too_long() -> None:
+    assert Overflow.by_size(8 * LONGEST_TOKEN_BYTES - 1, 8) is None
+    found = Overflow.by_size(8 * LONGEST_TOKEN_BYTES, 8)
+    assert found is not None and found.prompt_tokens > found.context_tokens == 8
 
 
 def test_openai_s_clients_find_openai_s_words() -> None:

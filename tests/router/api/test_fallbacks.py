@@ -10,6 +10,7 @@ import pytest
 
 from node.protocol.ids import client_id
 from node.protocol.messages import ModelState, StatusEvent
+from node.protocol.overflow import Overflow
 from registry.records import AliasTarget
 from router.api.tickets import Tickets
 from router.hints import MAX_ID_CHARS
@@ -324,6 +325,38 @@ async def test_a_prompt_that_no_target_holds_is_told_as_the_last_one_says_it(
     caller = await router.post({"model": "auto"})
     assert await caller.body() == TOO_LONG and caller.status == 400
     assert [model_of(each) for each in inferences(node)] == ["a", "b"]
+
+
+LONG: dict[str, dict[str, Any]] = {
+    CHAT: {"messages": [{"role": "user", "content": "word " * 9000}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "word " * 9000}]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "word " * 9000}]},
+    "/v1/completions": {"prompt": "word " * 9000},
+    "/v1/responses": {"input": "word " * 9000},
+}
+
+
+@pytest.mark.parametrize("path", LONG)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_can_fit_on_no_node_is_refused_before_any_is_asked_or_loads(
+    router: RunningRouter, start_node: StartNode, path: str, stream: bool
+) -> None:
+    on_disk: dict[str, Any] = {"state": ModelState.ON_DISK, "context_tokens": 100}
+    node = await a_fleet(router, start_node, answering, **on_disk)
+    body = LONG[path] | {"model": "a", "stream": stream}
+    caller = await router.post(body, path)
+    if path.endswith("count_tokens"):
+        assert await caller.head() == 200 and len(inferences(node)) == 1
+        return
+    told = json.loads(await caller.body())["error"]
+    assert (caller.status, caller.headers["x-should-retry"]) == (400, "false")
+    if path == "/v1/messages":
+        assert told["message"] == Overflow(45_000 // 4, 100).anthropic
+    else:
+        assert told["code"] == "context_length_exceeded"
+    assert inferences(node) == []
+    caller = await router.post(LONG[path] | {"model": "auto", "stream": stream}, path)
+    assert await caller.head() == 200 and caller.headers["x-fleet-model"] == "b"
 
 
 @pytest.mark.parametrize(("selector", "status"), [("first", 429), ("spillover", 200)])
