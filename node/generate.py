@@ -87,6 +87,8 @@ class ToolSchema(msgspec.Struct, frozen=True):
     """JSON schema of the arguments, an object; empty where the client gave none."""
     strict: bool = False
     """The arguments are held to the schema also where no call is forced."""
+    is_wished: bool = False
+    """As `strict` where that can be held, and where not, as if it was not asked for."""
     param: str = "tools"
     """The body's field that holds the schema, for errors."""
 

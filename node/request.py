@@ -74,6 +74,8 @@ class Tool:
     """The body's field that holds the schema, for errors."""
     is_custom: bool = False
     """It is answered with text, the only argument of the function."""
+    pattern: str | None = None
+    """Of a custom tool: what all of its text matches. The template does not show it."""
     is_unheld: bool = False
     """Its text has a grammar that no call can be held to, so that none is forced."""
 
@@ -86,6 +88,18 @@ class Tool:
         """JSON schema of the arguments; empty where the client gave none."""
         given = self.function.get("parameters")
         return given if isinstance(given, Mapping) else {}
+
+    @property
+    def held_parameters(self) -> Mapping[str, Any]:
+        """The schema that the arguments of a call are held to."""
+        shown = self.parameters
+        if self.pattern is None:
+            return shown
+        texts = {
+            name: {**schema, "pattern": self.pattern}
+            for name, schema in shown["properties"].items()
+        }
+        return {**shown, "properties": texts}
 
 
 @dataclass(frozen=True, slots=True)

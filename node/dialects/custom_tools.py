@@ -11,6 +11,7 @@ from node.dialects.body import unsupported
 from node.dialects.constraints import MAX_SCHEMA_LENGTH
 from node.dialects.custom_input import INPUT, PARAMETERS
 from node.errors import BadRequest
+from node.parsing.grammar_pattern import pattern_of
 from node.request import Tool
 
 _ABOUT_INPUT = "All of the text, as one string."
@@ -58,9 +59,11 @@ def custom_tool(
         function["description"] = shown
     text = {"type": "string", "description": _ABOUT_INPUT}
     function["parameters"] = {**PARAMETERS, "properties": {INPUT: text}}
-    is_unheld = grammar is not None
-    param = path if grammar is None else grammar.path
-    return Tool(function, param, is_custom=True, is_unheld=is_unheld)
+    if grammar is None:
+        return Tool(function, path, is_custom=True)
+    pattern = pattern_of(grammar.syntax, grammar.definition)
+    is_unheld = pattern is None
+    return Tool(function, grammar.path, is_custom=True, pattern=pattern, is_unheld=is_unheld)
 
 
 def _grammar(value: Mapping[str, Any], path: str) -> InputGrammar:

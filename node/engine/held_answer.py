@@ -3,7 +3,7 @@ request asks for and of how the model's formats spell it."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -33,6 +33,8 @@ class HeldAnswer:
     """Of a block of calls, where one begins in an answer that is free."""
     openers: tuple[str, ...] = ()
     """What such a block begins with: a token of its own."""
+    is_wish: bool = False
+    """A block that can be followed no longer is free from there on."""
 
     @property
     def is_free(self) -> bool:
@@ -42,7 +44,7 @@ class HeldAnswer:
 
 def is_held(request: GenerateRequest) -> bool:
     """Whether the answer or its calls have a grammar."""
-    return request.constraint is not None or _must_call(request) or _has_strict_calls(request)
+    return _is_demanded(request) or bool(_wished(request))
 
 
 def compile_answer(
@@ -50,6 +52,21 @@ def compile_answer(
 ) -> HeldAnswer:
     """The grammars of a request that `is_held`; `tokens` are ids of added tokens by their text.
     Runs in the compiler's thread. Raises `NotHeld`."""
+    try:
+        answer = _compiled(compiler, request, tokens)
+    except NotHeld:
+        if _must_call(request) or not _wished(request):
+            raise
+        request = _without_wishes(request)
+        if not is_held(request):
+            return HeldAnswer(None, None)
+        return _compiled(compiler, request, tokens)
+    return answer if _is_demanded(request) else replace(answer, is_wish=True)
+
+
+def _compiled(
+    compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
+) -> HeldAnswer:
     if _must_call(request) and request.constraint is not None:
         # It holds nothing, and yet is told of where it is wrong.
         _Draft(compiler, msgspec.structs.replace(request, output=None), tokens).compile()
@@ -192,9 +209,31 @@ def _must_call(request: GenerateRequest) -> bool:
     return request.output is not None and request.output.must_call
 
 
-def _has_strict_calls(request: GenerateRequest) -> bool:
+def _is_demanded(request: GenerateRequest) -> bool:
+    """Whether what cannot be held is to be refused."""
+    is_strict = any(tool.strict for tool in _called(request))
+    return request.constraint is not None or _must_call(request) or is_strict
+
+
+def _called(request: GenerateRequest) -> tuple[ToolSchema, ...]:
     output = request.output
-    return output is not None and reads_calls(output) and any(tool.strict for tool in output.tools)
+    return output.tools if output is not None and reads_calls(output) else ()
+
+
+def _wished(request: GenerateRequest) -> list[ToolSchema]:
+    return [tool for tool in _called(request) if tool.is_wished]
+
+
+def _without_wishes(request: GenerateRequest) -> GenerateRequest:
+    assert request.output is not None
+    tools = [
+        msgspec.structs.replace(tool, is_wished=False, parameters=_ANY_ARGUMENTS)
+        if tool.is_wished
+        else tool
+        for tool in _called(request)
+    ]
+    output = msgspec.structs.replace(request.output, tools=tuple(tools))
+    return msgspec.structs.replace(request, output=output)
 
 
 def _content(lark: Lark, constraint: Constraint) -> str:

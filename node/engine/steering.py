@@ -160,7 +160,7 @@ class RowSteer:
             try:
                 return self._matcher.mask()
             except GrammarFailed as error:
-                self.error = str(error)
+                self._on_failed(error)
         return self._steering.while_reasoning if self._reasons else None
 
     def take(self, token: int) -> None:
@@ -171,7 +171,7 @@ class RowSteer:
             try:
                 self._matcher.take(token)
             except GrammarFailed as error:
-                self.error = str(error)
+                self._on_failed(error)
         if self._is_answer:
             return
         answer = self._steering.answer
@@ -182,6 +182,14 @@ class RowSteer:
             self._begin_answer()
         elif answer is not None and answer.calls is not None:
             self._follow_block(answer, answer.calls)
+
+    def _on_failed(self, error: GrammarFailed) -> None:
+        """The grammar is too complex to follow any further."""
+        answer = self._steering.answer
+        if self._is_block and answer is not None and answer.is_wish:
+            self._matcher = None
+        else:
+            self.error = str(error)
 
     def _take_routed(self, token: int) -> None:
         rests = [route[1:] for route in self._routes if route[0] == token]

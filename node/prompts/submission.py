@@ -69,8 +69,9 @@ def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
     return tuple(
         ToolSchema(
             tool.name,
-            dict(tool.parameters),
+            dict(tool.held_parameters),
             strict=tool.function.get("strict") is True,
+            is_wished=tool.pattern is not None,
             param=tool.param,
         )
         for tool in request.tools

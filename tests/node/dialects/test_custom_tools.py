@@ -27,7 +27,8 @@ from tests.node.dialects.openai_stream import (
     whole,
 )
 
-GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: A start?\nA: /a+/"}
+GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": 'start: A B\nA: /a+/\nB: "\\n"'}
+RECURSIVE = {**GRAMMAR, "definition": 'start: "(" start? ")"'}
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits.", "format": GRAMMAR}
 EXEC = {"type": "custom", "name": "exec"}
 FUNCTION = {"type": "function", "name": "look"}
@@ -73,6 +74,32 @@ def test_the_model_is_shown_the_grammar_of_the_text() -> None:
     )
     assert chat.tools[0].param == "tools[0].custom.format.grammar.definition"
     assert responses.tools[0].param == "tools[0].format.definition"
+
+
+def test_a_call_is_held_to_a_grammar_that_is_a_pattern() -> None:
+    for tools in (read_chat(chat_of(PATCH)).request.tools, asked(tools=[PATCH]).request.tools):
+        (tool,) = tools
+        assert "pattern" not in tool.parameters["properties"]["input"]
+        assert tool.held_parameters["properties"]["input"]["pattern"] == r"^(?:(?:a+)\n)$"
+        assert not tool.is_unheld
+    regex = {"type": "grammar", "syntax": "regex", "definition": "^a+$"}
+    (tool,) = asked(tools=[{**EXEC, "format": regex}]).request.tools
+    assert tool.held_parameters["properties"]["input"]["pattern"] == "^(?:a+)$"
+    (tool,) = asked(tools=[EXEC]).request.tools
+    assert tool.held_parameters == tool.parameters
+
+
+def test_a_grammar_that_is_none_is_shown_and_cannot_be_forced() -> None:
+    tool = {**PATCH, "format": RECURSIVE}
+    request = asked(tools=[tool]).request
+    assert request.tools[0].is_unheld
+    assert RECURSIVE["definition"] in request.tools[0].function["description"]
+    with pytest.raises(Unsupported) as caught:
+        asked(tools=[tool], tool_choice="required")
+    assert caught.value.param == "tools[0].format.definition"
+    with pytest.raises(Unsupported) as caught:
+        read_chat(chat_of(tool, tool_choice=in_chat({"type": "custom", "name": "apply_patch"})))
+    assert caught.value.param == "tools[0].custom.format.grammar.definition"
 
 
 def test_a_format_of_text_is_none() -> None:

@@ -48,6 +48,22 @@ def test_an_answer_is_read_by_the_formats_of_its_template(tmp_path: Path) -> Non
     assert row.output.tools == (ToolSchema("f"),)
 
 
+def test_the_text_of_a_custom_tool_is_to_be_held_and_its_pattern_is_not_shown(
+    tmp_path: Path,
+) -> None:
+    pattern = "^(?:only this)$"
+    shown = {"type": "object", "properties": {"input": {"type": "string"}}}
+    tool = Tool({"name": "f", "parameters": shown}, "P", is_custom=True, pattern=pattern)
+    request = asking(USER, tools=(tool,))
+    prompt = renderer_of(tmp_path, OPEN).render(request)
+    row = generate_request(request, "u", prompt, INFO)
+    held = {**shown, "properties": {"input": {"type": "string", "pattern": pattern}}}
+    assert row.output is not None
+    assert row.output.tools == (ToolSchema("f", held, is_wished=True, param="P"),)
+    plain = asking(USER, tools=(Tool({"name": "f", "parameters": shown}, is_custom=True),))
+    assert renderer_of(tmp_path / "b", OPEN).render(plain).tokens == prompt.tokens
+
+
 def test_without_tools_there_is_nothing_to_call(tmp_path: Path) -> None:
     request = asking(USER)
     row = generate_request(request, "u", renderer_of(tmp_path, OPEN).render(request), INFO)

@@ -1,0 +1,103 @@
+"""Reads the rules of a client's Lark grammar, in llguidance's dialect of it or Lark's own."""
+
+import re
+from collections.abc import Sequence
+from json import JSONDecodeError, JSONDecoder
+from typing import NamedTuple
+
+_TOKEN = re.compile(
+    r"""
+    (?P<skipped> \s+ | //[^\n]* | \#[^\n]* )
+    | (?P<text> "(?:\\.|[^"\\\n])*"i? | /(?:\\.|[^/\\\n])+/[a-z]* | <[^<>\s]+> )
+    | (?P<name> [A-Za-z_](?:[A-Za-z0-9_]|-(?!>))* )
+    | (?P<json> %(?:json|regex|llguidance) \s* (?=\{) )
+    | (?P<directive> %[a-z]+ )
+    | (?P<sign> -> | :: | [0-9]+ | . )
+    """,
+    re.VERBOSE,
+)
+
+
+class Token(NamedTuple):
+    kind: str
+    """`text`: a string, a pattern, a token of the vocabulary, or what stands for them; `name`,
+    `directive`, or `sign`."""
+    text: str
+
+
+class NotUnderstood(Exception):
+    """The grammar says something that is of no rule known here."""
+
+
+class Rule(NamedTuple):
+    """What stands behind the colon of a name."""
+
+    body: list[Token]
+    is_plain: bool
+    """Whether nothing before the colon changes what the rule matches."""
+
+
+class Grammar(NamedTuple):
+    rules: dict[str, Rule]
+    directives: list[list[Token]]
+    """Each with what follows it."""
+
+
+def read_grammar(text: str) -> Grammar:
+    """Raises `NotUnderstood`."""
+    tokens = _tokens(text)
+    grammar = Grammar({}, [])
+    body: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        kind, said = tokens[at]
+        behind = _behind_head(tokens, at) if kind == "name" else 0
+        if behind:
+            body = []
+            grammar.rules[said] = Rule(body, tokens[at + 1].text != "[")
+            at = behind
+            continue
+        if kind == "directive":
+            # What follows it is of no rule.
+            body = []
+            grammar.directives.append(body)
+        body.append(tokens[at])
+        at += 1
+    return grammar
+
+
+def _tokens(grammar: str) -> list[Token]:
+    tokens, at, decoder = [], 0, JSONDecoder()
+    while at < len(grammar):
+        found = _TOKEN.match(grammar, at)
+        if found is None or found.lastgroup is None:
+            raise NotUnderstood
+        kind, at = found.lastgroup, found.end()
+        if kind == "json":
+            try:
+                _, at = decoder.raw_decode(grammar, at)
+            except (JSONDecodeError, RecursionError):
+                raise NotUnderstood from None
+            kind = "directive" if "llguidance" in found[0] else "text"
+        if kind == "sign" and found[0] in "?!" and _begins_line(grammar, found.start()):
+            # Before the name of a rule it is about trees.
+            continue
+        if kind != "skipped":
+            tokens.append(Token(kind, found[0]))
+    return tokens
+
+
+def _behind_head(tokens: Sequence[Token], at: int) -> int:
+    """Where what a name stands for begins, if it is defined here; else 0."""
+    at += 1
+    if at < len(tokens) and tokens[at][1] == "[":
+        while at < len(tokens) and tokens[at][1] != "]":
+            at += 1
+        at += 1
+    if at + 1 < len(tokens) and tokens[at][1] == ".":
+        at += 2
+    return at + 1 if at < len(tokens) and tokens[at][1] == ":" else 0
+
+
+def _begins_line(text: str, at: int) -> bool:
+    return not text[text.rfind("\n", 0, at) + 1 : at].strip()

@@ -1,0 +1,150 @@
+"""The text of a custom tool is held to its grammar, in the spelling of every family."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from node.dialects.custom_input import input_of
+from node.dialects.custom_tools import InputGrammar, custom_tool
+from node.engine.grammar import GrammarFailed, Matcher, TooLarge
+from node.engine.held_answer import is_held
+from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.parsing.held_schema import NotHeld
+from node.parsing.registry import go_together, tool_call_names
+from node.types import PartKind
+from tests.node.engine.test_steering import VOCABULARIES, YES, held, run, saying
+
+LINES = 'start: line ~ 1..2 "end"\nline: ("+" | "<") /[a-c"\\\\ü]{1,3}/ LF\n%import common.LF'
+RECURSIVE = 'start: "(" start? ")"'
+FORMATS = [name for name in tool_call_names() if name != "none"]
+
+
+def schema_of(definition: str, **fields: Any) -> ToolSchema:
+    tool = custom_tool("f", None, InputGrammar("lark", definition, "P"), "tools[0]")
+    given: dict[str, Any] = {"name": "f", "parameters": dict(tool.held_parameters)}
+    given |= {"is_wished": tool.pattern is not None, "param": tool.param}
+    return ToolSchema(**{**given, **fields})
+
+
+def asked(
+    name: str, *tools: ToolSchema, must_call: bool, constraint: Constraint | None = None
+) -> GenerateRequest:
+    output = OutputFormat(
+        "none" if go_together("think", name) else name,
+        name,
+        "<|im_start|>assistant\n",
+        tools,
+        must_call=must_call,
+        parallel_calls=False,
+    )
+    # Where the format lets it reason first, it would not end by itself.
+    return GenerateRequest("u", (), 999, output=output, constraint=constraint, thinking_tokens=8)
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_forced_call_of_any_family_has_a_text_of_the_grammar(name: str, kind: str) -> None:
+    said = run(
+        VOCABULARIES[kind],
+        asked(name, schema_of(LINES), must_call=True),
+        lambda _at, may: min(may) if len(may) == 1 else None,
+    )
+    assert said.error is None
+    (start,) = [part for part in said.parts if part.kind is PartKind.TOOL_START]
+    arguments = said.text(PartKind.TOOL_ARGS)
+    assert start.name == "f"
+    assert json.loads(arguments).keys() == {"input"}
+    assert re.fullmatch('(?:[+<][a-c"\\\\ü]{1,3}\n){1,2}end', input_of(arguments))
+
+
+WISHED = (
+    '{"name": "f", "arguments": {"input": "nothing of a grammar"}}</tool_call>',
+    "<tool_call>",
+)
+
+
+def test_a_call_that_comes_by_itself_is_held_where_a_token_begins_it() -> None:
+    vocabulary, text = VOCABULARIES["tokens"], f"I do.{WISHED[1]}{WISHED[0]}"
+    request = asked("hermes", schema_of(LINES), must_call=False)
+    said = run(vocabulary, request, saying(vocabulary, text))
+    assert said.text(PartKind.CONTENT) == "I do."
+    written = input_of(said.text(PartKind.TOOL_ARGS))
+    assert re.fullmatch('(?:[+<][a-c"\\\\ü]{1,3}\n){1,2}end', written)
+    assert not held(VOCABULARIES["tokens"], request).is_free
+
+
+def test_elsewhere_it_is_free() -> None:
+    assert held(VOCABULARIES["text"], asked("hermes", schema_of(LINES), must_call=False)).is_free
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"pattern": "(?=a)"}, {"enum": ["x" * 200_000, "y" * 200_000]}],
+    ids=["not a pattern", "too large"],
+)
+def test_a_text_that_cannot_be_held_is_free_unless_it_is_forced(schema: dict[str, Any]) -> None:
+    vocabulary, text = VOCABULARIES["tokens"], f"{WISHED[1]}{WISHED[0]}"
+    tool = schema_of(LINES, parameters={"type": "object", "properties": {"input": schema}})
+    said = run(vocabulary, asked("hermes", tool, must_call=False), saying(vocabulary, text))
+    assert input_of(said.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
+    with pytest.raises(NotHeld) as caught:
+        held(vocabulary, asked("hermes", tool, must_call=True))
+    assert caught.value.param == "P"
+
+
+def test_texts_that_are_too_large_together_are_free() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    large = [{"properties": {"input": {"enum": [char * 200_000]}}} for char in "xy"]
+    tools = [schema_of(LINES, name=f"f{i}", parameters=each) for i, each in enumerate(large)]
+    request = asked("hermes", *tools, must_call=False)
+    assert held(vocabulary, request).is_free
+    strict = ToolSchema("h", {"properties": {"x": {"const": 5}}}, strict=True)
+    answer = held(vocabulary, asked("hermes", *tools, strict, must_call=False))
+    assert answer.calls is not None
+    with pytest.raises(TooLarge):
+        held(vocabulary, asked("hermes", *tools, must_call=True))
+
+
+def test_other_tools_are_held_all_the_same() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    bad = schema_of(LINES, parameters={"properties": {"input": {"pattern": "(?=a)"}}})
+    strict = ToolSchema("g", {"properties": {"x": {"const": 5}}}, strict=True)
+    answer = held(vocabulary, asked("hermes", bad, strict, must_call=False))
+    assert answer.calls is not None
+    assert not answer.is_wish
+    alone = held(vocabulary, asked("hermes", schema_of(LINES), must_call=False))
+    assert alone.is_wish
+    both = asked("hermes", bad, must_call=False, constraint=YES)
+    assert held(vocabulary, both).at_begin is not None
+
+
+@pytest.mark.parametrize("is_strict", [False, True])
+def test_a_grammar_that_is_too_complex_to_follow_ends_no_row_that_only_wished_for_it(
+    monkeypatch: pytest.MonkeyPatch, *, is_strict: bool
+) -> None:
+    vocabulary, text = VOCABULARIES["tokens"], f"{WISHED[1]}{WISHED[0]}"
+
+    def fail(_self: Matcher, token: int) -> None:
+        raise GrammarFailed("The grammar has become too complex.")
+
+    monkeypatch.setattr(Matcher, "take", fail)
+    tool = schema_of(LINES, strict=is_strict)
+    said = run(vocabulary, asked("hermes", tool, must_call=False), saying(vocabulary, text))
+    assert (said.error is None) != is_strict
+    if not is_strict:
+        assert input_of(said.text(PartKind.TOOL_ARGS)) == "nothing of a grammar"
+
+
+def test_a_grammar_without_a_pattern_is_no_wish() -> None:
+    tool = schema_of(RECURSIVE)
+    assert not tool.is_wished
+    assert "pattern" not in tool.parameters["properties"]["input"]
+    assert not is_held(asked("hermes", tool, must_call=False))
+
+
+def test_without_tools_nothing_is_wished_for() -> None:
+    assert not is_held(asked("hermes", must_call=False))
+    plain = Constraint(ConstraintKind.REGEX, "r", "a+")
+    assert is_held(asked("hermes", must_call=False, constraint=plain))
