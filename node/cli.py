@@ -14,6 +14,7 @@ import typer
 from node.commands import options
 from node.errors import NodeError, StartError
 from node.settings import Settings
+from serving.terminal import put, shown
 
 app = typer.Typer(
     name="node-agent",
@@ -41,7 +42,7 @@ def _show_version(wanted: bool) -> None:
             version = importlib.metadata.version("mlx-fleet")
         except importlib.metadata.PackageNotFoundError:
             version = "(not installed)"
-        typer.echo(f"node-agent {version}")
+        put(f"node-agent {version}")
         raise typer.Exit
 
 
@@ -317,7 +318,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _failed(sentence: str, code: int) -> int:
-    print(f"node-agent: {' '.join(sentence.split())}", file=sys.stderr)
+    put(f"node-agent: {shown(' '.join(sentence.split()))}", err=True)
     return code
 
 

@@ -22,6 +22,7 @@ from node.errors import BadRequest, NodeError, StartError, UnknownModel
 from node.kv_estimate import estimate_kv, first_count
 from node.parsing.selection import Formats
 from node.protocol.models import near_names
+from node.protocol.names import is_name
 from node.request import TextRequest
 from node.scores import AttentionScores, attention_scores
 
@@ -130,6 +131,8 @@ def read_entry(
     """What `folder` holds. Raises `NotAModel` with a sentence if it is no complete model."""
     try:
         entry = _read_entry(folder, name)
+        if not is_name(entry.name):
+            raise _Unreadable(f"{folder} has a name that cannot be shown: {entry.name!r}.")
         if formats is None:
             return entry
         return replace(entry, formats=formats.of(entry.name, entry.folder))

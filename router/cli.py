@@ -12,6 +12,7 @@ from router.cli_models import models_app
 from router.cli_verbs import Verbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
+from serving.terminal import put
 
 app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
 app.add_typer(models_app, name="models")
@@ -28,9 +29,9 @@ def _show_version(wanted: bool) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            typer.echo(f"router {version('mlx-fleet')}")
+            put(f"router {version('mlx-fleet')}")
         except PackageNotFoundError:
-            typer.echo("router (not installed)")
+            put("router (not installed)")
         raise typer.Exit
 
 

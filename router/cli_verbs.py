@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from router.errors import RouterError, StartError
+from serving.terminal import put, shown
 
 if TYPE_CHECKING:
     from router.commands.client import AdminClient
@@ -21,7 +22,7 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except RouterError as error:
-            typer.echo(f"{ctx.info_name or 'router'}: {error.message}", err=True)
+            put(f"{ctx.info_name or 'router'}: {shown(error.message)}", err=True)
             code = EXIT_CANNOT_START if isinstance(error, StartError) else EXIT_FAILED
             raise typer.Exit(code) from error
 

@@ -1,6 +1,5 @@
 """How a command reaches the running agent: its address, its token, its errors as one sentence."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,13 +8,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 
 from node.app import is_loopback
 from node.commands.configuration import read_settings
 from node.errors import NodeError, StartError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
+from serving.screen import Screen
+from serving.terminal import put
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -90,14 +90,14 @@ def posting(place: Place, path: str, body: dict[str, Any]) -> Iterator[httpx.Res
 
 def shown_bars(*columns: ProgressColumn) -> Progress:
     """Bars on standard error, where that is a terminal."""
-    console = Console(stderr=True)
+    console = Screen(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def tell(bars: Progress, line: str) -> None:
     """A line on standard error, where there are no bars."""
     if bars.disable:
-        print(line, file=sys.stderr, flush=True)
+        put(line, err=True)
 
 
 def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:

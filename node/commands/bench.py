@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from node.commands.agent_client import CommandFailed, NotRunning, Place, shown_bars, tell
 from node.commands.bench_load import Load, Repeat, Sessions, Stall, Streams
+from serving.screen import Screen
+from serving.terminal import put, put_json
 
 STREAMS = (1, 4, 8, 16)
 Result = Streams | Repeat | Stall | Sessions
@@ -46,15 +47,15 @@ def bench(model: str, place: Place, *, quick: bool, as_json: bool) -> bool:
     """Measures and prints; whether all measurements succeeded. Raises `CommandFailed` if the
     server does not serve the model at all."""
     began_s = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     with shown_bars(*columns) as bars:
         found = asyncio.run(measure(Load(place, model), QUICK if quick else Sizes(), bars))
     total_s = time.monotonic() - began_s
     if as_json:
-        print(msgspec.json.encode(_plain(model, place, found, total_s)).decode())
+        put_json(msgspec.json.encode(_plain(model, place, found, total_s)).decode())
     else:
-        Console(soft_wrap=True).print(table(f"{model} at {place.url}", found))
-        print(f"It took {total_s:.0f} s.")
+        Screen(soft_wrap=True).print(table(f"{model} at {place.url}", found))
+        put(f"It took {total_s:.0f} s.")
     return all(each.error is None for each in found)
 
 

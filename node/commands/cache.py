@@ -10,6 +10,7 @@ from node.commands.agent_client import NotRunning, Place, posting
 from node.commands.configuration import read_settings
 from node.engine.cache.disk_home import clear_folder
 from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache
+from serving.terminal import put
 
 _decode = msgspec.json.Decoder(ClearedCache).decode
 
@@ -34,14 +35,14 @@ def clear_cache(home: Path | None, place: Place, *, local: bool, yes: bool) -> N
         disk_bytes += gone.freed_bytes
         kept_bytes = sum(_tier_bytes(folder / name) for name in gone.busy)
     memory = f"{cleared.memory_bytes / 1e9:.2f} GB of memory"
-    print(f"Freed {memory} and {disk_bytes / 1e9:.2f} GB of disk.")
+    put(f"Freed {memory} and {disk_bytes / 1e9:.2f} GB of disk.")
     if cleared.skipped:
-        print(
+        put(
             f"Not cleared: {', '.join(cleared.skipped)}, being loaded or busy. Try again in a "
             "moment."
         )
     if kept_bytes:
-        print(
+        put(
             f"{kept_bytes / 1e9:.2f} GB of disk stay: other engines use them, of an agent at "
             "another address (give its --url) or of a model that is being loaded."
         )

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import Progress
+from rich.progress import BarColumn, Progress, TextColumn
 
 from node.commands.configuration import need_extra, open_store
 from node.errors import NodeError
 from node.hardware import python_command
+from serving.screen import Screen
+from serving.terminal import put
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,9 @@ class Import:
         return [*command, "--", str(self.source), str(folder)]
 
 
+_COLUMNS = (TextColumn("{task.description}", markup=False), BarColumn())
+
+
 class ImportFailed(NodeError):
     """The importer ended before it was done."""
 
@@ -42,7 +47,7 @@ def import_model(home: Path | None, job: Import) -> None:
     folder = open_store(home, make_home=True).folder_for(job.name)
     with (
         subprocess.Popen(job.command(folder), stdout=subprocess.PIPE, text=True) as process,
-        Progress(transient=True) as bars,
+        Progress(*_COLUMNS, console=Screen(), transient=True) as bars,
     ):
         bar = bars.add_task(job.name, total=1.0)
         failure: str | None = None
@@ -54,7 +59,7 @@ def import_model(home: Path | None, job: Import) -> None:
                 failure = error
     if failure is not None or process.returncode != 0:
         raise ImportFailed(failure)
-    print(f"{job.name} is at {folder}")
+    put(f"{job.name} is at {folder}")
 
 
 def _messages(lines: Iterable[str]) -> Iterable[dict[str, object]]:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 
 from node.app import build_store, memory_limit_bytes
 from node.commands.checks import Check, Level
@@ -39,6 +38,8 @@ from node.policy import Room, gib, plan_engine, stored_choices
 from node.settings import Settings
 from node.warm import read_plan
 from serving.listening import CannotListen, PortInUse, listening
+from serving.screen import Screen
+from serving.terminal import put_json
 
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9
@@ -53,16 +54,15 @@ def run_doctor(settings: Settings, *, as_json: bool) -> bool:
     run = functools.partial(run_command, timeout_s=CHILD_TIMEOUT_S)
     checks = list(examine(settings, run, mac=is_mac()))
     if as_json:
-        print(msgspec.json.encode(checks).decode())
+        put_json(msgspec.json.encode(checks).decode())
     else:
         # A path that is too long for its line is told whole.
         text_column = Column(overflow="fold")
         table = Table("", "", text_column, box=None, show_header=False, padding=(0, 2, 0, 0))
         for check in checks:
             text = "\n".join([f"{check.sentence} {check.advice}".strip(), *check.reasons])
-            level = f"[{_STYLES[check.level]}]{check.level}[/]"
-            table.add_row(level, escape(check.name), escape(text))
-        Console().print(table)
+            table.add_row(Text(check.level, style=_STYLES[check.level]), check.name, text)
+        Screen().print(table)
     return all(check.level is not Level.FAIL for check in checks)
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from node.commands.configuration import open_store
 from node.errors import UnknownModel
 from node.store import ModelEntry
+from serving.screen import Screen
+from serving.terminal import put, put_json
 
 
 def list_models(home: Path | None, *, as_json: bool) -> None:
@@ -18,17 +18,17 @@ def list_models(home: Path | None, *, as_json: bool) -> None:
     store = open_store(home)
     entries = store.list()
     if as_json:
-        print(msgspec.json.encode([shown(entry) for entry in entries]).decode())
+        put_json(msgspec.json.encode([shown(entry) for entry in entries]).decode())
         return
     if not entries:
-        print(f"No models in {store.folder}. Get one with `node-agent pull OWNER/NAME`.")
+        put(f"No models in {store.folder}. Get one with `node-agent pull OWNER/NAME`.")
         return
     table = Table("model", "weights", "context", "folder", box=None)
     for entry in entries:
         context = "?" if entry.context_tokens is None else f"{entry.context_tokens:,}"
         size = f"{entry.weight_bytes / 1e9:.2f} GB"
-        table.add_row(escape(entry.name), size, context, escape(str(entry.folder)))
-    Console(soft_wrap=True).print(table)
+        table.add_row(entry.name, size, context, str(entry.folder))
+    Screen(soft_wrap=True).print(table)
 
 
 def remove_model(home: Path | None, name: str, *, yes: bool) -> None:
@@ -41,7 +41,7 @@ def remove_model(home: Path | None, name: str, *, yes: bool) -> None:
             raise UnknownModel(f"There is no model {name!r} on this node.{hint}")
         typer.confirm(f"Delete {name}?", abort=True)
     freed_bytes = store.remove(name)
-    print(f"Removed {name}; {freed_bytes / 1e9:.2f} GB freed.")
+    put(f"Removed {name}; {freed_bytes / 1e9:.2f} GB freed.")
 
 
 def shown(entry: ModelEntry) -> dict[str, object]:

@@ -9,6 +9,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from node.commands.configuration import open_store
 from node.downloads import HubSource, open_hub, pull
 from node.protocol.lifecycle import PullCommand
+from serving.screen import Screen
+from serving.terminal import put
 
 
 def pull_model(
@@ -16,8 +18,8 @@ def pull_model(
 ) -> None:
     """Pulls a model and shows how far it is."""
     store = open_store(home, make_home=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), transient=True) as bars:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=Screen(), transient=True) as bars:
         bar = bars.add_task(command.repo_id, total=None)
         entry = pull(
             command,
@@ -25,4 +27,4 @@ def pull_model(
             lambda done, total: bars.update(bar, completed=done, total=total),
             hub,
         )
-    print(f"{entry.name} is at {entry.folder}{os.sep}")
+    put(f"{entry.name} is at {entry.folder}{os.sep}")

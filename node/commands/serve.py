@@ -23,6 +23,7 @@ from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
 from serving.open_files import allow_many_files
 from serving.process_lock import ProcessLock, Taken
+from serving.terminal import LineFormatter, put
 
 GRACE_S = 10.0
 """How long running answers may take to end at shutdown."""
@@ -41,7 +42,9 @@ def serve(settings: Settings) -> None:
         raise StartError("Standard input is closed, and the agent would end with it at once.")
     if settings.engine == "text":
         need_extra()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    lines = logging.StreamHandler()
+    lines.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[lines])
     allow_many_files()
     with claimed_home(settings.home), bound(settings) as listeners:
         # Before anything else can fail, since the next start does not show it again.
@@ -104,12 +107,12 @@ def announce_token(host: str, listeners: Sequence[socket.socket], token: str) ->
     is_open = is_unspecified(host)
     url = url_of(own_name() if is_open else host, listeners)
     plain_http = "" if is_loopback(host) else " --allow-plain-http"
-    print("This is the agent's first start. To add it to a router, run there:")
-    print(f"  router add-node {url} --token {token}{plain_http}", flush=True)
+    put("This is the agent's first start. To add it to a router, run there:")
+    put(f"  router add-node {url} --token {token}{plain_http}")
     address = own_ipv4() if is_open else None
     if address is not None:
         by_address = url_of(address, listeners)
-        print(f"Where that name does not resolve, its address today is {by_address}.", flush=True)
+        put(f"Where that name does not resolve, its address today is {by_address}.")
 
 
 def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:
@@ -167,7 +170,7 @@ class AgentServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self.started:
-            print(f"node-agent listening on {self._url}", flush=True)
+            put(f"node-agent listening on {self._url}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +13,8 @@ from node.commands.agent_client import CommandFailed, Place, posting, shown_bars
 from node.errors import StartError
 from node.protocol.messages import PATH_WARM
 from node.warm import Body, Told, WarmProgress, WarmResult, check_body, decode_told, read_bodies
+from serving.screen import Screen
+from serving.terminal import put_json
 
 
 class Warmed(msgspec.Struct, frozen=True):
@@ -37,11 +38,11 @@ def warm_prompts(file: Path, model: str | None, place: Place, *, as_json: bool) 
     models = [model or _model(body, number) for number, body in enumerate(bodies, 1)]
     for number, (body, name) in enumerate(zip(bodies, models, strict=True), 1):
         check_body(file, number, body, name)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with shown_bars(*columns) as bars:
         warmed = _show(bars, len(bodies), _warm(place, bodies, models))
     if as_json:
-        print(msgspec.json.encode(warmed).decode())
+        put_json(msgspec.json.encode(warmed).decode())
     else:
         _print_table(warmed)
     return all(each.error is None for each in warmed)
@@ -123,4 +124,4 @@ def _print_table(warmed: Sequence[Warmed]) -> None:
         counts = (f"{each.tokens:,}", f"{each.cached_tokens:,}", f"{each.seconds:.2f}")
         # As text: a name or a sentence may hold what rich takes for markup.
         table.add_row(str(each.number), Text(each.model), *counts, Text(each.error or ""))
-    Console(soft_wrap=True).print(table)
+    Screen(soft_wrap=True).print(table)

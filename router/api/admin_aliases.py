@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 
+from node.protocol.names import is_name
 from registry import aliases
 from registry.records import AliasRecord, AliasTarget
 from router.api.admin_gate import AdminGiven
@@ -52,9 +53,10 @@ async def remove_alias(admin: AdminGiven, name: str) -> AliasRow:
 
 def check_alias(core: Core, name: str, asked: SetAlias) -> None:
     """Raises where the alias would hide a model, lead to another alias, or lead nowhere."""
-    if len(name) > _NAME_CHARS or not name.isprintable() or any(c.isspace() for c in name):
+    if len(name) > _NAME_CHARS or not is_name(name) or any(c.isspace() for c in name):
         raise BadRequest(
-            f"An alias has no spaces and at most {_NAME_CHARS} characters.", param="name"
+            f"An alias has at most {_NAME_CHARS} characters, which can be shown, and no spaces.",
+            param="name",
         )
     models = [target.model for target in asked.targets]
     twice, count = Counter(models).most_common(1)[0]

@@ -4,13 +4,12 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from router.api.admin_views import Asked, Name, NodePrices
+from router.api.admin_views import Asked, Name, NodePrices, Shows
 
 NODE_NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 
 MAX_ROWS = 4096
 
-ModelName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 NodeName = Annotated[str, StringConstraints(pattern=NODE_NAME_PATTERN)]
 
 
@@ -25,7 +24,7 @@ class AddNode(Asked):
     """How many requests a server of kind openai serves at once; None: a usual number."""
     prices: NodePrices | None = None
     """Of a paid server; None: it is free."""
-    models: Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=1000)] | None = None
+    models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None = None
     """Of a server of kind openai: those that requests may go to; None: all that it lists now."""
 
 
@@ -33,7 +32,7 @@ class AcceptModels(Asked):
     """Body of `/nodes/accept`."""
 
     node: Name
-    models: Annotated[tuple[ModelName, ...], Field(min_length=1, max_length=1000)]
+    models: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
 
 
 class ModelOrder(Asked):
@@ -76,7 +75,9 @@ class AddSchedule(Asked):
 
 class CreateKey(Asked):
     name: Annotated[
-        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=64, pattern=r"^\S+$")
+        str,
+        StringConstraints(strip_whitespace=True, min_length=1, max_length=64, pattern=r"^\S+$"),
+        Shows,
     ]
     scopes: tuple[str, ...] = ("inference", "external")
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None

@@ -2,9 +2,22 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
+from node.protocol.bounds import NAME_CHARS
+from node.protocol.names import is_name
+
+
+def _shown_name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError("it has characters that cannot be shown, such as line ends")
+    return text
+
+
+Shows = AfterValidator(_shown_name)
+Name = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=NAME_CHARS), Shows
+]
 Price = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 

@@ -23,8 +23,6 @@ Message = dict[str, str]
 _SILENCE_S = 120.0
 """Longest silence of a stream; the router fills shorter ones with comments."""
 _FLEET_COMMENT = re.compile(r"fleet node=(\S+)")
-_CONTROL = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""What a model must not send to a terminal: escape sequences begin with one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +169,3 @@ def _rate(tokens: int, ttft_s: float, decode_s: float) -> float:
     if tokens > 1 and decode_s > 0:
         return (tokens - 1) / decode_s
     return tokens / max(ttft_s, 1e-6)
-
-
-def for_terminal(text: str) -> str:
-    """The text without control characters but line ends and tabs."""
-    return text.translate(_CONTROL)

@@ -4,8 +4,9 @@ import sys
 from contextlib import ExitStack
 
 from router.commands import console
-from router.commands.answer import Answer, Chat, Message, for_terminal, summary
+from router.commands.answer import Answer, Chat, Message, summary
 from router.commands.client import CommandFailed
+from serving.terminal import put
 
 _LEAVE = ("/exit", "/quit", "/bye")
 
@@ -48,10 +49,10 @@ class _Reader:
     def __exit__(self, *_error: object) -> None:
         self._waiting.close()
         if self._has_text:
-            print(flush=True)
+            put()
 
     def comment(self, words: str) -> None:
-        self._show(for_terminal(words))
+        self._show(words)
 
     def text(self, text: str) -> None:
         self._waiting.close()
@@ -66,7 +67,7 @@ def converse(chat: Chat, model: str, history: list[Message]) -> None:
         try:
             line = input("> ").strip()
         except (EOFError, KeyboardInterrupt):
-            print()
+            put()
             return
         if line in _LEAVE:
             return
@@ -79,7 +80,7 @@ def _turn(chat: Chat, model: str, messages: list[Message]) -> list[Message]:
     try:
         answer = ask(chat, model, messages)
     except CommandFailed as error:
-        console.err().print(error.message, style="red", soft_wrap=True)
+        console.tell(error.message, style="red")
         return messages[:-1]
     except KeyboardInterrupt:
         return messages[:-1]
@@ -87,4 +88,8 @@ def _turn(chat: Chat, model: str, messages: list[Message]) -> list[Message]:
 
 
 def _print_text(text: str) -> None:
-    print(for_terminal(text) if sys.stdout.isatty() else text, end="", flush=True)
+    if sys.stdout.isatty():
+        put(text, end="")
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()

@@ -11,7 +11,6 @@ import queue
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import IO
 
 from router.commands.client import CommandFailed
 from router.commands.fleet_of_one import failure
+from serving.terminal import put
 
 _LISTENING = re.compile(r"listening on (https?://\S+)")
 _LAST_WORDS = 30
@@ -132,4 +132,4 @@ class Child:
             for line in stream:
                 self._words.append(line.rstrip("\n"))
                 if self._loud:
-                    print(line, end="", file=sys.stderr, flush=True)
+                    put(line, err=True, end="")

@@ -20,6 +20,8 @@ from rich.progress import (
 from rich.text import Text
 
 from router.commands.tables import Cell, Contents, lay_out, print_on
+from serving.screen import Screen
+from serving.terminal import put, put_json, shown
 
 _PIPE_COLUMNS = 200
 """Width of a table that goes to a file or a pipe, where no window limits it."""
@@ -29,15 +31,15 @@ _SILENT_S = 2.0
 
 def out() -> Console:
     width = None if sys.stdout.isatty() else _PIPE_COLUMNS
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return Screen(width=width)
 
 
 def err() -> Console:
-    return Console(stderr=True, highlight=False, markup=False, emoji=False)
+    return Screen(stderr=True)
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    put_json(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_table(
@@ -59,7 +61,13 @@ def print_table(
 
 
 def say(text: str, style: str = "") -> None:
-    out().print(Text(text, style=style), soft_wrap=True)
+    """A sentence on standard output."""
+    out().print(Text(shown(text), style=style), soft_wrap=True)
+
+
+def tell(text: str, style: str = "") -> None:
+    """A sentence on standard error."""
+    err().print(Text(shown(text), style=style), soft_wrap=True)
 
 
 @contextmanager
@@ -68,7 +76,7 @@ def progress(what: str, *, in_pipes: bool = True) -> Iterator[Callable[[str], No
     is yielded replaces its words, from any thread."""
     console = err()
     if not console.is_terminal:
-        timer = threading.Timer(_SILENT_S, lambda: print(f"{what} …", file=sys.stderr, flush=True))
+        timer = threading.Timer(_SILENT_S, lambda: put(f"{shown(what)} …", err=True))
         timer.daemon = True
         if in_pipes:
             timer.start()
@@ -89,7 +97,7 @@ def bar(what: str) -> Iterator[Callable[[int, int], None]]:
     where there is no terminal."""
     console = err()
     if not console.is_terminal:
-        print(f"{what} …", file=sys.stderr, flush=True)
+        put(f"{shown(what)} …", err=True)
         yield lambda _done_bytes, _total_bytes: None
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())

@@ -123,7 +123,7 @@ class _Leaving:
             row = self._ask(lambda: _row(self._client, self._wanted.node))
             left = count(row)
             if left != told and left:
-                console.err().print(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
+                console.tell(f"{row.name}: {wording.counted(left, what[0])} {what[1]}")
                 told = left
             unheard = self._is_unheard(row)
             if self._is_late() and unheard:
@@ -142,7 +142,7 @@ class _Leaving:
                 if self._is_late():
                     raise CommandFailed(f"{error.message} {self.stays()}") from error
                 if not told:
-                    console.err().print(f"{error.message} Waiting for it.", soft_wrap=True)
+                    console.tell(f"{error.message} Waiting for it.")
                 told = True
             self._pause()
             self._started_s = self._wanted.clock()

@@ -9,6 +9,7 @@ from rich.text import Text
 from router.api.admin_views import KeyRow, NewKey, RevokedKey
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
+from serving.terminal import put
 
 NO_KEYS = "There are no keys yet; `router keys create NAME` makes one."
 
@@ -19,7 +20,7 @@ def create(client: AdminClient, asked: dict[str, Any], *, as_json: bool) -> None
         console.print_json(answer)
         return
     row = read_row(NewKey, answer)
-    print(row.key)
+    put(row.key)
     isolated = ", isolated" if row.isolated else ""
     expiry = "" if row.expires_at_s is None else f", expires {_expiry(row, time.time())}"
     console.err().print(

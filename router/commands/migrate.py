@@ -7,6 +7,7 @@ from registry.errors import RegistryError
 from registry.migrate import Migration, migrate
 from router.errors import StartError
 from router.settings import Settings
+from serving.terminal import put
 
 
 def run(settings: Settings) -> None:
@@ -15,7 +16,7 @@ def run(settings: Settings) -> None:
         done = asyncio.run(_migrate(settings.registry))
     except RegistryError as error:
         raise StartError(str(error)) from error
-    print(sentence(settings.registry, done))
+    put(sentence(settings.registry, done))
 
 
 async def _migrate(url: str) -> Migration:

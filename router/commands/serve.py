@@ -26,6 +26,7 @@ from serving.callers import Callers, Limits
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
 from serving.open_files import allow_many_files, open_files
+from serving.terminal import LineFormatter, put
 
 SHUTDOWN_S = 5.0
 """How long requests may go on once the router is told to end."""
@@ -96,7 +97,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if sockets:
             host = sockets[0].getsockname()[0]
-            print(f"router listening on {url_of(host, sockets)}", flush=True)
+            put(f"router listening on {url_of(host, sockets)}")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Requests that are open at the end of the grace are cancelled, and tell their callers."""
@@ -173,14 +174,12 @@ def log_to_streams() -> None:
     """Request lines to standard output, everything else to standard error."""
     # A reader that has gone must not turn each line into a traceback.
     logging.raiseExceptions = False
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    errors = logging.StreamHandler(sys.stderr)
+    errors.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[errors])
     logging.getLogger("mlx_fleet").setLevel(logging.INFO)
     lines = logging.StreamHandler(sys.stdout)
-    lines.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    lines.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     requests = logging.getLogger("mlx_fleet.requests")
     requests.propagate = False
     requests.handlers = [lines]

@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from serving.terminal import shown_lines
+
 Cell = str | Text
 
 _GAP, _EDGES = 3, 2
@@ -86,7 +88,7 @@ def _heads(contents: Contents) -> list[str]:
 
 
 def _text(cell: Cell) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell)
+    return cell if isinstance(cell, Text) else Text(shown_lines(cell))
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -18,6 +18,7 @@ from router.commands.client import AdminClient, CommandFailed, Place, in_path, r
 from router.commands.fleet_of_one import AGENT, ROUTER, Plan
 from router.errors import StartError
 from serving.listening import CannotListen, listening
+from serving.terminal import put
 
 AGENT_START_S = 120.0
 ROUTER_START_S = 60.0
@@ -38,7 +39,7 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
         with Family(plan) as family:
             place, node = family.start()
             if once is None:
-                print(fleet_of_one.banner(place.url, place.inference_key(), node, plan), flush=True)
+                put(fleet_of_one.banner(place.url, place.inference_key(), node, plan))
                 family.wait_for_end()
             else:
                 answer_once(place, plan, fleet_of_one.pick_model(node, model), once)
@@ -182,7 +183,7 @@ def answer_once(place: Place, plan: Plan, model: str | None, prompt: str) -> Non
 
 
 def _show(line: str) -> None:
-    print(line, flush=True)
+    put(line)
 
 
 def _drop(_line: str) -> None:

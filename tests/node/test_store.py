@@ -263,3 +263,15 @@ def test_reads_what_a_row_takes_besides_its_tokens(tmp_path: Path) -> None:
     layer_bytes = 2 * 8 * 2 * 2
     assert entry.kv_bytes_per_token == 2 * layer_bytes
     assert entry.kv_bytes_per_row == 2 * 100 * layer_bytes
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred", "two\r\nlines", "\u202ebackwards"])
+def test_a_folder_whose_name_cannot_be_shown_is_no_model(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_model(tmp_path / name)
+    make_model(tmp_path / "good")
+    store = ModelStore(tmp_path)
+    assert [entry.name for entry in (*store.list(), *store.list())] == ["good", "good"]
+    (line,) = caplog.messages
+    assert "cannot be shown" in line

@@ -1,5 +1,7 @@
 """`/admin`: its gate, nodes and models."""
 
+from urllib.parse import quote
+
 import httpx
 import msgspec
 import pytest
@@ -329,3 +331,26 @@ async def test_a_foreign_server_takes_no_orders(world: World, api: httpx.AsyncCl
     await api.post("/nodes", json={"url": "http://127.0.0.1:1", "kind": "openai", "name": "x"})
     response = await api.post("/models/load", json={"model": "llama", "node": "x"})
     assert "not a node agent" in message(response, 400)
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31m", "a\r\nb", "a\0", "\u202ea", "\u2066a", "x" * 300])
+async def test_what_cannot_be_shown_names_nothing(
+    world: World, api: httpx.AsyncClient, name: str
+) -> None:
+    await added(world, api, "mini", a_model("a"))
+    asked: list[tuple[str, str, dict[str, object]]] = [
+        ("POST", "/nodes", {"url": f"http://{name}"}),
+        ("POST", "/nodes", {"url": "http://127.0.0.1:1", "name": name}),
+        ("POST", "/nodes/accept", {"node": "mini", "models": [name]}),
+        ("POST", "/keys", {"name": name}),
+        ("PUT", f"/aliases/{quote(name)}", {"targets": [{"model": "a"}]}),
+        ("PUT", "/aliases/b", {"targets": [{"model": name}], "force": True}),
+        ("POST", "/models/pull", {"model": name}),
+        ("POST", "/models/pull", {"model": "a", "repo": name}),
+        ("POST", "/schedules", {"model": name, "load": "0 8 * * *"}),
+        ("PATCH", "/policies", {"model": name, "pinned": True}),
+    ]
+    for method, path, body in asked:
+        answer = await api.request(method, path, json=body)
+        assert answer.status_code in (400, 404), (method, path, answer.text)
+    assert len(world.records) == 1

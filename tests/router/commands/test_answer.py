@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from router.commands import chat, console
-from router.commands.answer import Answer, Chat, for_terminal, summary
+from router.commands.answer import Answer, Chat, summary
 from router.commands.client import CommandFailed, Place
 
 
@@ -130,8 +130,16 @@ def test_the_summary_names_node_tokens_and_speed() -> None:
     assert summary(Answer("", "mini", None, None, None, 0.0)) == "node mini"
 
 
-def test_a_model_cannot_steer_the_terminal() -> None:
-    assert for_terminal("a\x1b[2Jb\r\x07\n\tc\x9b") == "a[2Jb\n\tc"
+def test_a_model_cannot_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    reader = chat._Reader("m\x1b[2J")
+    with reader:
+        reader.comment("load\x1b[2J")
+        for piece in ("a\x1b", "[2Jb\r", "\n\tc\x9b"):
+            reader.text(piece)
+    assert capsys.readouterr().out == "a\\x1b[2Jb\\r\n\tc\\x9b\n"
 
 
 def test_a_prompt_is_answered_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,25 @@
+"""Tables and progress on a terminal, as `rich` draws them, with whatever words of others."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from serving.terminal import shown_lines
+
+
+class Screen(Console):
+    """Draws no escape sequences but its own. It takes no markup: words are words."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(shown_lines(segment.text), segment.style)

@@ -1,0 +1,72 @@
+"""What goes to a terminal or a log: whoever made a text, it moves no cursor, colours nothing, hides
+nothing and begins no line of its own."""
+
+import logging
+import re
+import sys
+
+MOST_CHARS = 10_000
+"""Of one text; what is longer is nothing that anybody reads."""
+
+_BAD = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters: escape sequences begin with one of these
+    "\xad\u200b\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # what cannot be seen
+    "\u2028\u2029"  # other line ends
+    "\u202a-\u202e\u2066-\u2069"  # what turns the direction of all text behind it
+    "\ud800-\udfff"  # halves of characters, which no stream takes
+)
+_IN_LINE = re.compile(f"[\t\n{_BAD}]")
+_IN_LINES = re.compile(f"[{_BAD}]")
+_NAMES = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+
+
+def shown(text: str) -> str:
+    """The text as one line, its bad characters spelled as in Python."""
+    if len(text) > MOST_CHARS:
+        text = text[: MOST_CHARS - 1] + "…"
+    return text if text.isprintable() else _IN_LINE.sub(_spelled, text)
+
+
+def shown_lines(text: str) -> str:
+    """The same for a text of several lines, whole."""
+    return text if text.isprintable() else _IN_LINES.sub(_spelled, text)
+
+
+def shown_json(text: str) -> str:
+    """The same for JSON, which stays what it says."""
+    return text if text.isprintable() else _IN_LINES.sub(_json_spelled, text)
+
+
+def put(text: str = "", *, err: bool = False, end: str = "\n") -> None:
+    """Prints lines of ours, with whatever words of others, at once."""
+    print(shown_lines(text), end=end, file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def put_json(text: str) -> None:
+    print(shown_json(text), flush=True)
+
+
+class LineFormatter(logging.Formatter):
+    """A record is one line; only a traceback has more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return shown(super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:
+        return shown_lines(super().formatException(ei))  # type: ignore[arg-type]
+
+
+def _spelled(found: re.Match[str]) -> str:
+    char = found[0]
+    code = ord(char)
+    if code < 0x100:
+        return _NAMES.get(char) or f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _json_spelled(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x10000:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
