@@ -69,7 +69,7 @@ async def test_a_prompt_that_is_not_warm_is_a_failure_of_the_command(
         ended = await warm(agent, tmp_path, capsys, bodies, "--model", "scripted")
         assert ended.code == 1
         assert "context" in ended.out
-        assert ended.err.startswith("Prompt 1 of 2: The prompt has 250 tokens")
+        assert ended.err.startswith("Prompt 1 of 2: ") and "the prompt has 250 tokens" in ended.err
 
 
 async def test_a_prompt_that_there_is_no_room_for_is_a_failure_of_the_command(
