@@ -9,7 +9,8 @@ import msgspec
 
 from node.engine.grammar import CLIENT_START, Compiler, Grammar, TooLarge
 from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
-from node.parsing.held_schema import NotHeld, arguments_schema
+from node.parsing.held_arguments import object_of_arguments
+from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.selection import NONE
@@ -184,7 +185,7 @@ class _Draft:
         for tool in output.tools:
             if tool.strict:
                 lark = Lark({})
-                arguments = lark.json(arguments_schema(tool.parameters), tool.param)
+                arguments = lark.json(object_of_arguments(tool), tool.param)
                 self._compiled(lark, arguments, tool.param)
 
     def _content(self, lark: Lark) -> str:

@@ -9,7 +9,7 @@ from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
-from node.parsing.held_values import arguments_of
+from node.parsing.held_arguments import arguments_of
 from node.parsing.invoke import read_value
 from node.parsing.json_calls import (
     NAME,

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from node.generate import ToolSchema
 from node.parsing.coercion import Schema, property_schema, typed
 from node.parsing.format import ToolFormat
+from node.parsing.held_arguments import arguments_of
 from node.parsing.held_schema import NotHeld
-from node.parsing.held_values import Flat, Place, arguments_of
+from node.parsing.held_values import Flat, Place
 from node.parsing.json_calls import NAME, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark, Text
 from node.parsing.literal_values import Language, spell_members

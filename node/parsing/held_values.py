@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from node.generate import ToolSchema
 from node.parsing.coercion import Schema, types_of
 from node.parsing.held_schema import NotHeld
 
@@ -82,12 +81,11 @@ class Argument(NamedTuple):
     place: Place
 
 
-def arguments_of(tool: ToolSchema) -> list[Argument]:
+def declared_arguments(parameters: Schema, param: str) -> list[Argument]:
     """What a tool's parameters declare, in order. Raises `NotHeld` where they are no plain object
     of such."""
-    place = Place(tool.parameters, tool.param)
-    flat = _top(tool.parameters, place)
-    return members_of(flat, place)
+    place = Place(parameters, param)
+    return members_of(_top(parameters, place), place)
 
 
 def members_of(flat: Flat, place: Place) -> list[Argument]:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.format import ToolFormat
-from node.parsing.held_values import Argument, arguments_of
+from node.parsing.held_arguments import arguments_of
+from node.parsing.held_values import Argument
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source

@@ -8,9 +8,9 @@ from typing import Any
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.channels import Channel, Channels
+from node.parsing.held_arguments import arguments_of as declared_arguments
 from node.parsing.held_schema import NotHeld
 from node.parsing.held_values import Argument, Flat, flat_schemas, is_of, takes
-from node.parsing.held_values import arguments_of as declared_arguments
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
 from node.parsing.raw_values import RawText, spell_other, spell_string

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.format import ToolFormat
-from node.parsing.held_values import Argument, arguments_of
+from node.parsing.held_arguments import arguments_of
+from node.parsing.held_values import Argument
 from node.parsing.invoke import read_value
 from node.parsing.lark import Lark
 from node.parsing.python_literals import spell_repr

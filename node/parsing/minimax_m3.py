@@ -14,12 +14,12 @@ from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.coercion import Schema, branch_of, property_schema, typed, types_of
 from node.parsing.format import ReasoningFormat
+from node.parsing.held_arguments import arguments_of
 from node.parsing.held_values import (
     OF_LISTS,
     Argument,
     Flat,
     Place,
-    arguments_of,
     flat_schemas,
     members_of,
     takes,

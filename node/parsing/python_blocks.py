@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from node.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
-from node.parsing.held_values import arguments_of
+from node.parsing.held_arguments import arguments_of
 from node.parsing.json_calls import close_block, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark
 from node.parsing.literal_values import spell_value

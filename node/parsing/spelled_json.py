@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 
 from node.generate import ToolSchema
-from node.parsing.held_schema import NotHeld, arguments_schema
+from node.parsing.held_arguments import object_of_arguments
+from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 
 _NAMES = ("name",)
@@ -17,7 +18,7 @@ _ARGUMENTS = ("arguments",)
 
 def arguments_of(lark: Lark, tool: ToolSchema) -> str:
     """The expression of an object that fits the tool's parameters. Raises `NotHeld`."""
-    return lark.json(arguments_schema(tool.parameters), tool.param)
+    return lark.json(object_of_arguments(tool), tool.param)
 
 
 def bare_name(tool: ToolSchema, characters: "re.Pattern[str]") -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from node.generate import ToolSchema
 from node.parsing.coercion import property_schema, types_of
 from node.parsing.format import Grammar, Setup
-from node.parsing.held_values import Argument, arguments_of, document, flat_schemas
+from node.parsing.held_arguments import arguments_of
+from node.parsing.held_values import Argument, document, flat_schemas
 from node.parsing.json_calls import NAME, WORD
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.coercion import Schema, declares
-from node.parsing.held_values import Argument, arguments_of
+from node.parsing.held_arguments import arguments_of
+from node.parsing.held_values import Argument
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.python_literals import spell_repr

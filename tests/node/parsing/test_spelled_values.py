@@ -7,8 +7,9 @@ import pytest
 
 from node.generate import ToolSchema
 from node.parsing.guarded_schema import guarded
+from node.parsing.held_arguments import arguments_of
 from node.parsing.held_schema import NotHeld
-from node.parsing.held_values import Place, arguments_of, flat_schemas
+from node.parsing.held_values import Place, flat_schemas
 from node.parsing.lark import Lark, Text
 from node.parsing.text_patterns import patterns_of
 from tests.node.parsing.drawing import Drawer
