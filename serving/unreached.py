@@ -30,10 +30,11 @@ class Cause(StrEnum):
 
 
 LOCAL_NETWORK = (
-    "See System Settings > Privacy & Security > Local Network, and switch on the terminal or the "
-    "program that started it. What launchd starts as an agent of the user, and what runs in tmux, "
-    "may not be asked at all; curl and ping are let through all the same."
+    "See System Settings > Privacy & Security > Local Network, and switch on the program that "
+    "started it. What is started from Apple's Terminal, by ssh or as a launchd daemon is let "
+    "through unasked; what runs in tmux or as a launchd agent may be refused unasked."
 )
+"""Since macOS 15, as Apple's technical note 3179 and reports of others have it."""
 _SENTENCES = {
     Cause.NAME: "its name does not resolve; is it on, and in this network?",
     Cause.REFUSED: "nothing listens there; is it running, on an address that others reach "
