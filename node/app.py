@@ -33,6 +33,7 @@ from node.settings import HOLD_HEAD_S, Settings
 from node.slots import EngineKind
 from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
 from node.warm import read_plan
+from serving import awake
 from serving.callers import Callers, Limits
 from serving.exchange import as_get
 from serving.open_files import open_files
@@ -141,6 +142,8 @@ def _response_limits(settings: Settings) -> StoreLimits:
 
 def build_agent(settings: Settings) -> Agent:
     """Raises `StartError`."""
+    if sentence := awake.refusal(settings.stay_awake):
+        raise StartError(sentence)
     machine = read_machine()
     limit_bytes = memory_limit_bytes(settings, machine)
     is_scripted = settings.engine == "scripted"

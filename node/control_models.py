@@ -1,10 +1,12 @@
 """What routers ask of the models on an agent's disk, and the files that peers copy."""
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import FileResponse
+from starlette.types import Receive, Scope, Send
 
 from node.agent.agent import Agent
 from node.control_gate import ControlGate, command_of, json_answer
@@ -18,6 +20,7 @@ from node.protocol.lifecycle import (
     PullCommand,
 )
 from node.protocol.messages import ModelCommand, encode_status
+from serving.awake import Awake
 from serving.exchange import vouch
 
 MODEL_COMMAND = Depends(command_of(ModelCommand))
@@ -27,6 +30,14 @@ class ModelFile(FileResponse):
     """A file in pieces that are large enough for a model's weights."""
 
     chunk_size = 4 * 1024 * 1024
+
+    def __init__(self, file: Path, awake: Awake) -> None:
+        super().__init__(file)
+        self._awake = awake
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._awake.held():
+            await super().__call__(scope, receive, send)
 
 
 def models_router(agent: Agent, token: str) -> APIRouter:
@@ -66,6 +77,6 @@ def files_router(agent: Agent) -> APIRouter:
         ticket = request.headers.get(HEADER_TICKET, "")
         file = agent.disk.shares.file(ticket, model, path)
         vouch(request.scope)
-        return ModelFile(file)
+        return ModelFile(file, agent.awake)
 
     return router

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from node.errors import StartError
+from serving.awake import STAY_AWAKE, StayAwake
 from serving.variables import misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -101,6 +102,8 @@ class Settings:
     """An engine that has requests and makes no progress for so long is killed."""
     spare_engine: bool = True
     """Whether an engine process without a model, some 0.1 GB, is kept for the next load."""
+    stay_awake: StayAwake = StayAwake.BUSY
+    """When this Mac is kept from sleeping."""
     wired: Wired = "off"
     """What of an engine's memory macOS is asked to keep wired for the GPU."""
     reasoning_field: Literal["reasoning_content", "reasoning", "both"] = "reasoning_content"
@@ -303,6 +306,14 @@ def read_keep_alive(text: str) -> tuple[str, float | None]:
     return model, seconds or None
 
 
+def read_stay_awake(text: str) -> StayAwake:
+    """Raises `StartError`."""
+    try:
+        return StayAwake(text)
+    except ValueError:
+        raise StartError(f"it must be one of {STAY_AWAKE}, not {text!r}.") from None
+
+
 def _duration(key: str, text: str) -> float:
     seconds: float = _keyed(key, read_duration_s, text)
     return seconds
@@ -320,41 +331,44 @@ def _keyed(key: str, read: Callable[[str], Any], text: str) -> Any:
         raise StartError(f"{key}: {exc.message}") from None
 
 
+_READERS: dict[str, Callable[[str, str], object]] = {
+    "home": _path,
+    "host": lambda _key, text: text,
+    "engine": lambda _key, text: text,
+    **dict.fromkeys(_NUMBERS, _number),
+    **dict.fromkeys(_SIZES, _size),
+    "tool_parsers": _parsers,
+    "reasoning_parsers": _parsers,
+    "default_chat_template_kwargs": lambda key, text: _keyed(key, read_all_kwargs, text),
+    "max_thinking_tokens": lambda key, text: tuple(
+        _keyed(key, read_thinking_tokens, each) for each in text.split(",") if each.strip()
+    ),
+    **dict.fromkeys(_DURATIONS, _duration),
+    "keep_alives": lambda key, text: tuple(
+        _keyed(key, read_keep_alive, each) for each in text.split(",") if each.strip()
+    ),
+    "pins": _names,
+    "stay_awake": lambda key, text: _keyed(key, read_stay_awake, text),
+    "wired": lambda _key, text: text,
+    "reasoning_field": lambda _key, text: text,
+    **dict.fromkeys(("allow_plain_http", "repeated_tool_calls", "spare_engine"), _flag),
+    "script": _path,
+    "exit_on_stdin_eof": _flag,
+    "models": lambda _key, text: tuple(
+        Path(path).expanduser() for path in text.split(os.pathsep) if path
+    ),
+    "warm": lambda _key, text: tuple(
+        read_warm(pair) for pair in text.split(os.pathsep) if pair.strip()
+    ),
+    "served_model_names": _names,
+}
+
+
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:
     """The settings that environment variables give. Raises `StartError` naming key and value."""
     values = os.environ if environ is None else environ
     prefix = "MLX_FLEET_NODE_"
-    readers: dict[str, Callable[[str, str], object]] = {
-        "home": _path,
-        "host": lambda _key, text: text,
-        "engine": lambda _key, text: text,
-        **dict.fromkeys(_NUMBERS, _number),
-        **dict.fromkeys(_SIZES, _size),
-        "tool_parsers": _parsers,
-        "reasoning_parsers": _parsers,
-        "default_chat_template_kwargs": lambda key, text: _keyed(key, read_all_kwargs, text),
-        "max_thinking_tokens": lambda key, text: tuple(
-            _keyed(key, read_thinking_tokens, each) for each in text.split(",") if each.strip()
-        ),
-        **dict.fromkeys(_DURATIONS, _duration),
-        "keep_alives": lambda key, text: tuple(
-            _keyed(key, read_keep_alive, each) for each in text.split(",") if each.strip()
-        ),
-        "pins": _names,
-        "wired": lambda _key, text: text,
-        "reasoning_field": lambda _key, text: text,
-        **dict.fromkeys(("allow_plain_http", "repeated_tool_calls", "spare_engine"), _flag),
-        "script": _path,
-        "exit_on_stdin_eof": _flag,
-        "models": lambda _key, text: tuple(
-            Path(path).expanduser() for path in text.split(os.pathsep) if path
-        ),
-        "warm": lambda _key, text: tuple(
-            read_warm(pair) for pair in text.split(os.pathsep) if pair.strip()
-        ),
-        "served_model_names": _names,
-    }
-    known = {f"{prefix}{name.upper()}" for name in (*readers, "token")}
+    known = {f"{prefix}{name.upper()}" for name in (*_READERS, "token")}
     # What the router takes, it checks itself.
     ours = (name for name in values if not name.startswith("MLX_FLEET_ROUTER_"))
     if sentence := misspelt(ours, known):
@@ -366,7 +380,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, obje
         name = key[len(prefix) :].lower()
         if name == "token":
             continue  # what `router add-node` sends, not a setting of the agent
-        if name not in readers:
+        if name not in _READERS:
             raise StartError(f"{key} is not a setting of node-agent.")
-        found[name] = readers[name](key, text)
+        found[name] = _READERS[name](key, text)
     return found

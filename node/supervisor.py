@@ -44,6 +44,7 @@ from node.slots import (
 from node.store import ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
 from node.types import Marked, Pressure
+from serving.awake import Awake, StayAwake
 
 NAME_LIMIT = 200
 """Longest piece of an unknown name that is repeated or compared."""
@@ -106,6 +107,8 @@ class Supervisor:
         self._residency = Residency(self, Rules(settings.min_residency_s, settings.max_swap_wait_s))
         self.wishes: Callable[[str], Wishes] = lambda name: Wishes()
         """Of a model's residency, by its name."""
+        self.awake = Awake(StayAwake.NEVER)
+        """Of the machine, while models are held or waited for."""
         self.now_s: Callable[[], float] = time.monotonic
         self._disk_free_bytes = 0
         self._entries: dict[str, ModelEntry] = {}
@@ -153,7 +156,8 @@ class Supervisor:
         """A lease for one request."""
         lease = Lease(self, self._slot(entry), entry.name)
         try:
-            yield lease
+            with self.awake.held():
+                yield lease
         finally:
             lease.close()
 

@@ -49,6 +49,7 @@ from router.settings import Settings
 from router.stalls import Limits, Stalls
 from router.states import SCOPE_EXTERNAL
 from router.watcher import Watcher
+from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -72,6 +73,7 @@ async def open_core(
                 core.watcher.start(record)
         jobs = Jobs(registry, core.fleet, core.ledger)
         jobs.start()
+        core.awake.start()
         try:
             await core.lifecycle.start()
             yield core
@@ -79,6 +81,7 @@ async def open_core(
             await core.lifecycle.close()
             await core.watcher.close()
             await jobs.close()
+            await core.awake.close()
     finally:
         await registry.close()
 
@@ -126,6 +129,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         watcher=watcher,
         dispatcher=Dispatcher(fleet, watcher, ledger, placing, known),
         lifecycle=Lifecycle(outside, *wanted),
+        awake=Awake(settings.stay_awake),
     )
 
 

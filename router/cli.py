@@ -78,6 +78,7 @@ def serve(
     stall_s: options.Stall = None,
     load_timeout_s: options.LoadTimeout = None,
     first_token_timeout_s: options.FirstTokenTimeout = None,
+    stay_awake: options.StayAwakeWhen = None,
     exit_on_stdin_eof: Annotated[
         bool | None,
         typer.Option(

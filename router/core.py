@@ -16,6 +16,7 @@ from router.names import Names
 from router.prefix_index import PrefixIndex
 from router.settings import Settings
 from router.watcher import Watcher
+from serving.awake import Awake
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +38,4 @@ class Core:
     watcher: Watcher
     dispatcher: Dispatcher
     lifecycle: Lifecycle
+    awake: Awake

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.errors import StartError
+from serving.awake import STAY_AWAKE, StayAwake
 from serving.variables import misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -51,6 +52,8 @@ class Settings:
     """How long the load of a model may make no progress."""
     first_token_timeout_s: float = 900.0
     """How long a server that is no node agent may take until its answer begins."""
+    stay_awake: StayAwake = StayAwake.BUSY
+    """When the machine, where it is a Mac, is kept from sleeping."""
     exit_on_stdin_eof: bool = False
     """Whether the router ends when its standard input closes: it never outlives its parent."""
 
@@ -113,6 +116,13 @@ def _flag(key: str, text: str) -> object:
     raise StartError(f"{key} must be true or false, not {text!r}.")
 
 
+def _stay_awake(key: str, text: str) -> object:
+    try:
+        return StayAwake(text)
+    except ValueError:
+        raise StartError(f"{key} must be one of {STAY_AWAKE}, not {text!r}.") from None
+
+
 READERS = {
     "home": _path,
     "host": _text,
@@ -126,6 +136,7 @@ READERS = {
     "stall_s": _seconds,
     "load_timeout_s": _seconds,
     "first_token_timeout_s": _seconds,
+    "stay_awake": _stay_awake,
     "exit_on_stdin_eof": _flag,
 }
 

@@ -44,6 +44,7 @@ from node.store import ModelStore
 from node.supervisor import Supervisor
 from node.types import Marked
 from node.warm import Told, WarmPlan
+from serving.awake import Awake
 
 REFRESH_S = 5.0
 
@@ -88,6 +89,7 @@ class Agent:
         )
         self._wishes = WishList(kind.settings)
         self._supervisor.wishes = self._wishes.of
+        self.awake = self._supervisor.awake = Awake(kind.settings.stay_awake)
         self._caretaker = Caretaker(
             self._supervisor,
             self._wishes,
@@ -110,6 +112,7 @@ class Agent:
 
     async def start(self) -> None:
         """Raises `StartError` if the store cannot be read."""
+        self.awake.start()
         await self._supervisor.refresh()
         await self.disk.start()
         if missing := self._warming.missing(self._supervisor.names()):
@@ -159,6 +162,7 @@ class Agent:
         await self._prefixes.close()
         self._renderers.close()
         self.end_events()
+        await self.awake.close()
 
     async def _keep_beating(self) -> None:
         while True:

@@ -23,7 +23,7 @@ class Disk:
     ) -> None:
         self._store = store
         self._supervisor = supervisor
-        self.pulls = Pulls(store, on_change, supervisor.refresh)
+        self.pulls = Pulls(store, on_change, supervisor.refresh, supervisor.awake)
         self.shares = Shares(store)
         self.free_bytes = 0
         """Where models are stored."""

@@ -17,6 +17,7 @@ from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from node.pull_worker import PullOrder, Told
 from node.store import PARTIAL_MARKER, ModelStore, delete_folder
+from serving.awake import Awake
 
 ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
 WAITS_FOR_PEER = (
@@ -83,10 +84,12 @@ class Pulls:
         store: ModelStore,
         on_change: Callable[[], None],
         on_arrived: Callable[[], Awaitable[None]],
+        awake: Awake,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_arrived`: a model has become complete."""
+        """`on_arrived`: a model has become complete. `awake`: the machine, while one is pulled."""
         self._store = store
+        self._awake = awake
         self._on_change = on_change
         self._on_arrived = on_arrived
         self._clock = clock
@@ -182,7 +185,8 @@ class Pulls:
 
     async def _run(self, pull: _Pull, command: PullCommand) -> None:
         try:
-            failure = await self._pulled(pull, command)
+            with self._awake.held():
+                failure = await self._pulled(pull, command)
         except OSError as error:
             failure = Told(failure=f"The process that pulls cannot be started: {error}.")
         finally:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from node.commands.configuration import need_extra, open_store
 from node.errors import NodeError
 from node.hardware import python_command
+from serving.awake import kept_awake
 from serving.screen import Screen
 from serving.terminal import put
 
@@ -48,6 +49,7 @@ def import_model(home: Path | None, job: Import) -> None:
     with (
         subprocess.Popen(job.command(folder), stdout=subprocess.PIPE, text=True) as process,
         Progress(*_COLUMNS, console=Screen(), transient=True) as bars,
+        kept_awake(),
     ):
         bar = bars.add_task(job.name, total=1.0)
         failure: str | None = None

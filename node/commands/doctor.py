@@ -37,6 +37,7 @@ from node.memory import GIB, Budget
 from node.policy import Room, gib, plan_engine, stored_choices
 from node.settings import Settings
 from node.warm import read_plan
+from serving.awake import StayAwake
 from serving.listening import CannotListen, PortInUse, listening
 from serving.screen import Screen
 from serving.terminal import put_json
@@ -46,6 +47,8 @@ LOW_DISK_BYTES = 20 * 10**9
 SMALL_LIMIT_BYTES = 4 * GIB
 
 
+_SLEEP = re.compile(r"^\s*sleep\s+(\d+)(?:\s+\(sleep prevented by ([^)]*)\))?", re.MULTILINE)
+"""Of `pmset -g`: minutes, 0 for never, and what holds an assertion against it now."""
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -82,7 +85,7 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
     if mac:
         yield check_wired_limit(machine)
         yield check_wired(settings)
-        yield check_sleep(run)
+        yield check_sleep(settings.stay_awake, run)
         yield from check_network(settings, run, program_paths())
     else:
         yield check_compiler(shutil.which)
@@ -278,13 +281,25 @@ def check_wired(settings: Settings) -> Check:
     return Check(name, Level.WARN, sentence, advice)
 
 
-def check_sleep(run: Runner) -> Check:
-    answer = run(["pmset", "-g"])
-    found = re.search(r"^\s*sleep\s+(\d+)", answer or "", re.MULTILINE)
+def check_sleep(stay_awake: StayAwake, run: Runner) -> Check:
+    """Whether this Mac goes to sleep by itself, and is then gone from the fleet."""
+    found = _SLEEP.search(run(["pmset", "-g"]) or "")
     if found is None:
         return Check("sleep", Level.WARN, "pmset does not tell whether this Mac sleeps.")
     minutes = int(found[1])
-    if minutes:
-        sentence = f"This Mac sleeps after {minutes} minutes, and is then gone from the fleet."
-        return Check("sleep", Level.WARN, sentence, "Run `sudo pmset -c sleep 0`.")
-    return Check("sleep", Level.OK, "This Mac does not sleep.")
+    if not minutes:
+        return Check("sleep", Level.OK, "This Mac does not sleep by itself.")
+    sentence = f"This Mac is set to sleep when nobody has used it for {minutes} min"
+    if found[2]:
+        sentence += f" (now kept awake by {found[2]})"
+    if stay_awake is StayAwake.ALWAYS:
+        awake = f"{sentence}; the agent keeps it awake as long as it runs."
+        return Check(
+            "sleep", Level.OK, awake, "A lid that is closed puts it to sleep all the same."
+        )
+    gone = "A Mac that sleeps is gone from the fleet until somebody wakes it:"
+    advice = f"{gone} serve with --stay-awake always where routers are to reach it at any time."
+    if stay_awake is StayAwake.NEVER:
+        return Check("sleep", Level.WARN, f"{sentence}, even in the middle of an answer.", advice)
+    busy = f"{sentence}; the agent keeps it awake while requests, loads or pulls are open."
+    return Check("sleep", Level.WARN, busy, advice)

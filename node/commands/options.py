@@ -18,6 +18,7 @@ from node.settings import (
     read_thinking_tokens,
     read_warm,
 )
+from serving.awake import STAY_AWAKE, StayAwake
 
 
 def _named(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -210,6 +211,15 @@ SpareEngine = Annotated[
         "--spare-engine/--no-spare-engine",
         help="Keep an engine process ready for the next load, which then takes seconds less; "
         "default: yes.",
+    ),
+]
+StayAwakeWhen = Annotated[
+    StayAwake | None,
+    typer.Option(
+        "--stay-awake",
+        help="When this Mac is kept from sleeping; default busy: while requests, loads or pulls "
+        "are open, and a minute longer.",
+        metavar=STAY_AWAKE,
     ),
 ]
 WiredMemory = Annotated[

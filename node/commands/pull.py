@@ -9,6 +9,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from node.commands.configuration import open_store
 from node.downloads import HubSource, open_hub, pull
 from node.protocol.lifecycle import PullCommand
+from serving.awake import kept_awake
 from serving.screen import Screen
 from serving.terminal import put
 
@@ -19,7 +20,8 @@ def pull_model(
     """Pulls a model and shows how far it is."""
     store = open_store(home, make_home=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Progress(*columns, TransferSpeedColumn(), console=Screen(), transient=True) as bars:
+    shown = Progress(*columns, TransferSpeedColumn(), console=Screen(), transient=True)
+    with kept_awake(), shown as bars:
         bar = bars.add_task(command.repo_id, total=None)
         entry = pull(
             command,

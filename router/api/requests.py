@@ -59,11 +59,13 @@ class RunningRequests:
         """The current task serves the relay's ticket from now on."""
         task = cast("asyncio.Task[None]", asyncio.current_task())
         running = self._running[relay.ticket.request_id] = Running(relay, task)
+        self._core.awake.begin()
         return running
 
     def end(self, running: Running) -> None:
         running.ended = True
         del self._running[running.relay.ticket.request_id]
+        self._core.awake.end()
 
     def shown_to(self, caller: Caller) -> dict[str, object]:
         """The running requests that the caller may see, the oldest first."""

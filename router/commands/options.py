@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from serving.awake import STAY_AWAKE, StayAwake
+
 Router = Annotated[
     str | None,
     typer.Option(
@@ -19,6 +21,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns, however narrow the window.")]
 Node = Annotated[str | None, typer.Option("--node", metavar="NAME", help="Only this node.")]
 Home = Annotated[Path | None, typer.Option(help="The router's folder: registry and key files.")]
+StayAwakeWhen = Annotated[
+    StayAwake | None,
+    typer.Option(
+        "--stay-awake",
+        metavar=STAY_AWAKE,
+        help="When this machine, if it is a Mac, is kept from sleeping; busy, the default: while "
+        "requests are open, and a minute longer.",
+    ),
+]
 RegistryUrl = Annotated[
     str | None, typer.Option(help="SQLite file of the registry, if not in the folder.")
 ]

@@ -22,6 +22,7 @@ from router.credentials import is_loopback
 from router.dialects import refusal_body
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
+from serving import awake
 from serving.callers import Callers, Limits
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
@@ -48,6 +49,8 @@ def read_settings(options: Mapping[str, Any]) -> Settings:
 def run(settings: Settings) -> None:
     """Serves until a signal or the end of standard input. Raises `StartError`."""
     refuse_open_bind(settings)
+    if sentence := awake.refusal(settings.stay_awake):
+        raise StartError(sentence)
     stop = threading.Event()
     log_to_streams()
     allow_many_files()

@@ -285,7 +285,7 @@ class PlayedPulls(Pulls):
     """Of an agent whose downloads are played."""
 
     def __init__(self, node: PlayedNode) -> None:
-        super().__init__(node.store, node.on_change, node.supervisor.refresh)
+        super().__init__(node.store, node.on_change, node.supervisor.refresh, node.supervisor.awake)
         self._node = node
 
     async def _pulled(self, pull: Any, command: PullCommand) -> Told | None:

@@ -29,7 +29,9 @@ from node.protocol.messages import (
 )
 from node.protocol.overflow import Overflow
 from node.settings import THREAD_BODY_BYTES
+from serving.awake import StayAwake
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running
+from tests.serving.caffeinate import TOLD, begun, install
 
 ABORT_S = 0.25
 
@@ -169,6 +171,24 @@ async def test_an_engine_that_dies_before_the_first_token_is_a_503(tmp_path: Pat
             assert response.headers["retry-after"] == "1"
             assert response.json()["error"]["code"] == "engine_died"
             assert (await events.next(Finished)).reason is FinishReason.ERROR
+
+
+async def test_a_load_and_a_request_keep_the_machine_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caffeinate = install(tmp_path / "bin", monkeypatch)
+    monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
+    async with running(tmp_path, Script(stall_after_tokens=1)) as agent:
+        await agent.client.post("/fleet/load", json={"model": "scripted"})
+        await caffeinate.until(begun(), TOLD)
+        chat = asyncio.create_task(agent.chat())
+        await agent.until_active()
+        await caffeinate.until(begun(), TOLD, begun())
+        chat.cancel()
+        await caffeinate.until(begun(), TOLD, begun(), TOLD)
+    async with running(tmp_path, stay_awake=StayAwake.ALWAYS):
+        await caffeinate.until(begun(), TOLD, begun(), TOLD, begun())
+    assert caffeinate.notes[-1] == TOLD
 
 
 async def test_an_engine_that_breaks_is_a_503_and_the_next_request_gets_a_new_one(

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import msgspec
+import pytest
 
 from node.protocol.lifecycle import (
     HEADER_TICKET,
@@ -21,6 +22,7 @@ from node.protocol.messages import ModelState, ModelStatus, StatusEvent, decode_
 from node.store import PARTIAL_MARKER
 from tests.node.model_folders import CONFIG, make_model, safetensors
 from tests.node.serving import WAIT_S, RunningAgent, running
+from tests.serving.caffeinate import TOLD, begun, install
 
 WEIGHTS = bytes(range(256)) * 2000
 
@@ -93,6 +95,19 @@ async def test_files_want_a_ticket_and_are_given_from_any_byte(tmp_path: Path) -
         for path in ("../../secret", str(tmp_path / "secret"), "mlx-fleet.json", ""):
             assert (await get(path)).status_code == 404
         assert (await peer.get(PATH_FILES)).status_code == 400
+
+
+async def test_a_copy_for_a_peer_keeps_the_machine_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caffeinate = install(tmp_path / "bin", monkeypatch)
+    monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
+    make_model(tmp_path / "models" / "org--tiny", WEIGHTS)
+    async with text_agent(tmp_path) as agent:
+        ticket = (await shared(agent)).ticket
+        query = {"model": "org/tiny", "path": "model.safetensors"}
+        await agent.client.get(PATH_FILES, params=query, headers={HEADER_TICKET: ticket})
+        await caffeinate.until(begun(), TOLD)
 
 
 async def test_what_a_router_asks_of_the_disk_wants_the_token(tmp_path: Path) -> None:

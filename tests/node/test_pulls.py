@@ -15,9 +15,11 @@ from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from node.pull_worker import Told
 from node.store import PARTIAL_MARKER, ModelStore
+from serving.awake import Awake, StayAwake
 from tests.fakes import FakeClock
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
 from tests.node.test_peer_copy import PlayedPeer, playing
+from tests.serving.caffeinate import TOLD, begun, install
 
 WAIT_S = 20.0
 FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(300_000))}
@@ -26,12 +28,13 @@ FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(300_000))
 class World:
     """The pulls of one store, and a wait for what they tell."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, when: StayAwake = StayAwake.NEVER) -> None:
+        self.awake = Awake(when)
         self.store = ModelStore(folder)
         self.arrivals = 0
         self.clock = FakeClock()
         self._changed = asyncio.Event()
-        self.pulls = Pulls(self.store, self._changed.set, self._on_arrived, self.clock)
+        self.pulls = Pulls(self.store, self._changed.set, self._on_arrived, self.awake, self.clock)
 
     async def _on_arrived(self) -> None:
         self.arrivals += 1
@@ -47,6 +50,20 @@ class World:
 
 def from_peer(peer: PlayedPeer) -> PullCommand:
     return PullCommand("org/tiny", peer=Peer(peer.url, share(FILES)))
+
+
+async def test_a_pull_keeps_the_machine_awake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caffeinate = install(tmp_path / "bin", monkeypatch)
+    monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
+    world = World(tmp_path / "models", StayAwake.BUSY)
+    with playing(PlayedPeer(files=dict(FILES))) as peer:
+        world.pulls.begin(from_peer(peer))
+        await caffeinate.until(begun())
+        await world.until_still()
+        await caffeinate.until(begun(), TOLD)
+    await world.awake.close()
 
 
 async def test_a_pull_is_told_of_until_the_model_is_there(tmp_path: Path) -> None:
@@ -144,7 +161,7 @@ def stuck(folder: Path, clock: FakeClock, ends: list[int]) -> Stuck:
     async def arrived() -> None:
         raise AssertionError
 
-    pulls = Stuck(ModelStore(folder), lambda: None, arrived, clock)
+    pulls = Stuck(ModelStore(folder), lambda: None, arrived, Awake(StayAwake.NEVER), clock)
     pulls.ends = ends
     return pulls
 

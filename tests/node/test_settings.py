@@ -15,6 +15,7 @@ from node.settings import (
     read_thinking_tokens,
     read_warm,
 )
+from serving.awake import StayAwake
 
 
 def test_the_token_of_add_node_is_not_a_setting_and_no_fault() -> None:
@@ -125,3 +126,10 @@ def test_pinned_models_are_among_those_that_settings_name() -> None:
     assert given == {"pins": ("a", "org/b")}
     assert named["--pin"] == {"a"}
     assert named["--keep-alive"] == {"c"}
+
+
+def test_when_to_stay_awake_is_one_of_three() -> None:
+    given = read_environment({"MLX_FLEET_NODE_STAY_AWAKE": "always"})
+    assert given == {"stay_awake": StayAwake.ALWAYS}
+    with pytest.raises(StartError, match="NODE_STAY_AWAKE: it must be one of busy|always|never"):
+        read_environment({"MLX_FLEET_NODE_STAY_AWAKE": "sometimes"})

@@ -7,6 +7,7 @@ import pytest
 
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
+from serving.awake import StayAwake
 
 PREFIX = "MLX_FLEET_ROUTER_"
 
@@ -25,6 +26,7 @@ def test_each_setting_can_come_from_the_environment() -> None:
         "stall_s": "60",
         "load_timeout_s": "600",
         "first_token_timeout_s": "300.5",
+        "stay_awake": "never",
         "exit_on_stdin_eof": "1",
     }
     assert set(given) == {field.name for field in fields(Settings)}
@@ -42,6 +44,7 @@ def test_each_setting_can_come_from_the_environment() -> None:
         "stall_s": 60.0,
         "load_timeout_s": 600.0,
         "first_token_timeout_s": 300.5,
+        "stay_awake": StayAwake.NEVER,
         "exit_on_stdin_eof": True,
     }
 

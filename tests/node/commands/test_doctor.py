@@ -15,8 +15,18 @@ from node.commands.checks import Level
 from node.commands.doctor import examine, run_doctor
 from node.hardware import Machine
 from node.settings import Settings
+from serving.awake import StayAwake
 
 GIB = 1024**3
+PMSET = """System-wide power settings:
+Currently in use:
+ standby              1
+ Sleep On Power Button 1
+ hibernatefile        /var/vm/sleepimage
+ disksleep            10
+ sleep                {}
+ displaysleep         2
+"""
 
 
 def answers(known: dict[str, str]) -> "Answers":
@@ -45,7 +55,7 @@ def test_examines_a_mac(tmp_path: Path) -> None:
     }
     assert "Apple M4 Max with 64 GiB" in checks["memory"].sentence
     assert checks["sleep"].level is Level.WARN
-    assert "10 minutes" in checks["sleep"].sentence
+    assert "10 min;" in checks["sleep"].sentence
     assert checks["wired limit"].level is Level.WARN
     assert checks["wired memory"].level is Level.OK
     assert checks["local network"].advice
@@ -62,10 +72,24 @@ def test_examines_a_linux_machine(tmp_path: Path) -> None:
 
 
 def test_a_mac_that_does_not_sleep_is_fine() -> None:
-    assert doctor.check_sleep(answers({"pmset": " sleep  0 (sleep prevented)"})).level is Level.OK
-    assert doctor.check_sleep(answers({})).level is Level.WARN
+    for mode in StayAwake:
+        desktop = answers({"pmset": PMSET.format("0 (sleep prevented by powerd)")})
+        assert doctor.check_sleep(mode, desktop).level is Level.OK
+        assert doctor.check_sleep(mode, answers({})).level is Level.WARN
     assert doctor.check_wired_limit(Machine("x", GIB)).level is Level.OK
     assert doctor.check_wired_limit(Machine("x", 10 * GIB, 8 * GIB)).level is Level.OK
+
+
+def test_a_mac_that_sleeps_is_told_what_the_agent_does_about_it() -> None:
+    laptop = answers({"pmset": PMSET.format("1 (sleep prevented by caffeinate, powerd)")})
+    checks = {mode: doctor.check_sleep(mode, laptop) for mode in StayAwake}
+    assert [each.level for each in checks.values()] == [Level.WARN, Level.OK, Level.WARN]
+    for check in checks.values():
+        assert "for 1 min (now kept awake by caffeinate, powerd)" in check.sentence
+        assert "sudo" not in check.advice
+    assert "while requests, loads or pulls are open" in checks[StayAwake.BUSY].sentence
+    assert "--stay-awake always" in checks[StayAwake.BUSY].advice
+    assert "in the middle of an answer" in checks[StayAwake.NEVER].sentence
 
 
 def test_warns_of_memory_that_is_to_be_wired(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from router.prefix_index import PrefixIndex
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
 from router.watcher import Watcher
+from serving.awake import Awake, StayAwake
 
 GIB = 1024**3
 
@@ -182,6 +183,7 @@ class World:
             lifecycle=Lifecycle(
                 Outside(self.registry, self.fleet, cast(Watcher, self), frozenset, "r")
             ),
+            awake=Awake(StayAwake.NEVER),
         )
 
     async def audited(self) -> list[tuple[str, str, str, str]]:

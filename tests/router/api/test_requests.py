@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +25,12 @@ from tests.router.conftest import (
     alias,
     model_status,
     node_status,
+    running_router,
     silent,
 )
 from tests.router.test_relay import HELLO, STREAM, WHOLE, drop, in_band_error
+from tests.serving.caffeinate import TOLD, install
+from tests.serving.caffeinate import begun as held
 
 REQUESTS = "/v1/requests"
 COUNTED = b'event: response.output_text.delta\ndata: {"type":"x","sequence_number":41}\n\n'
@@ -74,6 +78,22 @@ async def begun(router: RunningRouter, script: Held, body: object, path: str = C
     caller = await router.post(body, path)
     await asyncio.wait_for(script.begun.wait(), WAIT_S)
     return caller
+
+
+# --- what it does to the machine ---
+
+
+async def test_a_request_keeps_the_machine_awake(
+    tmp_path: Path, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caffeinate = install(tmp_path / "bin", monkeypatch)
+    monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
+    async with running_router(tmp_path) as router:
+        await router.add(await start_node(script := Held(HELLO)))
+        caller = await begun(router, script, STREAM)
+        await caffeinate.until(held())
+        caller.leave()
+        await caffeinate.until(held(), TOLD)
 
 
 # --- the list ---

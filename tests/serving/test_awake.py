@@ -1,0 +1,120 @@
+"""How a Mac is kept awake, with a command that writes down what is asked of it."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from serving.awake import RELEASE_S, Awake, StayAwake, kept_awake, refusal
+from tests.serving.caffeinate import LEFT, TOLD, Caffeinate, begun, install
+
+
+@pytest.fixture
+def caffeinate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caffeinate:
+    monkeypatch.setattr("serving.awake.RELEASE_S", 0.0)
+    return install(tmp_path / "bin", monkeypatch)
+
+
+async def test_is_held_from_the_first_work_until_a_while_after_the_last(
+    caffeinate: Caffeinate,
+) -> None:
+    awake = Awake(StayAwake.BUSY)
+    awake.start()
+    with awake.held():
+        with awake.held():
+            await caffeinate.until(begun())
+        assert caffeinate.notes == [begun()]
+    await caffeinate.until(begun(), TOLD)
+    with awake.held():
+        await caffeinate.until(begun(), TOLD, begun())
+    await awake.close()
+    assert caffeinate.notes == [begun(), TOLD, begun(), TOLD]
+
+
+async def test_work_within_the_while_goes_on_with_the_same_process(
+    caffeinate: Caffeinate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.awake.RELEASE_S", RELEASE_S)
+    awake = Awake(StayAwake.BUSY)
+    for _ in range(3):
+        with awake.held():
+            await caffeinate.until(begun())
+    assert awake._timer is not None
+    left_s = awake._timer.when() - asyncio.get_running_loop().time()
+    assert 55.0 < left_s <= 60.0
+    await awake.close()
+    assert caffeinate.notes == [begun(), TOLD]
+
+
+async def test_always_is_from_the_start_to_the_end(caffeinate: Caffeinate) -> None:
+    awake = Awake(StayAwake.ALWAYS)
+    awake.start()
+    await caffeinate.until(begun())
+    with awake.held():
+        pass
+    await asyncio.sleep(0)
+    await awake.close()
+    assert caffeinate.notes == [begun(), TOLD]
+
+
+async def test_never_is_never(caffeinate: Caffeinate) -> None:
+    awake = Awake(StayAwake.NEVER)
+    awake.start()
+    with awake.held():
+        assert awake._task is None
+    await awake.close()
+    assert caffeinate.notes == []
+
+
+async def test_without_the_command_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    awake = Awake(StayAwake.BUSY)
+    with awake.held():
+        assert awake._task is None
+    await awake.close()
+    assert refusal(StayAwake.BUSY) is None
+    assert "no caffeinate" in (refusal(StayAwake.ALWAYS) or "")
+
+
+async def test_a_command_that_ends_by_itself_is_told_of_and_not_begun_at_each_request(
+    caffeinate: Caffeinate, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = caffeinate.folder / "caffeinate"
+    command.write_text(command.read_text().replace("while", "exit 3; while"))
+    awake = Awake(StayAwake.BUSY)
+    with awake.held():
+        await caffeinate.until(begun())
+        async with asyncio.timeout(20):
+            while not caplog.messages:
+                await asyncio.sleep(0.01)
+        for _ in range(3):
+            with awake.held():
+                await asyncio.sleep(0)
+    await awake.close()
+    assert caffeinate.notes == [begun()]
+    assert caplog.messages == [
+        "This machine may sleep while it works: caffeinate ended with code 3."
+    ]
+
+
+async def test_it_ends_with_a_process_that_is_killed(caffeinate: Caffeinate) -> None:
+    code = (
+        "import asyncio\n"
+        "from serving.awake import RELEASE_S, Awake, StayAwake\n"
+        "async def main():\n"
+        "    Awake(StayAwake.ALWAYS).start()\n"
+        "    await asyncio.Event().wait()\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        await caffeinate.until(begun(process.pid))
+        process.kill()
+    await caffeinate.until(begun(process.pid), LEFT)
+
+
+async def test_a_command_of_its_own_is_kept_awake_to_its_end(caffeinate: Caffeinate) -> None:
+    with kept_awake():
+        await caffeinate.until(begun())
+    assert caffeinate.notes == [begun(), TOLD]
