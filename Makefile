@@ -21,7 +21,7 @@ TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
 # No target and no prerequisite holds the folder's own path: make would split it at a space.
-.PHONY: demo-model run setup test soak conformance check fmt bench bench-peers bench-fleet clean
+.PHONY: demo-model run setup test soak conformance check fmt bench bench-peers bench-fleet mac-check clean
 
 run: demo-model
 ifdef ONCE
@@ -80,6 +80,11 @@ bench-peers: .venv/.dev $(TEST_MODEL)
 
 bench-fleet: .venv/.dev $(TEST_MODEL)
 	$(BIN)/python -m tests.bench.fleet $(ARGS)
+
+# What only the machine itself can tell, a Mac above all: about five minutes, and a report without names
+# or prompts to send us. `ARGS="--soak 15"` adds the load under which Macs have panicked; save your work first.
+mac-check: demo-model
+	@$(BIN)/node-agent doctor --full --home "$(MLX_FLEET_HOME)/node" $(ARGS)
 
 clean:
 	rm -rf .venv .cache build dist *.egg-info

@@ -211,13 +211,31 @@ def doctor(
     reasoning_field: options.ReasoningFieldName = None,
     responses_bytes: options.ResponsesSize = None,
     warm: options.Warm = None,
+    full: options.Full = False,
+    soak_minutes: options.Soak = None,
+    report_folder: options.ReportFolder = Path(),
     as_json: Json = False,
 ) -> None:
     """Check what the agent needs from this machine to serve with the same options."""
+    settings = _settings(context)
+    examine = _try_out if full else _look_at
+    if not examine(settings, report_folder, soak_minutes, as_json):
+        raise typer.Exit(1)
+
+
+def _try_out(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
+    """More than the base install has is imported here only."""
+    from node.commands.mac_check import Wanted, run_full
+
+    return run_full(Wanted(settings, out, soak_minutes), as_json=as_json)
+
+
+def _look_at(settings: Settings, out: Path, soak_minutes: float | None, as_json: bool) -> bool:
     from node.commands.doctor import run_doctor
 
-    if not run_doctor(_settings(context), as_json=as_json):
-        raise typer.Exit(1)
+    if soak_minutes is not None or out != Path():
+        raise typer.BadParameter("--soak and --report go with --full")
+    return run_doctor(settings, as_json=as_json)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from node.errors import StartError
 from serving.awake import STAY_AWAKE, StayAwake
-from serving.variables import misspelt
+from serving.variables import PREFIX, misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 THREAD_BODY_BYTES = 256 * 1024
@@ -362,6 +362,11 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     ),
     "served_model_names": _names,
 }
+
+
+def environment_of_others() -> dict[str, str]:
+    """This process's environment without the variables that are ours."""
+    return {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> dict[str, object]:

@@ -251,3 +251,22 @@ Warm = Annotated[
         parser=_named("--warm", read_warm),
     ),
 ]
+
+Full = Annotated[
+    bool,
+    typer.Option("--full", help="Try it out as well, for about five minutes, and write a report."),
+]
+Soak = Annotated[
+    float | None,
+    typer.Option(
+        "--soak",
+        metavar="MINUTES",
+        min=0.01,
+        max=1440,
+        help="With --full: the load under which Macs have panicked, at the end. Save your work "
+        "first.",
+    ),
+]
+ReportFolder = Annotated[
+    Path, typer.Option("--report", metavar="FOLDER", help="Where --full writes its report.")
+]

@@ -1,0 +1,153 @@
+"""`node-agent doctor --full`: what only a run on this machine can tell, in about five minutes, and
+a report of it that can be sent to others.
+
+The report has no prompts, no names of hosts, users or models, and no addresses. What only a Mac can
+tell says so elsewhere. On a Mac it has not been run yet.
+"""
+
+import functools
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from rich.text import Text
+
+from node.commands import mac_settings, trials
+from node.engine.probe.line import Line, not_here
+from node.errors import StartError
+from node.hardware import is_mac, python_command, read_machine, run_command
+from node.settings import Settings
+from serving.screen import Screen
+from serving.terminal import put_json
+
+REPORT = "mac-report"
+MODEL = "smollm2"
+_MARKER = "soak.started"
+_STYLES = {True: Text("ok", "green"), False: Text("fail", "red"), None: Text("-", "dim")}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the command line says."""
+
+    settings: Settings
+    out: Path
+    """Folder of the report."""
+    soak_minutes: float | None = None
+
+    @property
+    def model(self) -> Path:
+        """The small real model that answers are tried with."""
+        return self.settings.models_folder / MODEL
+
+
+def run_full(wanted: Wanted, *, as_json: bool) -> bool:
+    """Prints each line as soon as it is there and writes the report; whether none failed."""
+    console = Screen(stderr=as_json)
+    began_s = time.monotonic()
+    lines: list[Line] = []
+    for line in findings(wanted):
+        lines.append(line)
+        words = Text(f"\t{line.section}: {line.name}: {line.found}")
+        console.print(_STYLES[line.ok] + words, soft_wrap=True)
+    files = write_report(wanted.out, lines, time.monotonic() - began_s)
+    if as_json:
+        put_json(msgspec.json.encode(lines).decode())
+    console.print(_summary(lines), "Report:", *(str(file) for file in files), soft_wrap=True)
+    return all(line.ok is not False for line in lines)
+
+
+def findings(wanted: Wanted) -> Iterator[Line]:
+    """All lines, in order."""
+    mac = is_mac()
+    run = functools.partial(run_command, timeout_s=10.0)
+    machine = read_machine(run, mac=mac)
+    yield from last_soak(wanted)
+    yield from mac_settings.system(run, mac=mac)
+    yield from probed("device", str(machine.working_set_bytes))
+    yield from trials.limits()
+    yield from _with_model(wanted)
+    yield from probed("hybrids")
+    yield from trials.processes()
+    yield from trials.streams()
+    yield from mac_settings.settings_of_macos(wanted.settings, run, mac=mac)
+    if wanted.soak_minutes is not None:
+        yield from soak(wanted)
+
+
+def _with_model(wanted: Wanted) -> Iterator[Line]:
+    sections = ("memory", "answers", "speeds")
+    if not (wanted.model / "config.json").exists():
+        why = f"there is no model {MODEL}; `make mac-check` fetches it"
+        yield from (not_here(section, "all of it", "told", why) for section in sections)
+        return
+    for section in sections:
+        yield from probed(section, str(wanted.model))
+
+
+def probed(section: str, *rest: str) -> Iterator[Line]:
+    """The lines of a process of its own, and one more where that does not end well."""
+    command = [*python_command(), "-m", "node.engine.probe", section, *rest]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for text in process.stdout:
+            yield msgspec.json.decode(text, type=Line)
+        words = process.stderr.read().strip().splitlines()
+    if process.returncode:
+        said = words[-1].split(":")[0] if words else "no word"
+        found = f"ended with {process.returncode} ({said})"
+        yield Line(section, "the section's process", "ends with 0", found, ok=False)
+
+
+# --- soak ---
+
+
+def soak(wanted: Wanted) -> Iterator[Line]:
+    """Leaves a mark before it begins: a Mac that panics tells at the next run."""
+    marker = wanted.out / _MARKER
+    marker.write_text("A soak began and has not ended.\n")
+    subprocess.run(["sync"], check=True)
+    yield from probed("soak", str(wanted.model), str(wanted.soak_minutes))
+    marker.unlink()
+
+
+def last_soak(wanted: Wanted) -> Iterator[Line]:
+    marker = wanted.out / _MARKER
+    if marker.exists():
+        found = "it did not end: this machine may have panicked, or the run was stopped"
+        yield Line("soak", "the last soak", "ended", found, ok=False)
+        marker.unlink()
+
+
+# --- report ---
+
+
+def write_report(out: Path, lines: list[Line], took_s: float) -> list[Path]:
+    """Raises `StartError` where the folder takes no files."""
+    data = json.dumps({"took_s": round(took_s, 1), "lines": msgspec.to_builtins(lines)}, indent=1)
+    files = [out / f"{REPORT}.json", out / f"{REPORT}.txt"]
+    try:
+        files[0].write_text(data + "\n")
+        files[1].write_text("\n".join([*map(_text, lines), _summary(lines), ""]))
+    except OSError as error:
+        raise StartError(f"The report cannot be written to {out}: {error.strerror}.") from error
+    return files
+
+
+def _text(line: Line) -> str:
+    state = {True: "ok", False: "FAIL", None: "-"}[line.ok]
+    return (
+        f"{state}\t{line.section}: {line.name}\n\texpected {line.expected}\n"
+        f"\tfound    {line.found} ({line.took_s:.1f} s)"
+    )
+
+
+def _summary(lines: list[Line]) -> str:
+    counts = {state: sum(line.ok is state for line in lines) for state in (True, False, None)}
+    return f"{counts[True]} ok, {counts[False]} failed, {counts[None]} not run on this machine."

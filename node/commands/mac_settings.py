@@ -1,0 +1,133 @@
+"""What macOS is set to: sleep, backups, firewall, and the leave for the local network. Tested with
+recorded answers only, not on a Mac."""
+
+import errno
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from node.engine.probe.line import Line, not_here
+from node.hardware import Runner
+from node.settings import Settings
+
+SYSTEM, SETTINGS = "system", "settings of macOS"
+_FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"
+_DIAL_S = 3.0
+_LEAST_PYTHON = (3, 11)
+
+
+def system(run: Runner, *, mac: bool) -> Iterator[Line]:
+    found = f"{platform.python_version()}, {platform.machine()}"
+    ok = sys.version_info[:2] >= _LEAST_PYTHON
+    yield Line(SYSTEM, "Python", "3.11 or newer", found, ok)
+    if not mac:
+        yield not_here(SYSTEM, "Apple silicon, not translated", "arm64", "this is no Mac")
+        yield not_here(SYSTEM, "macOS", "told", "this is no Mac")
+        return
+    translated = run(["sysctl", "-n", "sysctl.proc_translated"]) == "1"
+    found = f"{platform.machine()}{', translated by Rosetta' if translated else ''}"
+    ok = platform.machine() == "arm64" and not translated
+    yield Line(SYSTEM, "Apple silicon, not translated", "arm64", found, ok)
+    version = run(["sw_vers", "-productVersion"]) or "?"
+    build = run(["sw_vers", "-buildVersion"]) or "?"
+    chip = run(["sysctl", "-n", "machdep.cpu.brand_string"]) or "?"
+    memory_gib = int(run(["sysctl", "-n", "hw.memsize"]) or 0) >> 30
+    driver = _driver_version(run)
+    found = f"{version} ({build}), {chip}, {memory_gib} GiB, IOGPUFamily {driver}"
+    yield Line(SYSTEM, "macOS", "told", found, ok=True)
+    backlog = run(["sysctl", "-n", "kern.ipc.somaxconn"]) or "?"
+    yield Line(SYSTEM, "connections that wait to be taken", "told", backlog, ok=True)
+
+
+def _driver_version(run: Runner) -> str:
+    listed = run(["kextstat", "-b", "com.apple.iokit.IOGPUFamily"]) or ""
+    found = re.search(r"IOGPUFamily \(([^)]+)\)", listed)
+    return found[1] if found else "?"
+
+
+def settings_of_macos(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Line]:
+    lines = {
+        "sleep when idle": "told",
+        "sleep is held off while it works": "an assertion of this process, taken and released",
+        "models and KV are no part of backups": "excluded",
+        "firewall": "told",
+        "local network": "the gateway can be dialled",
+    }
+    if not mac:
+        yield from (not_here(SETTINGS, *line, "this is no Mac") for line in lines.items())
+        return
+    yield _sleep(run)
+    yield _assertion(run)
+    yield _backups(settings, run)
+    state = run([_FIREWALL, "--getglobalstate"]) or "not told"
+    yield Line(SETTINGS, "firewall", lines["firewall"], state.splitlines()[0], ok=True)
+    yield _gateway(run)
+
+
+def _sleep(run: Runner) -> Line:
+    found = re.search(r"^\s*sleep\s+(\d+)(.*)$", run(["pmset", "-g"]) or "", re.MULTILINE)
+    if found is None:
+        words = "not told"
+    elif found[1] == "0" or "prevented" in found[2]:
+        words = "never, or held off now"
+    else:
+        words = f"after {found[1]} minutes"
+    return Line(SETTINGS, "sleep when idle", "told", words, ok=True)
+
+
+def _assertion(run: Runner) -> Line:
+    name = "sleep is held off while it works"
+    expected = "an assertion of this process, taken and released"
+    try:
+        holder = subprocess.Popen(["caffeinate", "-i", "-w", str(os.getpid())])
+    except OSError:
+        return Line(SETTINGS, name, expected, "there is no caffeinate", ok=False)
+    pid = f"pid {holder.pid}("
+    try:
+        taken = _until(lambda: pid in (run(["pmset", "-g", "assertions"]) or ""))
+    finally:
+        holder.terminate()
+        holder.wait()
+    released = pid not in (run(["pmset", "-g", "assertions"]) or "")
+    found = f"{'taken' if taken else 'not taken'}, {'released' if released else 'kept'}"
+    return Line(SETTINGS, name, expected, found, taken and released)
+
+
+def _until(holds: Callable[[], bool], most_s: float = 3.0) -> bool:
+    end_s = time.monotonic() + most_s
+    while time.monotonic() < end_s:
+        if holds():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _backups(settings: Settings, run: Runner) -> Line:
+    folders: list[Path] = [settings.models_folder, settings.kv_folder]
+    there = [folder for folder in folders if folder.exists()]
+    answers = [run(["tmutil", "isexcluded", str(folder)]) or "" for folder in there]
+    excluded = sum("[Excluded]" in answer for answer in answers)
+    name = "models and KV are no part of backups"
+    found = f"{excluded} of {len(there)} folders excluded"
+    return Line(SETTINGS, name, "excluded", found, excluded == len(there))
+
+
+def _gateway(run: Runner) -> Line:
+    """A refused connection has reached the gateway; without the leave for the local network there
+    is no route to it."""
+    name, expected = "local network", "the gateway can be dialled"
+    found = re.search(r"gateway:\s*(\S+)", run(["route", "-n", "get", "default"]) or "")
+    if found is None:
+        return Line(SETTINGS, name, expected, "there is no gateway", None)
+    try:
+        with socket.create_connection((found[1], 80), timeout=_DIAL_S):
+            said = "answered"
+    except OSError as error:
+        said = errno.errorcode.get(error.errno or 0, type(error).__name__)
+    return Line(SETTINGS, name, expected, said, said != "EHOSTUNREACH")

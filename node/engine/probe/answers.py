@@ -1,0 +1,84 @@
+"""Whether an answer is the same alone, repeated, beside others, and from a cache."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from node.engine.model import LoadedModel
+from node.engine.probe.line import Line, Sizes, timed
+from node.engine.probe.runner import Answer, Parting, Prompt, Runner, parting, spec_of
+from node.types import EngineSpec
+
+SECTION = "answers"
+NEAR_TIE_NATS = 0.1
+"""Two tokens that are this near may change places where arithmetic rounds otherwise."""
+_CUT_SHARES = (0.1, 0.5, 1.0)
+
+
+def prompt(length: int, seed: int) -> Prompt:
+    """Tokens without sense, the same on every machine."""
+    return tuple(100 + (seed * 7919 + at * 104_729) % 20_000 for at in range(length))
+
+
+def probe(model: LoadedModel, folder: Path, sizes: Sizes) -> Iterator[Line]:
+    same = _Same(model, prompt(sizes.prompt_tokens, 1), sizes.answer_tokens)
+    yield _line("repeated", same.alone)
+    for rows in (2, 4, 8):
+        yield _line(f"in a batch of {rows}", partial(same.batched, rows))
+    for share in _CUT_SHARES:
+        cut = min(int(share * sizes.prompt_tokens), sizes.prompt_tokens - 1)
+        yield _line(f"cached up to {cut}", partial(same.cached, cut))
+    yield _line("from disk", partial(same.from_disk, folder))
+
+
+def _line(name: str, compare: Callable[[], Parting]) -> Line:
+    with timed() as took:
+        found = compare()
+        seconds = took()
+    words = "the same tokens" if found.at is None else f"parts at token {found.at}"
+    return Line(
+        SECTION,
+        f"greedy answer {name}",
+        f"the same, or parting where two tokens are within {NEAR_TIE_NATS} nats",
+        f"{words}; gap there {found.gap:.3f} nats; log probabilities differ by up to "
+        f"{found.shift:.2g} before",
+        found.is_near_tie(NEAR_TIE_NATS),
+        seconds,
+    )
+
+
+class _Same:
+    """A prompt whose answer is compared with the first one."""
+
+    def __init__(self, model: LoadedModel, asked: Prompt, count: int) -> None:
+        self._model, self._asked, self._count = model, asked, count
+        self._first = self._ask(spec_of(), [], [asked])
+
+    def alone(self) -> Parting:
+        return parting(self._first, self._ask(spec_of(), [], [self._asked]))
+
+    def batched(self, rows: int) -> Parting:
+        length = len(self._asked)
+        others = [prompt(length - length * at // 10, at + 2) for at in range(rows - 1)]
+        return parting(self._first, self._ask(spec_of(), [], [self._asked, *others]))
+
+    def cached(self, cut: int) -> Parting:
+        return parting(self._first, self._ask(spec_of(), [self._asked[:cut]], [self._asked]))
+
+    def from_disk(self, folder: Path) -> Parting:
+        with tempfile.TemporaryDirectory() as home:
+            spec = spec_of(str(folder), Path(home))
+            # It spills what it has stored; the next one begins with the disk alone.
+            self._ask(spec, [], [self._asked])
+            answer = self._ask(spec, [], [self._asked])
+        if answer.usage is None or not answer.usage.cached_tokens:
+            return Parting(0, float("inf"))
+        return parting(self._first, answer)
+
+    def _ask(self, spec: EngineSpec, before: list[Prompt], prompts: list[Prompt]) -> Answer:
+        """The first prompt's answer from a new engine, which has seen those before."""
+        with Runner(self._model, spec) as runner:
+            for each in before:
+                runner.ask([each], 1)
+            return runner.ask(prompts, self._count)[0]

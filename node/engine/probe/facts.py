@@ -1,0 +1,58 @@
+"""What MLX says of the device, and that one allocation too many is refused and nothing more."""
+
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import mlx.core as mx
+
+from node.engine.probe.line import MIB, Line, not_here, timed
+
+SECTION = "device"
+_FORMULA_SHARE = 0.02
+
+
+def probe(working_set_bytes: int) -> Iterator[Line]:
+    """`working_set_bytes` is what the agent takes the GPU to have."""
+    versions = f"mlx {version('mlx')}, mlx-lm {version('mlx-lm')}"
+    yield Line(SECTION, "versions", "those of constraints.txt", versions, ok=True)
+    device = str(mx.default_device())
+    has_metal = mx.metal.is_available()
+    if sys.platform != "darwin":
+        yield not_here(SECTION, "Metal", "the default device is the GPU", f"Linux, {device}")
+    else:
+        found = f"{device}, Metal {'there' if has_metal else 'missing'}"
+        yield Line(SECTION, "Metal", "the default device is the GPU", found, has_metal)
+    if not has_metal:
+        why = "there is no Metal device"
+        yield not_here(SECTION, "limits of Metal", "told", why)
+        yield not_here(SECTION, "working set", "within 2 % of the agent's formula", why)
+        yield not_here(SECTION, "one buffer too large", "refused; then all is well", why)
+        return
+    info = mx.device_info()
+    told = int(info.get("max_recommended_working_set_size", 0))
+    limits = ", ".join(
+        f"{name} {info[name]}" for name in ("resource_limit", "max_buffer_length") if name in info
+    )
+    yield Line(SECTION, "limits of Metal", "told", limits or "none", bool(limits))
+    off = abs(told - working_set_bytes) / max(told, 1)
+    yield Line(
+        SECTION,
+        "working set",
+        f"within {_FORMULA_SHARE:.0%} of the agent's formula",
+        f"{told // MIB} MiB told, {working_set_bytes // MIB} MiB by the formula",
+        off <= _FORMULA_SHARE,
+    )
+    yield _too_large(int(info.get("max_buffer_length", 0)))
+
+
+def _too_large(most_bytes: int) -> Line:
+    with timed() as took:
+        try:
+            mx.eval(mx.zeros((most_bytes + (1 << 20),), dtype=mx.uint8))
+            said = "it was not refused"
+        except (RuntimeError, ValueError) as error:
+            said = f"refused ({type(error).__name__})"
+        after = mx.sum(mx.ones((1024,))).item()
+    ok = said.startswith("refused") and after == 1024
+    return Line(SECTION, "one buffer too large", "refused; then all is well", said, ok, took())

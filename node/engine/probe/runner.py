@@ -1,0 +1,131 @@
+"""Runs a `TextEngine` in a thread of its own, for the probes: prompts in, answers with
+probabilities out."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from node.engine.base import LoadError
+from node.engine.model import LoadedModel
+from node.engine.text import TextEngine
+from node.generate import GenerateRequest, SamplingParams
+from node.types import (
+    Accepted,
+    Delta,
+    DiskCache,
+    EngineSpec,
+    MemoryLease,
+    Refused,
+    RowUsage,
+    TokenLogprob,
+)
+
+GREEDY = SamplingParams(temperature=0.0)
+LIKELIEST = 5
+_LIVE_BYTES, _STORED_BYTES, _OVERHEAD_BYTES = 2 << 30, 1 << 30, 1 << 29
+
+Prompt = tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Answer:
+    """What an engine said to a prompt."""
+
+    tokens: list[TokenLogprob] = field(default_factory=list)
+    usage: RowUsage | None = None
+    error: str | None = None
+
+    def read(self, delta: Delta) -> None:
+        for part in delta.parts:
+            self.tokens += part.logprobs
+        self.usage = delta.usage or self.usage
+        self.error = delta.error or self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """How far two answers to one prompt are the same."""
+
+    at: int | None
+    """The first token that differs; None where none does."""
+    gap: float = 0.0
+    """There, how much likelier one token was than the other, in nats; infinite where the other was
+    not among the likeliest."""
+    shift: float = 0.0
+    """Before it, the largest difference of a token's log probability, in nats."""
+
+    def is_near_tie(self, nats: float) -> bool:
+        return self.at is None or self.gap <= nats
+
+
+def parting(left: Answer, right: Answer) -> Parting:
+    shift = 0.0
+    for at, (one, other) in enumerate(zip(left.tokens, right.tokens, strict=False)):
+        if one.token.data != other.token.data:
+            return Parting(at, _gap(one, other.token.data), shift)
+        shift = max(shift, abs(one.token.logprob - other.token.logprob))
+    if len(left.tokens) != len(right.tokens):
+        return Parting(min(len(left.tokens), len(right.tokens)), float("inf"), shift)
+    return Parting(None, 0.0, shift)
+
+
+def _gap(token: TokenLogprob, other: bytes) -> float:
+    told = {each.data: each.logprob for each in token.top}
+    return abs(token.token.logprob - told.get(other, float("-inf")))
+
+
+def spec_of(folder: str = "", disk: Path | None = None, *, rows: int = 8) -> EngineSpec:
+    return EngineSpec(
+        engine="text",
+        model="probe",
+        folder=folder,
+        max_rows=rows,
+        lease=MemoryLease(0, _LIVE_BYTES, _STORED_BYTES, _OVERHEAD_BYTES),
+        disk=None if disk is None else DiskCache(str(disk), _STORED_BYTES),
+        warm_up=False,
+    )
+
+
+class Runner:
+    """An engine, and answers from it. An engine that is closed ends its thread's use of MLX."""
+
+    def __init__(self, model: LoadedModel, spec: EngineSpec) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self._engine = self._thread.submit(TextEngine, model, spec).result()
+        self._number = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._thread.submit(self._engine.close).result()
+        self._thread.shutdown()
+
+    def warm_up(self) -> None:
+        self._thread.submit(self._engine.warm_up).result()
+
+    def ask(self, prompts: Sequence[Prompt], count: int) -> list[Answer]:
+        """Answers of `count` tokens at most to all prompts, which run together. Raises `LoadError`
+        where the engine refuses one."""
+        return self._thread.submit(self._answers, prompts, count).result()
+
+    def _answers(self, prompts: Sequence[Prompt], count: int) -> list[Answer]:
+        answers = {self._submit(prompt, count): Answer() for prompt in prompts}
+        open_uids = set(answers)
+        while open_uids:
+            for delta in self._engine.step():
+                answers[delta.uid].read(delta)
+                if delta.is_last:
+                    open_uids.discard(delta.uid)
+        return list(answers.values())
+
+    def _submit(self, prompt: Prompt, count: int) -> str:
+        self._number += 1
+        uid = f"probe-{self._number}"
+        request = GenerateRequest(uid, prompt, count, GREEDY, logprobs=LIKELIEST)
+        reply: Accepted | Refused | None = self._engine.submit(request)
+        if not isinstance(reply, Accepted):
+            raise LoadError("The engine takes no prompt of the probe.")
+        return uid

@@ -1,0 +1,133 @@
+"""`node-agent doctor --full`, with sections that are played."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from node.commands import mac_check, mac_settings, trials
+from node.commands.mac_check import (
+    Wanted,
+    findings,
+    last_soak,
+    probed,
+    run_full,
+    soak,
+    write_report,
+)
+from node.engine.probe.line import Line
+from node.settings import Settings
+
+
+def line(ok: bool | None = True, section: str = "played") -> Line:
+    return Line(section, "a name", "something", "found", ok, 0.5)
+
+
+@pytest.fixture
+def wanted(tmp_path: Path) -> Wanted:
+    return Wanted(Settings(home=tmp_path / "home"), tmp_path)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The sections that were asked for; each says one line."""
+    told: list[tuple[str, ...]] = []
+
+    def play(section: str, *rest: str) -> Iterator[Line]:
+        told.append((section, *rest))
+        yield line(section=section)
+
+    monkeypatch.setattr(mac_check, "probed", play)
+    for name in ("limits", "processes", "streams"):
+        monkeypatch.setattr(trials, name, lambda: iter([line()]))
+    return told
+
+
+def test_the_report_is_written_as_json_and_as_text(
+    wanted: Wanted, asked: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_full(wanted, as_json=False)
+    report = json.loads((wanted.out / "mac-report.json").read_text())
+    lines = msgspec.convert(report["lines"], list[Line])
+    assert {"played", "device", "hybrids", "settings of macOS"} <= {each.section for each in lines}
+    text = (wanted.out / "mac-report.txt").read_text()
+    assert all(each.name in text for each in lines)
+    assert "ok, 0 failed" in text
+    assert "mac-report.txt" in capsys.readouterr().out
+
+
+def test_a_line_that_failed_makes_the_command_fail(
+    wanted: Wanted, asked: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "limits", lambda: iter([line(ok=False)]))
+    assert not run_full(wanted, as_json=True)
+
+
+def test_without_the_model_its_sections_say_how_to_get_it(
+    wanted: Wanted, asked: list[tuple[str, ...]]
+) -> None:
+    found = {each.section: each for each in findings(wanted)}
+    assert "make mac-check" in found["answers"].found
+    assert found["answers"].ok is None
+    assert [section for section, *_ in asked] == ["device", "hybrids"]
+
+
+def test_with_the_model_all_sections_are_tried(
+    wanted: Wanted, asked: list[tuple[str, ...]]
+) -> None:
+    wanted.model.mkdir(parents=True)
+    (wanted.model / "config.json").write_text("{}")
+    list(findings(wanted))
+    assert [section for section, *_ in asked] == [
+        "device",
+        "memory",
+        "answers",
+        "speeds",
+        "hybrids",
+    ]
+
+
+def test_on_linux_each_line_of_a_mac_says_so(wanted: Wanted) -> None:
+    lines = list(mac_settings.settings_of_macos(wanted.settings, lambda _command: None, mac=False))
+    assert len(lines) == 5
+    assert all(each.ok is None and "this is no Mac" in each.found for each in lines)
+
+
+def test_a_section_whose_process_dies_is_one_more_line() -> None:
+    (found,) = probed("nosuch")
+    assert found.ok is False
+    assert "ended with 1 (ValueError)" in found.found
+
+
+def test_a_soak_that_did_not_end_is_told_at_the_next_run(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def panic(*_section: str) -> Iterator[Line]:
+        yield line()
+        raise KeyboardInterrupt
+
+    assert list(last_soak(wanted)) == []
+    monkeypatch.setattr(mac_check, "probed", panic)
+    with pytest.raises(KeyboardInterrupt):
+        list(soak(wanted))
+    (told,) = last_soak(wanted)
+    assert told.ok is False and "may have panicked" in told.found
+    assert list(last_soak(wanted)) == []
+
+
+def test_a_soak_that_ends_leaves_no_mark(wanted: Wanted, asked: list[tuple[str, ...]]) -> None:
+    assert len(list(soak(wanted))) == 1
+    assert list(last_soak(wanted)) == []
+
+
+def test_the_report_names_no_host_and_no_user(wanted: Wanted) -> None:
+    lines = [
+        *mac_settings.system(lambda _command: None, mac=False),
+        *trials.limits(),
+    ]
+    files = write_report(wanted.out, lines, 1.0)
+    words = "".join(file.read_text() for file in files)
+    assert str(wanted.out) not in words
+    assert str(Path.home()) not in words

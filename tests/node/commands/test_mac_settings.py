@@ -1,0 +1,111 @@
+"""What macOS answers, as it was recorded or as its manuals have it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from node.commands.mac_settings import settings_of_macos, system
+from node.settings import Settings
+
+ANSWERS = {
+    "sysctl -n sysctl.proc_translated": "0",
+    "sysctl -n machdep.cpu.brand_string": "Apple M4",
+    "sysctl -n hw.memsize": str(32 << 30),
+    "sysctl -n kern.ipc.somaxconn": "128",
+    "sw_vers -productVersion": "26.4.1",
+    "sw_vers -buildVersion": "25E246",
+    "pmset -g": " sleep                1 (sleep prevented by caffeinate)\n disksleep 10",
+    "/usr/libexec/ApplicationFirewall/socketfilterfw --getglobalstate": (
+        "Firewall is enabled. (State = 1)"
+    ),
+    "kextstat -b com.apple.iokit.IOGPUFamily": "  68 0x1 com.apple.iokit.IOGPUFamily (104.4.1) <1>",
+}
+
+
+def answering(**changed: str) -> Callable[[Sequence[str]], str | None]:
+    answers = {**ANSWERS, **{name.replace("_", " "): text for name, text in changed.items()}}
+    return lambda command: answers.get(" ".join(command))
+
+
+def test_the_machine_is_told_with_its_system_and_driver() -> None:
+    found = {each.name: each for each in system(answering(), mac=True)}
+    assert found["macOS"].found == "26.4.1 (25E246), Apple M4, 32 GiB, IOGPUFamily 104.4.1"
+    assert found["connections that wait to be taken"].found == "128"
+
+
+def test_a_python_that_is_translated_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    run = answering()
+    lines = system(
+        lambda command: "1" if "sysctl.proc_translated" in command else run(command), mac=True
+    )
+    (found,) = (each for each in lines if each.name.startswith("Apple silicon"))
+    assert found.ok is False
+    assert found.found == "x86_64, translated by Rosetta"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (ANSWERS["pmset -g"], "never, or held off now"),
+        (" sleep                0\n", "never, or held off now"),
+        (" sleep                10\n", "after 10 minutes"),
+        ("", "not told"),
+    ],
+)
+def test_how_soon_a_mac_sleeps_is_told(answer: str, words: str, tmp_path: Path) -> None:
+    run = answering()
+    lines = settings_of_macos(
+        Settings(home=tmp_path),
+        lambda command: answer if list(command) == ["pmset", "-g"] else run(command),
+        mac=True,
+    )
+    assert next(each for each in lines if each.name == "sleep when idle").found == words
+
+
+def test_folders_that_are_backed_up_fail(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    settings.models_folder.mkdir(parents=True)
+    settings.kv_folder.mkdir(parents=True)
+    run = answering()
+
+    def tmutil(command: Sequence[str]) -> str | None:
+        if command[0] != "tmutil":
+            return run(command)
+        return "[Excluded]   x" if command[-1].endswith("kv") else "[Included]   x"
+
+    lines = settings_of_macos(settings, tmutil, mac=True)
+    (found,) = (each for each in lines if "backups" in each.name)
+    assert (found.found, found.ok) == ("1 of 2 folders excluded", False)
+
+
+def test_the_sleep_assertion_is_taken_and_released(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "caffeinate"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    run = answering()
+
+    def pmset(command: Sequence[str]) -> str | None:
+        if list(command) != ["pmset", "-g", "assertions"]:
+            return run(command)
+        alive = [
+            entry.name
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdecimal() and "sleep\0" in _words(entry / "cmdline")
+        ]
+        return "\n".join(f"   pid {pid}(caffeinate): PreventUserIdleSystemSleep" for pid in alive)
+
+    lines = settings_of_macos(Settings(home=tmp_path / "home"), pmset, mac=True)
+    (found,) = (each for each in lines if each.name.startswith("sleep is held off"))
+    assert (found.found, found.ok) == ("taken, released", True)
+
+
+def _words(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""

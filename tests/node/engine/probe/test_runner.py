@@ -1,0 +1,37 @@
+from math import inf
+
+from node.engine.probe.runner import Answer, Parting, parting
+from node.types import Alternative, TokenLogprob
+
+
+def token(text: str, logprob: float = -0.1, **others: float) -> TokenLogprob:
+    top = {text: logprob, **others}
+    told = tuple(Alternative(each, each.encode(), value) for each, value in top.items())
+    return TokenLogprob(told[0], told)
+
+
+def test_equal_answers_part_nowhere_and_tell_how_far_they_shift() -> None:
+    left = Answer([token("a"), token("b", -0.2)])
+    right = Answer([token("a"), token("b", -0.25)])
+    found = parting(left, right)
+    assert found.at is None
+    assert abs(found.shift - 0.05) < 1e-9
+
+
+def test_answers_part_at_the_first_token_that_differs_by_how_much_likelier_one_was() -> None:
+    left = Answer([token("a"), token("b", -0.70, c=-0.75)])
+    right = Answer([token("a"), token("c", -0.70, b=-0.75), token("d")])
+    found = parting(left, right)
+    assert found.at == 1
+    assert abs(found.gap - 0.05) < 1e-9
+    assert found.is_near_tie(0.1) and not found.is_near_tie(0.01)
+
+
+def test_a_token_that_was_not_among_the_likeliest_is_no_near_tie() -> None:
+    assert parting(Answer([token("a")]), Answer([token("z")])).gap == inf
+
+
+def test_an_answer_that_ends_early_parts_there() -> None:
+    found = parting(Answer([token("a")]), Answer([token("a"), token("b")]))
+    assert (found.at, found.gap) == (1, inf)
+    assert not Parting(0, inf).is_near_tie(5.0)
