@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohappyeyeballs
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -22,7 +23,7 @@ from router.settings import CONNECT_TIMEOUT_S
 
 Address = tuple[int, int, int, str, tuple[Any, ...]]
 """As `socket.getaddrinfo` gives it."""
-Lookup = Callable[..., Sequence[Any]]
+Protocol = TypeVar("Protocol", bound=asyncio.BaseProtocol)
 
 FRESH_S = 10.0
 """For how long what was found is asked for no second time."""
@@ -72,10 +73,14 @@ class HostName:
             raise TimeoutError(f"{self.host} did not resolve within {CONNECT_TIMEOUT_S:g} s.")
         return lookup.result()
 
-    async def connect(self) -> socket.socket:
+    async def connect(
+        self, make: Callable[[], Protocol], tls: ssl.SSLContext | None = None
+    ) -> Protocol:
         """A connection to the address that takes one first. Raises `OSError`."""
         addresses = await self.addresses()
         try:
+            if len(addresses) == 1 and addresses[0][0] == socket.AF_INET:
+                return await self._open(make, tls, *addresses[0][4])
             connected = await aiohappyeyeballs.start_connection(
                 addresses, happy_eyeballs_delay=NEXT_ADDRESS_S
             )
@@ -83,7 +88,19 @@ class HostName:
             self._known_s = -FRESH_S  # it may have moved
             raise
         self._worked(connected.getpeername())
-        return connected
+        try:
+            return await self._open(make, tls, sock=connected)
+        except BaseException:
+            connected.close()
+            raise
+
+    async def _open(
+        self, make: Callable[[], Protocol], tls: ssl.SSLContext | None, *place: Any, **given: Any
+    ) -> Protocol:
+        _, protocol = await asyncio.get_running_loop().create_connection(
+            make, *place, ssl=tls, server_hostname=self.host if tls else None, **given
+        )
+        return protocol
 
     def _worked(self, peer: tuple[Any, ...]) -> None:
         """The address goes first from now on, and needs no lookup to be true."""

@@ -176,21 +176,8 @@ class Upstream:
     async def _connect(self) -> _Connection:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                connection = await self._open(await self.host.connect())
+                connection = await self.host.connect(lambda: _Connection(self), self._tls)
         except TimeoutError as error:
             raise NotConnected(f"No connection within {CONNECT_TIMEOUT_S:g} s.") from error
         self._all.add(connection)
-        return connection
-
-    async def _open(self, connected: socket.socket) -> _Connection:
-        try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self),
-                sock=connected,
-                ssl=self._tls,
-                server_hostname=self.host.host if self._tls else None,
-            )
-        except BaseException:
-            connected.close()
-            raise
         return connection

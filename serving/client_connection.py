@@ -19,7 +19,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from serving.callers import Callers
-from serving.exchange import EXTENSION, Exchange, Message
+from serving.exchange import EXTENSION, VOUCH, Exchange, Message
 from serving.keepalive import probe
 from serving.patience import PROBES, Pace, held_bytes
 from serving.refusals import (
@@ -99,12 +99,11 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    # --- for the exchange ---
+    def _on_vouched(self) -> None:
+        self._vouched = True
+        self._callers.forget(self)
 
-    def on_vouched(self) -> None:
-        if not self._vouched:
-            self._vouched = True
-            self._callers.forget(self)
+    # --- for the exchange ---
 
     def pause_reading(self) -> None:
         self.transport.pause_reading()
@@ -243,8 +242,6 @@ class ClientConnection(asyncio.Protocol):
         self._count(len(name) + len(value) + _LINE_BYTES)
         # What comes behind the body is no header: it could pass by whoever looked at those.
         if self._in_head:
-            if len(self._headers) == MAX_HEADERS:
-                raise HeadTooLong(f"The request has more than {MAX_HEADERS} headers.")
             self._headers.append((name.lower(), value))
 
     def _count(self, nbytes: int) -> None:
@@ -256,6 +253,8 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = False
         parser = self._parser
         method, version = parser.get_method(), parser.get_http_version()
+        if len(self._headers) > MAX_HEADERS:
+            raise HeadTooLong(f"The request has more than {MAX_HEADERS} headers.")
         waits = check_head(version, self._headers)
         raw_path, query = read_target(method, self._url)
         exchange = self._exchange = Exchange(self, method, version)
@@ -263,6 +262,9 @@ class ClientConnection(asyncio.Protocol):
         if not parser.should_keep_alive():
             exchange.keep_alive = False
         path = raw_path.decode("ascii")
+        extensions: dict[str, Any] = {EXTENSION: exchange}
+        if not self._vouched:
+            extensions[VOUCH] = self._on_vouched
         scope = {
             **self._fixed,
             "http_version": version,
@@ -272,7 +274,7 @@ class ClientConnection(asyncio.Protocol):
             "query_string": query,
             "headers": self._headers,
             "state": self._app_state.copy(),
-            "extensions": {EXTENSION: exchange},
+            "extensions": extensions,
         }
         task = self._loop.create_task(self._answer(scope, exchange))
         self._state.tasks.add(task)

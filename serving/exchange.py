@@ -15,6 +15,8 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 EXTENSION = "mlx_fleet.exchange"
 """Under `extensions`, where an ASGI scope holds its `Exchange`."""
+VOUCH = "mlx_fleet.vouch"
+"""Beside it, until a request of the connection has shown a key: what to call once one has."""
 PAUSE_BYTES = 64 * 1024
 """A request of which more is unread makes its caller wait."""
 _BODILESS = (204, 304)
@@ -39,9 +41,6 @@ class Connection(Protocol):
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
-
-    def on_vouched(self) -> None:
-        """Its caller has shown a valid key."""
 
     def on_answered(self, exchange: Exchange) -> None:
         """The answer is whole."""
@@ -172,11 +171,6 @@ class Exchange:
         """Whether the caller takes less than it is sent."""
         return self._connection.write_paused and not self.left
 
-    def vouch(self) -> None:
-        """Says that the caller has shown a valid key, as soon as that is known: until then its
-        connection may be cut off to make room for others."""
-        self._connection.on_vouched()
-
     async def drain(self) -> None:
         """Waits while `paused`."""
         if self.paused:
@@ -227,8 +221,8 @@ class Exchange:
 
 
 def vouch(scope: Message) -> None:
-    """As `Exchange.vouch`, for who holds a request's ASGI scope; nothing for one that came over no
-    connection of ours."""
-    exchange: Exchange | None = scope.get("extensions", {}).get(EXTENSION)
-    if exchange is not None:
-        exchange.vouch()
+    """Says that the caller of this request has shown a valid key: until then its connection may be
+    cut off to make room for others."""
+    known: Callable[[], None] | None = scope.get("extensions", {}).get(VOUCH)
+    if known is not None:
+        known()

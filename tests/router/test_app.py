@@ -13,7 +13,7 @@ from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden
 from router.fleet import Fleet
 from router.settings import Settings
-from serving.exchange import Exchange
+from serving.client_connection import ClientConnection
 from tests.router.conftest import CHAT, RunningRouter, StartNode, node_record, silent
 
 
@@ -147,11 +147,11 @@ async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRoute
 async def test_a_connection_is_known_by_a_valid_key_only(
     router: RunningRouter, monkeypatch: pytest.MonkeyPatch, path: str, *, admin: bool
 ) -> None:
-    vouched: list[Exchange] = []
-    monkeypatch.setattr(Exchange, "vouch", lambda exchange: vouched.append(exchange))
+    known: list[ClientConnection] = []
+    monkeypatch.setattr(ClientConnection, "_on_vouched", lambda each: known.append(each))
     refused = await router.send("GET", path, x_api_key="wrong")
-    assert (await refused.head(), vouched) == (401, [])
+    assert (await refused.head(), known) == (401, [])
     key = router.core.settings.admin_key_file.read_text().strip() if admin else router.key
-    known = await router.send("GET", path, x_api_key=key)
-    await known.head()
-    assert len(vouched) == 1
+    answered = await router.send("GET", path, x_api_key=key)
+    await answered.head()
+    assert len(known) == 1

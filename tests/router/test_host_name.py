@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -78,6 +78,19 @@ async def answer(request: Request) -> None:
         await request.answer(b"answer")
 
 
+async def connect(name: HostName) -> None:
+    """Makes a connection, and ends it."""
+    made = await name.connect(Ended)
+    made.transport.abort()
+
+
+class Ended(asyncio.Protocol):
+    transport: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.WriteTransport, transport)
+
+
 async def ask(url: str) -> None:
     """By both clients of a node: one for inference, one for control."""
     upstream = Upstream(url)
@@ -110,11 +123,11 @@ async def test_many_connections_to_a_name_ask_for_it_once(
     node = await start_node(answer)
     network.addresses["held.local"] = [ipv4("127.0.0.1", node.port)]
     name = HostName("held.local", node.port)
-    connecting = [asyncio.create_task(name.connect()) for _ in range(20)]
+    connecting = [asyncio.create_task(connect(name)) for _ in range(20)]
     await asyncio.sleep(0)
     network.go_on.set()
-    for each in [*(await asyncio.gather(*connecting)), await name.connect()]:
-        each.close()
+    await asyncio.gather(*connecting)
+    await connect(name)
     assert network.asked == ["held.local"]
 
 
@@ -125,9 +138,9 @@ async def test_a_name_that_is_gone_leaves_its_last_address(
     node = await start_node(answer)
     network.addresses["mac.local"] = [ipv4("127.0.0.1", node.port)]
     name = HostName("mac.local", node.port)
-    (await name.connect()).close()
+    await connect(name)
     del network.addresses["mac.local"]
-    (await name.connect()).close()
+    await connect(name)
     assert network.asked == ["mac.local", "mac.local"]
 
 
@@ -173,9 +186,9 @@ async def test_a_failed_connection_has_the_name_looked_up_again(
         network.addresses["mac.local"] = [ipv4("127.0.0.1", nobody.getsockname()[1])]
         name = HostName("mac.local", node.port)
         with pytest.raises(ConnectionRefusedError):
-            await name.connect()
+            await connect(name)
     network.addresses["mac.local"] = [ipv4("127.0.0.1", node.port)]
-    (await name.connect()).close()
+    await connect(name)
 
 
 async def test_ipv4_goes_first_and_then_whatever_worked_last(network: Network) -> None:

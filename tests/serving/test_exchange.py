@@ -26,8 +26,6 @@ class Wire:
 
     def resume_reading(self) -> None: ...
 
-    def on_vouched(self) -> None: ...
-
     def on_answered(self, exchange: Exchange) -> None:
         self.answered += 1
 
