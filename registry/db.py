@@ -31,9 +31,11 @@ from registry.errors import (
     RegistryClosed,
     RegistryError,
     RegistryFailed,
+    RegistryFull,
     RegistryLocked,
 )
 from registry.tables import meta
+from registry.trouble import Trouble
 from serving.process_lock import ProcessLock
 
 T = TypeVar("T")
@@ -110,6 +112,7 @@ class Registry:
         self._running: asyncio.Task[Any] | None = None
         self._writer: asyncio.Task[None] | None = None
         self._closing = False
+        self.trouble = Trouble()
         self._reads = 0
         self._no_reads = asyncio.Event()
         self._no_reads.set()
@@ -228,6 +231,8 @@ class Registry:
     def _settle(self, job: _Job, task: asyncio.Task[Any]) -> None:
         """Hand the outcome to the caller, or to the log when the caller is gone."""
         error = None if task.cancelled() else task.exception()
+        if not task.cancelled():
+            self.trouble.on_write(error)
         if job.done.cancelled():
             if error is not None:
                 _LOG.error("a write failed after its caller was cancelled", exc_info=error)
@@ -348,6 +353,8 @@ def _translated(path: Path) -> Iterator[None]:
 def _named(error: Exception, path: Path) -> RegistryError:
     cause = error.orig if isinstance(error, DBAPIError) else error
     name = getattr(cause, "sqlite_errorname", None) or ""
+    if name == "SQLITE_FULL":
+        return RegistryFull(path)
     if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
         return ReadOnlyRegistry(path, str(cause))
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

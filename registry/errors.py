@@ -39,7 +39,11 @@ class NewerRegistry(RegistryError):
         )
 
 
-class ReadOnlyRegistry(RegistryError):
+class RegistryUnwritable(RegistryError):
+    """Nothing can be written now; the registry itself has told the log."""
+
+
+class ReadOnlyRegistry(RegistryUnwritable):
     """The registry's file or folder cannot be written; check its owner, mode and disk."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -49,7 +53,7 @@ class ReadOnlyRegistry(RegistryError):
         )
 
 
-class RegistryLocked(RegistryError):
+class RegistryLocked(RegistryUnwritable):
     """Another process has the registry open; stop it first. The pid is None when unknown."""
 
     def __init__(self, path: Path, holder_pid: int | None = None) -> None:
@@ -61,7 +65,7 @@ class RegistryClosed(RegistryError):
     """The registry is closed or closing, so it takes no more work; open it again."""
 
 
-class RegistryFailed(RegistryError):
+class RegistryFailed(RegistryUnwritable):
     """The registry's database failed; check the file and the disk, or restore a backup."""
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -69,6 +73,13 @@ class RegistryFailed(RegistryError):
             f"The registry {path} failed ({reason}); "
             "check the file and the disk, or restore a backup."
         )
+
+
+class RegistryFull(RegistryFailed):
+    """The disk of the registry is full; make room on it."""
+
+    def __init__(self, path: Path) -> None:
+        RegistryError.__init__(self, f"The disk of the registry {path} is full; make room on it.")
 
 
 class RefusedRow(RegistryError):

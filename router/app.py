@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -16,21 +13,21 @@ from starlette.routing import BaseRoute, Match, Router
 
 from node.protocol.prefix import Chainer
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
-from registry.db import Registry, WriteSession, accounts_secret, router_id
+from registry.db import Registry, accounts_secret, router_id
 from registry.migrate import open_migrated
-from registry.records import KeyRecord
 from router.answer_heads import HEADER_SHOULD_RETRY
 from router.api.admin import admin_routes
 from router.api.answers import send_error
 from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
 from router.api.v1 import V1
-from router.auth import SCOPE_INFERENCE, SCOPES, KeyRing, new_key
+from router.auth import KeyRing
 from router.budgets import Budgets, month_s
 from router.core import Core
 from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
+from router.first_keys import make_first_keys
 from router.fleet import Fleet
 from router.jobs import Jobs
 from router.last_targets import LastTargets
@@ -47,7 +44,6 @@ from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.stalls import Limits, Stalls
-from router.states import SCOPE_EXTERNAL
 from router.watcher import Watcher
 from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get
@@ -156,49 +152,6 @@ def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, placing: 
     )
 
 
-async def make_first_keys(registry: Registry, settings: Settings) -> None:
-    """At the first start: a key for the command line and a first key for people, in 0600 files."""
-    async with registry.read() as session:
-        if await keys.list_all(session):
-            return
-    wanted = (
-        ("admin", SCOPES, settings.admin_key_file),
-        ("first", (SCOPE_INFERENCE, SCOPE_EXTERNAL), settings.first_key_file),
-    )
-    records = []
-    for name, scopes, file in wanted:
-        key, prefix, digest = new_key()
-        write_secret(file, key)
-        records.append(
-            KeyRecord(
-                id=secrets.token_hex(8),
-                name=name,
-                prefix=prefix,
-                digest=digest,
-                scopes=scopes,
-                created_at_s=time.time(),
-                expires_at_s=None,
-                revoked_at_s=None,
-            )
-        )
-
-    async def add(session: WriteSession) -> None:
-        for record in records:
-            await keys.add(session, record)
-
-    await registry.write(add)
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Writes a file that only its owner can read, whole or not at all."""
-    partial = file.with_suffix(".partial")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as out:
-        out.write(text + "\n")
-    partial.replace(file)
-
-
 def build_app(core: Core) -> AsgiApp:
     """The HTTP side: /v1 outermost and raw, everything else FastAPI."""
     v1 = V1(core)
@@ -213,6 +166,10 @@ def build_app(core: Core) -> AsgiApp:
     @rest.get("/")
     @rest.get("/health")
     async def health() -> dict[str, str]:
+        """Of the process: it answers requests while its registry cannot be written, too."""
+        if core.registry.trouble.sentence:
+            told = "The registry cannot be written; the router's log says why."
+            return {"status": "degraded", "registry": told}
         return {"status": "ok"}
 
     @rest.get("/ready")

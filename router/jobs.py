@@ -9,7 +9,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from node.protocol.messages import ModelState, ModelStatus
 from registry import models, residency, usage
 from registry.db import Registry, WriteSession
-from registry.errors import NotFound, RefusedRow, RegistryError
+from registry.errors import NotFound, RefusedRow, RegistryError, RegistryUnwritable
 from registry.records import ResidencyRecord, UsageRecord
 from router.fleet import Fleet
 from router.ledger import Ledger
@@ -19,6 +19,8 @@ from router.types import NodeView
 log = logging.getLogger("mlx_fleet.jobs")
 
 RESIDENCY_S = 2.0
+BATCH_ROWS = 5_000
+"""Of one transaction: where that fails, no more is made ready for the next try."""
 
 
 class Jobs:
@@ -48,16 +50,21 @@ class Jobs:
             self._scheduler.shutdown(wait=False)
         self._ledger.close_all()
         await self.write_usage()
+        if left := self._ledger.waiting_rows:
+            log.error("%d usage rows could not be written; agents send theirs again", left)
 
     async def write_usage(self) -> None:
-        """Writes the ledger's rows in one transaction; rows that fail are kept for the next run."""
+        """Writes the ledger's rows, `BATCH_ROWS` in one transaction; rows that fail are kept for
+        the next run."""
         async with self._usage_lock:
             self._ledger.expire(time.monotonic())
-            rows = self._ledger.take_rows()
-            if rows:
-                await self._insert(rows)
+            while rows := self._ledger.take_rows(BATCH_ROWS):
+                if not await self._insert(rows):
+                    break
 
-    async def _insert(self, rows: list[UsageRecord]) -> None:
+    async def _insert(self, rows: list[UsageRecord]) -> bool:
+        """Whether none of them has to be tried again."""
+
         async def insert(session: WriteSession) -> list[UsageRecord]:
             try:
                 await usage.add_many(session, rows)
@@ -73,11 +80,14 @@ class Jobs:
                 log.error(
                     "the accounts of %.80r of %s cannot be stored", row.request_id, row.node_id
                 )
+        except RegistryUnwritable:
+            pass  # the registry has said so
         except RegistryError:
             log.exception("%d usage rows could not be written; they are kept", len(rows))
         finally:
             if not written:
                 self._ledger.give_back(rows)
+        return written
 
     async def write_residency(self) -> None:
         """Writes the residency of each node where it has changed."""
@@ -95,6 +105,8 @@ class Jobs:
                     await self._write_node(view, rows)
                 except NotFound:
                     continue  # removed meanwhile
+                except RegistryUnwritable:
+                    return  # the registry has said so
                 except RegistryError:
                     log.exception("the residency of node %s could not be written", view.name)
                     continue

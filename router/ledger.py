@@ -28,6 +28,8 @@ OUTCOME_LATE = "deadline_exceeded"
 OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
 OUTCOME_CUT = "cut"
+MOST_ROWS = 100_000
+"""That wait to be written: some 50 MB."""
 REASON_UNREPORTED = "unreported"
 
 
@@ -86,6 +88,8 @@ class Ledger:
         self._open: dict[tuple[str, str], _Entry] = {}
         self._ended: dict[tuple[str, str], None] = {}
         self._rows: list[UsageRecord] = []
+        self.lost_rows = 0
+        """Since the router's start, for want of a registry that takes them."""
 
     def opened(
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
@@ -178,14 +182,22 @@ class Ledger:
             del self._ended[key]
             self._close_unreported(key, entry)
 
-    def take_rows(self) -> list[UsageRecord]:
-        """The rows to write; the ledger keeps none of them."""
-        rows, self._rows = self._rows, []
+    def take_rows(self, most: int = MOST_ROWS) -> list[UsageRecord]:
+        """The rows to write, the oldest first; the ledger keeps none of them."""
+        rows, self._rows = self._rows[:most], self._rows[most:]
         return rows
 
     def give_back(self, rows: list[UsageRecord]) -> None:
-        """Rows that could not be written; they are tried again."""
+        """Rows that could not be written; they are tried again. Of too many the oldest are lost."""
         self._rows = rows + self._rows
+        if (too_many := len(self._rows) - MOST_ROWS) > 0:
+            del self._rows[:too_many]
+            self.lost_rows += too_many
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that are not written yet."""
+        return len(self._rows)
 
     @property
     def open_requests(self) -> int:

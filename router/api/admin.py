@@ -44,6 +44,7 @@ def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
     add("/keys", admin_keys.create_key, methods=["POST"], status_code=201)
     add("/keys/{id_or_name:path}", admin_keys.set_budget, methods=["PATCH"])
     add("/keys/{id_or_name:path}", admin_keys.revoke_key, methods=["DELETE"])
+    add("/registry", admin_reports.show_registry, methods=["GET"])
     add("/usage", admin_reports.show_usage, methods=["GET"])
     add("/audit", admin_reports.show_audit, methods=["GET"])
     add("/explain", admin_explain.explain, methods=["POST"])

@@ -1,7 +1,7 @@
 """The gate of `/admin`: who may pass, what a change leaves in the audit log, how errors leave."""
 
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -71,6 +71,7 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
     class GatedRoute(APIRoute):
         def get_route_handler(self) -> Handler:
             handle = super().get_route_handler()
+            known = [field.alias for field in self.dependant.query_params]
 
             async def gated(request: Request) -> Response:
                 try:
@@ -78,6 +79,7 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
                     key = key_from_headers(request.scope["headers"])
                     request.state.admin = Admin(core, core.keys.check(key, SCOPE_ADMIN))
                     vouch(request.scope)
+                    _refuse_unknown(request, known)
                     return await handle(request)
                 except (
                     RouterError,
@@ -90,6 +92,15 @@ def gated_route(core_of: Callable[[], Core]) -> type[APIRoute]:
             return gated
 
     return GatedRoute
+
+
+def _refuse_unknown(request: Request, known: Sequence[str]) -> None:
+    """What is passed over would leave an answer to another question."""
+    for name in request.query_params:
+        if name not in known:
+            takes = f"it takes {' and '.join(known)}" if known else "it takes none"
+            path = request.scope["path"]
+            raise BadRequest(f"{path} has no parameter {name[:100]!r}; {takes}.", param=name[:100])
 
 
 def as_router_error(error: Exception) -> RouterError:

@@ -7,12 +7,23 @@ from fastapi import Query
 
 from registry import audit, keys, usage
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import AuditRow, UsageRow
+from router.api.admin_views import AuditRow, RegistryRow, UsageRow
+
+SinceS = Annotated[float | None, Query(ge=0, allow_inf_nan=False)]
 
 
-async def show_usage(
-    admin: AdminGiven, since_s: Annotated[float | None, Query(ge=0)] = None
-) -> list[UsageRow]:
+async def show_registry(admin: AdminGiven) -> RegistryRow:
+    """Whether the registry takes what it is to keep."""
+    trouble, ledger = admin.core.registry.trouble, admin.core.ledger
+    return RegistryRow(
+        error=trouble.sentence or None,
+        failing_s=trouble.for_s,
+        waiting_rows=ledger.waiting_rows,
+        lost_rows=ledger.lost_rows,
+    )
+
+
+async def show_usage(admin: AdminGiven, since_s: SinceS = None) -> list[UsageRow]:
     """Totals by key and model over the requests that finished at `since_s` or later."""
     async with admin.core.registry.read() as session:
         names = {key.id: key.name for key in await keys.list_all(session)}

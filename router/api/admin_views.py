@@ -164,6 +164,16 @@ class ModelRow(Shown):
     nodes: tuple[ModelPlace, ...]
 
 
+class RegistryRow(Shown):
+    error: str | None
+    """Why writes fail, as a sentence; None while they succeed."""
+    failing_s: float
+    waiting_rows: int
+    """Of usage, that are not written yet."""
+    lost_rows: int
+    """Of usage, that were too many to keep, since the router's start."""
+
+
 class OrderDone(Shown):
     """What a load or unload has done."""
 

@@ -2,9 +2,9 @@
 
 import time
 
-from router.api.admin_views import AuditRow, UsageRow
+from router.api.admin_views import AuditRow, RegistryRow, UsageRow
 from router.commands import console, durations, wording
-from router.commands.client import AdminClient, read_rows
+from router.commands.client import AdminClient, read_row, read_rows
 
 NO_USAGE = "No request has finished in that time; `router chat MODEL` sends one."
 NO_AUDIT = "Nothing has been changed yet."
@@ -16,13 +16,30 @@ def show_usage(
     client: AdminClient, since: str | None, *, as_json: bool, wide: bool = False
 ) -> None:
     answer = client.get("/usage", since_s=since_time(since, time.time()))
+    registry = read_row(RegistryRow, client.get("/registry"))
     if as_json:
         console.print_json(answer)
+        _tell_of_registry(registry)
         return
     rows = read_rows(UsageRow, answer)
-    if not rows:
+    if not rows and registry.error is None:
         console.say(NO_USAGE)
+    elif rows:
+        _print_usage(rows, wide=wide)
+    _tell_of_registry(registry)
+
+
+def _tell_of_registry(row: RegistryRow) -> None:
+    if row.error is None:
         return
+    waiting = wording.counted(row.waiting_rows, "request")
+    words = f"For {wording.span(row.failing_s)} nothing can be written: {row.error}"
+    console.tell(f"{words} Not counted yet: {waiting}.", style="red")
+    if row.lost_rows:
+        console.tell(f"Never counted: {wording.counted(row.lost_rows, 'request')}.", style="red")
+
+
+def _print_usage(rows: list[UsageRow], *, wide: bool) -> None:
     columns = ["Key", "Model", *(f">{name}" for name in _COUNTS)]
     if any(row.cost is not None for row in rows):
         columns.append(">Cost")

@@ -395,4 +395,4 @@ class Lifecycle:
         try:
             await self._outside.registry.write(entry)
         except RegistryError:
-            log.exception("the audit entry of %s %s cannot be written", verb, action.model)
+            log.error("the audit entry of %s %s cannot be written", verb, action.model)

@@ -10,7 +10,7 @@ from functools import partial
 
 from registry import schedules
 from registry.db import Registry
-from registry.errors import RegistryError
+from registry.errors import RegistryError, RegistryUnwritable
 from registry.records import ScheduleRecord
 from router.lifecycle.calendar import due_times, noted
 
@@ -71,6 +71,8 @@ class Timetable:
             for schedule_id in list(self._unwritten):
                 try:
                     await self._registry.write(partial(schedules.settle, schedule_id=schedule_id))
+                except RegistryUnwritable:
+                    return  # the registry has said so
                 except RegistryError:
                     log.exception("%s cannot be written; it is tried again", schedule_id)
                     return
@@ -87,6 +89,8 @@ class Timetable:
             )
             try:
                 fired = await self._registry.write(fire)
+            except RegistryUnwritable:
+                return  # the registry has said so
             except RegistryError:
                 log.exception("the schedule %s cannot be written; it is tried again", record.id)
                 return

@@ -13,7 +13,9 @@ from registry.errors import (
     RegistryClosed,
     RegistryError,
     RegistryFailed,
+    RegistryFull,
     RegistryLocked,
+    RegistryUnwritable,
     UnsupportedUrl,
 )
 
@@ -27,7 +29,9 @@ EVERY = [
     RegistryLocked(PATH),
     RegistryLocked(PATH, 42),
     RegistryClosed(),
-    RegistryFailed(PATH, "database or disk is full"),
+    RegistryFailed(PATH, "disk I/O error"),
+    RegistryFull(PATH),
+    RegistryUnwritable(),
     Conflict("node name", "mini"),
     NotFound("node", "mini"),
 ]
@@ -46,8 +50,12 @@ def test_the_docstring_is_the_default_message() -> None:
     assert str(RegistryError("Said.")) == "Said."
 
 
+def tree(root: type[RegistryError]) -> list[type[RegistryError]]:
+    return [root, *(each for child in root.__subclasses__() for each in tree(child))]
+
+
 def test_every_class_of_the_tree_is_covered_here() -> None:
-    assert set(RegistryError.__subclasses__()) | {RegistryError} == {type(e) for e in EVERY}
+    assert set(tree(RegistryError)) == {type(error) for error in EVERY}
 
 
 def test_conflict_and_not_found_carry_what_and_name() -> None:

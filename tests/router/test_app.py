@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from registry import keys, nodes
+from registry.errors import RegistryFull
 from registry.migrate import open_migrated
-from router.app import open_core, write_secret
+from router.app import open_core
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden
 from router.fleet import Fleet
@@ -51,16 +52,6 @@ async def test_keys_are_stored_as_digests_only(tmp_path: Path) -> None:
             assert key not in repr(await keys.list_all(session))
 
 
-def test_a_secret_file_is_private_and_replaces_what_was_there(tmp_path: Path) -> None:
-    file = tmp_path / "a.key"
-    file.write_text("old")
-    file.chmod(0o644)
-    (tmp_path / "a.partial").write_text("left by a crash")
-    write_secret(file, "new")
-    assert (file.read_text(), mode(file)) == ("new\n", 0o600)
-    assert [each.name for each in tmp_path.iterdir()] == ["a.key"]
-
-
 async def test_registered_nodes_are_watched_from_the_start(
     tmp_path: Path, start_node: StartNode
 ) -> None:
@@ -90,6 +81,19 @@ async def test_health_is_liveness_and_ready_means_a_node(
     caller = await router.send("GET", "/ready")
     assert json.loads(await caller.body()) == {"ready": True, "nodes": 1}
     assert caller.status == 200
+
+
+async def test_health_says_that_the_registry_cannot_be_written(router: RunningRouter) -> None:
+    trouble = router.core.registry.trouble
+    trouble.on_write(RegistryFull(router.core.registry.path))
+    caller = await router.send("GET", "/health")
+    told = json.loads(await caller.body())
+    assert (caller.status, told["status"]) == (200, "degraded")
+    assert "cannot be written" in told["registry"]
+    assert str(router.core.registry.path) not in told["registry"], "anybody may ask"
+    trouble.sentence = ""
+    caller = await router.send("GET", "/health")
+    assert json.loads(await caller.body()) == {"status": "ok"}
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/redoc", "/index.html"])

@@ -12,14 +12,17 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
-from registry import models, nodes, residency, usage
+from registry import db, models, nodes, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import RegistryFailed
 from registry.migrate import open_migrated
 from registry.records import NodeRecord, ResidencyRecord, UsageRecord
+from registry.trouble import SETTLED_S, Trouble
+from router import jobs as jobs_module
 from router.fleet import Fleet
 from router.jobs import Jobs, residency_rows
 from router.ledger import Ledger
+from tests.fakes import FakeClock
 from tests.router.conftest import (
     ORIGINS,
     WAIT_S,
@@ -70,6 +73,12 @@ async def residency_of(registry: Registry) -> list[ResidencyRecord]:
         return await residency.list_all(session)
 
 
+async def fill_disk(registry: Registry, pages: int = 1) -> None:
+    """Lets the database grow to so many pages only: beyond, its disk is as good as full."""
+    async with registry._writer_engine.connect() as connection:
+        await db._pragma(connection, f"max_page_count={pages}")
+
+
 def heard(fleet: Fleet, *names: str) -> None:
     fleet.heard(NODE.id, node_status(*(model_status(name, weight_bytes=5) for name in names)))
 
@@ -98,10 +107,60 @@ async def test_a_write_that_fails_keeps_the_rows_for_the_next_run(
     with monkeypatch.context() as patch:
         patch.setattr(usage, "add_many", fail)
         await jobs.write_usage()
-    assert "1 usage rows could not be written" in caplog.text
+        await jobs.write_usage()
+    (line,) = caplog.messages
+    assert line.startswith("Writes fail, and are tried again:") and "the disk is full" in line
     served(ledger, "two")
     await jobs.write_usage()
     assert await usage_of(registry) == ["one", "two"]
+
+
+async def test_a_disk_that_stays_full_is_one_line_and_loses_nothing(
+    registry: Registry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_module, "BATCH_ROWS", 100)
+    caplog.set_level(logging.INFO)
+    clock = FakeClock()
+    registry.trouble = Trouble(clock)
+    ledger, fleet = Ledger(ORIGINS), Fleet()
+    jobs = Jobs(registry, fleet, ledger)
+    fleet.add(NODE)
+    await register(registry, NODE)
+    await fill_disk(registry)
+    for run in range(20):
+        clock.advance(1.0)
+        for number in range(50):
+            served(ledger, f"r{run}-{number}")
+        heard(fleet, f"m{run}")
+        await jobs.write_usage()
+        await jobs.write_residency()
+    assert ledger.waiting_rows >= 900, "the last pages have room for some"
+    (line,) = caplog.messages
+    assert line.startswith("Writes fail") and line.endswith("is full; make room on it.")
+    assert not any(record.exc_info for record in caplog.records)
+    assert registry.trouble.sentence.endswith("make room on it.")
+    await fill_disk(registry, pages=1 << 30)
+    clock.advance(SETTLED_S)
+    await jobs.write_usage()
+    await jobs.write_residency()
+    async with registry.read() as session:
+        assert len(await usage.recent(session, 2000)) == 1000
+    assert [row.model for row in await residency_of(registry)] == ["m19"]
+    assert [line.split(",")[0] for line in caplog.messages[1:]] == ["Writes succeed again"]
+    assert registry.trouble.sentence == ""
+
+
+async def test_rows_that_the_end_leaves_unwritten_are_told(
+    registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(ORIGINS)
+    jobs = Jobs(registry, Fleet(), ledger)
+    jobs.start()
+    await fill_disk(registry)
+    for number in range(2000):
+        served(ledger, f"r{number}")
+    await jobs.close()
+    assert caplog.messages[-1].startswith("2000 usage rows could not be written; agents send")
 
 
 async def test_a_row_that_cannot_be_stored_takes_no_other_with_it(

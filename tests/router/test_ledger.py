@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
+from router import ledger as ledger_module
 from router.ledger import Ledger, finished_line
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Verdict
@@ -298,6 +299,22 @@ def test_rows_are_handed_out_once_and_given_back_in_order() -> None:
     ledger.ended(lease("two"), 1.0, "served")
     ledger.give_back(rows)
     assert [row.request_id for row in ledger.take_rows()] == ["one", "two"]
+
+
+def test_of_too_many_rows_that_wait_the_oldest_are_lost_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger_module, "MOST_ROWS", 3)
+    names = ["a", "b", "c", "d", "e"]
+    ledger = ledger_with(*names, reported=False)
+    for name in names:
+        ledger.ended(lease(name), 1.0, "served")
+    assert [row.request_id for row in ledger.take_rows(2)] == ["a", "b"]
+    rows = ledger.take_rows(9)
+    assert (ledger.waiting_rows, ledger.lost_rows) == (0, 0)
+    ledger.give_back(rows + rows[:1])
+    assert (ledger.waiting_rows, ledger.lost_rows) == (3, 1)
+    assert [row.request_id for row in ledger.take_rows(9)] == ["d", "e", "c"]
 
 
 def test_at_shutdown_every_open_request_is_written() -> None:

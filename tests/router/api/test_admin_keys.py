@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from registry import usage
+from registry.errors import RegistryFull
 from registry.records import UsageRecord
 from router.errors import RouterError
 from router.types import Priority
@@ -108,3 +109,30 @@ async def test_audit_is_newest_first_and_limited(api: httpx.AsyncClient) -> None
     entries = (await api.get("/audit", params={"limit": 2})).json()
     assert [entry["subject"] for entry in entries] == ["c", "b"]
     assert message(await api.get("/audit", params={"limit": 0}), 400).startswith("limit")
+
+
+async def test_a_registry_that_cannot_be_written_is_shown(
+    world: World, api: httpx.AsyncClient
+) -> None:
+    sound = {"error": None, "failing_s": 0.0, "waiting_rows": 0, "lost_rows": 0}
+    assert (await api.get("/registry")).json() == sound
+    world.registry.trouble.on_write(RegistryFull(world.registry.path))
+    row = (await api.get("/registry")).json()
+    assert "is full; make room on it." in row["error"] and row["failing_s"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/usage?since_s=nan", "since_s"),
+        ("/usage?since_s=inf", "since_s"),
+        ("/usage?since_s=-1", "since_s"),
+        ("/usage?since=nan", "no parameter 'since'; it takes since_s."),
+        ("/audit?limit=nan", "limit"),
+        ("/nodes?x=1", "no parameter 'x'; it takes none."),
+    ],
+)
+async def test_a_query_that_says_nothing_is_refused(
+    api: httpx.AsyncClient, path: str, words: str
+) -> None:
+    assert words in message(await api.get(path), 400)

@@ -201,9 +201,15 @@ def test_an_empty_listing_names_the_next_step(
     show: Callable[[AdminClient, bool], None],
     step: str,
 ) -> None:
-    show(played(answering([])), False)
+    registry = {"error": None, "failing_s": 0.0, "waiting_rows": 0, "lost_rows": 0}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        is_registry = request.url.path.endswith("/registry")
+        return httpx.Response(200, json=registry if is_registry else [])
+
+    show(played(answer), False)
     assert step in capsys.readouterr().out
-    show(played(answering([])), True)
+    show(played(answer), True)
     assert json.loads(capsys.readouterr().out) == []
 
 
@@ -256,3 +262,25 @@ def test_since_is_a_length_of_time_before_now() -> None:
     assert reports.since_time(None, 1e6) is None
     assert reports.since_time("2h", 1e6) == 1e6 - 7200
     assert reports.since_time("7d", 1.0) == 0.0
+
+
+def test_usage_says_that_the_disk_is_full_and_how_much_is_not_counted(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = {"error": "It is full.", "failing_s": 90.0, "waiting_rows": 3, "lost_rows": 0}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        is_usage = request.url.path.endswith("/usage")
+        return httpx.Response(200, json=[] if is_usage else registry)
+
+    reports.show_usage(played(answer), None, as_json=False)
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert (
+        told.err == "For 1 min nothing can be written: It is full. Not counted yet: 3 requests.\n"
+    )
+    registry["lost_rows"] = 1
+    reports.show_usage(played(answer), None, as_json=True)
+    told = capsys.readouterr()
+    assert json.loads(told.out) == []
+    assert told.err.endswith("Never counted: 1 request.\n")

@@ -1,0 +1,43 @@
+"""Whether anything can be written, told when that changes and not at each try."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from registry.errors import RegistryUnwritable
+
+SETTLED_S = 10.0
+"""So long no write may have failed: on a full disk the smallest still succeed."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Trouble:
+    """Owner of the registry's state as its last write has shown it."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since_s = 0.0
+        self._failed_s = 0.0
+        self.sentence = ""
+        """Why writes fail; empty while they succeed."""
+
+    @property
+    def for_s(self) -> float:
+        """How long they have failed."""
+        return self._clock() - self._since_s if self.sentence else 0.0
+
+    def on_write(self, error: BaseException | None) -> None:
+        """A write has ended. What is wrong with the write itself says nothing of the others."""
+        now_s = self._clock()
+        if isinstance(error, RegistryUnwritable):
+            self._failed_s = now_s
+            if not self.sentence:
+                self._since_s = now_s
+                _LOG.error("Writes fail, and are tried again: %s", error)
+            self.sentence = str(error)
+        elif error is None and self.sentence and now_s - self._failed_s >= SETTLED_S:
+            _LOG.warning("Writes succeed again, after %.0f s.", self.for_s)
+            self.sentence = ""

@@ -1,0 +1,93 @@
+"""The keys that a fleet begins with, each in a file that only its owner can read."""
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+from registry import keys
+from registry.db import Registry, WriteSession
+from registry.records import KeyRecord
+from router.auth import SCOPE_INFERENCE, SCOPES, digest, new_key
+from router.errors import StartError
+from router.settings import Settings
+from router.states import SCOPE_EXTERNAL
+
+
+async def make_first_keys(registry: Registry, settings: Settings) -> None:
+    """At the first start: a key for the command line, and one for people.
+
+    Raises `StartError` where the registry has no keys and the files are there: then it is not the
+    registry that they belong to, and a new fleet would leave all keys of the old one without use.
+    """
+    wanted = {
+        settings.admin_key_file: ("admin", SCOPES),
+        settings.first_key_file: ("first", (SCOPE_INFERENCE, SCOPE_EXTERNAL)),
+    }
+    async with registry.read() as session:
+        known = {record.digest for record in await keys.list_all(session)}
+    if known:
+        for file in wanted:
+            _finish(file, known)
+        return
+    _refuse_standing(settings, [file for file in wanted if file.exists()])
+    records = [_make(file, name, scopes) for file, (name, scopes) in wanted.items()]
+
+    async def add(session: WriteSession) -> None:
+        for record in records:
+            await keys.add(session, record)
+
+    await registry.write(add)
+    for file, record in zip(wanted, records, strict=True):
+        _finish(file, {record.digest})
+
+
+def _refuse_standing(settings: Settings, standing: list[Path]) -> None:
+    if standing:
+        raise StartError(
+            f"The registry {settings.registry} has no keys, but {standing[0]} is there: it is of "
+            "another registry. Put that one back, such as from a backup; or for a new fleet, whose "
+            f"nodes and keys are all new, move {' and '.join(file.name for file in standing)} away."
+        )
+
+
+def _make(file: Path, name: str, scopes: tuple[str, ...]) -> KeyRecord:
+    """A new key, which waits beside its file until the registry has it."""
+    key, prefix, key_digest = new_key()
+    write_secret(_partial(file), key)
+    return KeyRecord(
+        id=secrets.token_hex(8),
+        name=name,
+        prefix=prefix,
+        digest=key_digest,
+        scopes=scopes,
+        created_at_s=time.time(),
+        expires_at_s=None,
+        revoked_at_s=None,
+    )
+
+
+def _finish(file: Path, known: set[str]) -> None:
+    """Gives the file its key, which the registry has, though the start that made it was cut short
+    in between; a key that it has not is of no use."""
+    partial = _partial(file)
+    if not partial.exists():
+        return
+    if digest(partial.read_text().strip()) in known:
+        partial.replace(file)
+    else:
+        partial.unlink()
+
+
+def _partial(file: Path) -> Path:
+    return file.with_suffix(".partial")
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Writes a file that only its owner can read, to the disk."""
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as out:
+        out.write(text + "\n")
+        out.flush()
+        os.fsync(descriptor)
