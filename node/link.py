@@ -9,6 +9,7 @@ the agent.
 import asyncio
 import contextlib
 import itertools
+import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 
@@ -23,6 +24,7 @@ from node.errors import (
 )
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.generate import GenerateRequest
+from node.long_step import LongStep, LongStepWatch
 from node.row_stream import RowEnd, RowStream
 from node.types import (
     Accepted,
@@ -73,6 +75,7 @@ class EngineLink:
         self.broken: Broken | None = None
         """Why it ended, where it has told."""
         self._decoded_tokens = 0
+        self._long_step = LongStepWatch(time.monotonic)
         self._on_progress = on_progress
         self._on_loaded = on_loaded
         self._on_marked = on_marked
@@ -96,9 +99,10 @@ class EngineLink:
 
     @property
     def work_tokens(self) -> int:
-        """Prefilled and decoded since the load: it grows while the engine makes progress."""
+        """Prefilled and decoded since the load, and signs of long steps: it grows while the engine
+        makes progress."""
         prefilled = 0 if self.stats is None else self.stats.prefill_tokens
-        return prefilled + self._decoded_tokens
+        return prefilled + self._decoded_tokens + self._long_step.marks
 
     def kill(self) -> None:
         """Ends the process as if it had died by itself."""
@@ -206,12 +210,20 @@ class EngineLink:
                 self.on_lost()
             case Marked():
                 self._on_marked(report)
-            case EngineStats():
-                self._take_stats(report)
+            case LongStep() | EngineStats():
+                self._on_state(report)
             case _:
                 self._on_load_report(report)
 
+    def _on_state(self, report: LongStep | EngineStats) -> None:
+        if isinstance(report, LongStep):
+            self._long_step.begin(report.expected_s)
+        else:
+            self._long_step.end()
+            self._take_stats(report)
+
     def on_frame(self, frame: Frame) -> None:
+        self._long_step.end()
         if frame.cache_events:
             # What a row leaves in the cache is known when it ends.
             self._on_cache_events(frame.cache_events)

@@ -2,8 +2,9 @@
 
 Agent to engine: `Submit`, `Cancel`, `SetLease`, `SetPressure`, `ClearCache`, `Shutdown`. Engine
 to agent: `Loading`, `Loaded` or `LoadFailed` once, then `Accepted` or `Refused` for each `Submit`,
-`Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, and `EngineStats`;
-`Broken` is the last word of an engine that is of no use any more.
+`Marked` at once for each `Cancel`, one `Frame` per engine step for all rows, a `LongStep` before
+one that takes seconds, and `EngineStats`; `Broken` is the last word of an engine that is of no use
+any more.
 """
 
 from enum import IntEnum, StrEnum
@@ -11,6 +12,7 @@ from enum import IntEnum, StrEnum
 import msgspec
 
 from node.generate import GenerateRequest
+from node.long_step import LongStep
 from node.protocol.messages import FinishReason
 from node.protocol.overflow import Overflow
 from node.settings import Wired
@@ -321,7 +323,8 @@ WITHOUT_MLX = frozenset({"scripted"})
 BROKEN_STATUS = 75
 """The exit status of a process that has told that it is `Broken`."""
 
-Report = Loading | Loaded | LoadFailed | Accepted | Refused | Broken | Marked | Frame | EngineStats
+LoadReport = Loading | Loaded | LoadFailed
+Report = LoadReport | Accepted | Refused | Broken | Marked | LongStep | Frame | EngineStats
 
 
 class Pressure(IntEnum):

@@ -22,6 +22,7 @@ from node.engine.base import Engine, EngineFactory, LoadError
 from node.engine.blas import load_fast_blas
 from node.engine.failures import Failures, Verdict
 from node.framing import FrameSplitter, decode_command, encode_frame
+from node.long_step import LongStep
 from node.protocol.messages import FinishReason
 from node.types import (
     BROKEN_STATUS,
@@ -198,6 +199,7 @@ class _Service:
         self._done: list[int] = []
         """Numbers of commands to answer with the next state."""
         self._failures = Failures()
+        engine.set_on_long_step(lambda expected_s: send(LongStep(expected_s)))
 
     def run(self) -> None:
         """Serves until a `Shutdown`. Raises `_EngineBroken`."""

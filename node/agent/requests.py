@@ -304,6 +304,9 @@ class Requests:
             reason, usage = row.finish, last.usage
         elif row.failure is not None:
             reason = _reason_of(row.failure)
+        if account.left and reason is FinishReason.ERROR:
+            # Whoever asked had gone before it failed.
+            reason = FinishReason.CANCELLED
         self._finish(account, usage or _usage_so_far(row), reason)
 
     def _finish(self, account: Account, usage: RowUsage, reason: FinishReason | None) -> None:

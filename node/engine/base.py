@@ -23,6 +23,10 @@ class Engine(Protocol):
 
     info: Loaded
 
+    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
+        """`on_long_step` is called before each step that is expected to take seconds, with how
+        many."""
+
     def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
         """Takes a row in; it waits inside the engine until there is room. Never blocks: None where
         the answer comes later, with `take_answers`."""

@@ -55,6 +55,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sentence of an unload that raises; the process ends with status 1."""
     wedge: bool = False
     """Requests are accepted and never get a token; the process stays healthy."""
+    endless_step_s: float | None = None
+    """The first step with a request is told of as one that should take so long, and never ends."""
     stall_after_tokens: int | None = None
     """A row stops for good after so many tokens and can only be cancelled."""
     crash_after_tokens: int | None = None

@@ -7,6 +7,7 @@ unload.
 
 import os
 import signal
+import threading
 import time
 import zlib
 from array import array
@@ -111,7 +112,11 @@ class ScriptedEngine:
         self._progress: list[Progress] = []
         self._prefill_tokens = 0
         self._cached_tokens = 0
+        self._on_long_step: Callable[[float], None] | None = None
         self._limit_cache()
+
+    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
+        self._on_long_step = on_long_step
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused:
         self._fail("submit")
@@ -167,6 +172,7 @@ class ScriptedEngine:
     def wait_s(self) -> float | None:
         now_s = self._clock()
         self._admit(now_s)
+        self._stay_if_endless()
         due = [row.due_s for row in self._running if not row.stalled]
         due += [row.told_s + self._script.progress_interval_s for row in self._prefilling()]
         if self._waiting and self._has_place(self._waiting[0]):
@@ -311,6 +317,13 @@ class ScriptedEngine:
                 each.stalled = script.wedge or script.stall_after_tokens == 0
                 self._running.append(each)
             row.others = []
+
+    def _stay_if_endless(self) -> None:
+        expected_s = self._script.endless_step_s
+        if expected_s is not None and self._running:
+            if self._on_long_step is not None:
+                self._on_long_step(expected_s)
+            threading.Event().wait()
 
     def _raise_faults(self, due: list[ScriptedRow]) -> None:
         counts = {row.token_count for row in due}

@@ -2,22 +2,22 @@
 
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import mlx.core as mx
 
+from node.engine.accounts import Accounts
 from node.engine.batches import DecodeBatch, PrefillGroup
 from node.engine.codec import codec_for
 from node.engine.device import leave_thread
 from node.engine.disk_cache import Identity, begin_identity, open_disk
-from node.engine.gather import Gather
 from node.engine.intake import Intake
 from node.engine.layers import CacheLayout
 from node.engine.logprobs import Likely
 from node.engine.model import LoadedModel
 from node.engine.queue import Queue, grouped
-from node.engine.rates import Rates
 from node.engine.refusals import too_large
 from node.engine.reuse import Reuse
 from node.engine.room import Room
@@ -41,8 +41,6 @@ from node.types import (
     Refused,
 )
 
-PROGRESS_TOKENS = 1024
-"""Prefills of fewer tokens tell no progress."""
 NOT_KEPT = (
     "The prompt was prefilled, but there is no room to keep it: raise --kv-cache-size or "
     "--memory-limit."
@@ -67,7 +65,8 @@ class TextEngine:
             codec=codec_for(spec.kv_cache_bits),
         )
         self._limits = Limits.of(spec)
-        self._rates = Rates()
+        self._accounts = Accounts()
+        rates = self._accounts.rates
         self._room = Room(spec.lease, self._layout.live_bytes, model.weight_bytes)
         tier, self._naming = open_disk(spec, made or begin_identity(spec), logger.warning)
         self.info = Loaded(
@@ -80,21 +79,18 @@ class TextEngine:
             disk_bytes=0 if tier is None or spec.disk is None else spec.disk.max_bytes,
             disk_folder="" if tier is None else str(tier.folder),
         )
-        self._reuse = Reuse(self._layout, spec, self._rates, tier)
+        self._reuse = Reuse(self._layout, spec, rates, tier)
         self._upkeep = Upkeep(self._room, self._reuse, spec)
-        self._queue = Queue(self._reuse, self._rates)
+        self._queue = Queue(self._reuse, rates)
         self._intake = Intake(model, self.info, self._room)
         self._answers: list[Accepted | Refused] = []
-        self._gather = Gather()
         self._running = Running(self._layout, self._reuse)
         self._moving: list[Row] = []
         """Rows on their way from one place to the next: a step that fails must not forget them."""
         self._said: list[Delta] = []
         """Deltas of this step so far, which it must not forget either."""
         self._prefill_next = False
-        self._prefilled_tokens = 0
-        self._progress: dict[str, Progress] = {}
-        self._warm_up = WarmUp(model, self._layout, self._rates, 0)
+        self._warm_up = WarmUp(model, self._layout, rates, 0)
 
     def warm_up(self) -> None:
         """Lets the steps to come do what a first request would be the first to pay for, unless
@@ -102,7 +98,10 @@ class TextEngine:
         # Two rows of it must fit, with a token to come.
         longest = self._room.longest_tokens(self.info.context_tokens) // 2 - 1
         most = min(most_tokens(self._limits, 0, 1), longest)
-        self._warm_up = WarmUp(self._model, self._layout, self._rates, most)
+        self._warm_up = WarmUp(self._model, self._layout, self._accounts.rates, most)
+
+    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
+        self._accounts.on_long_step = on_long_step
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -149,7 +148,7 @@ class TextEngine:
         rows = self._queue.ready()
         if rows:
             rest = sum(row.rest_estimate for row in rows)
-            due_s = self._gather.due_s(rows[0].accepted_s, rows[-1].accepted_s, rest)
+            due_s = self._accounts.gather.due_s(rows[0].accepted_s, rows[-1].accepted_s, rest)
             waits.append(max(0.0, due_s - time.monotonic()))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
@@ -224,22 +223,16 @@ class TextEngine:
             self._running.groups,
             key=lambda group: min(self._queue.urgency_s(row, now_s) for row in group.rows),
         )
-        depth_tokens = group.depth_tokens
         chunk = chunk_tokens(
             self._limits,
-            self._rates,
-            depth_tokens,
+            self._accounts.rates,
+            group.depth_tokens,
             len(group.rows),
             decoding=bool(self._running.batches),
         )
         with self._upkeep.device.measuring():
-            tokens = group.run(chunk)
-        seconds = time.monotonic() - now_s
-        self._prefilled_tokens += tokens
-        self._rates.learn_prefill(depth_tokens, tokens, seconds)
-        self._gather.learn(tokens, seconds)
+            self._accounts.prefill(group, chunk)
         for row in group.rows:
-            self._tell_progress(row)
             if row.rest_tokens == 0 or row.done_tokens in row.cuts:
                 self._reuse.keep_prompt(row, group.view(row))
         self._moving += group.rows
@@ -248,10 +241,6 @@ class TextEngine:
         if finished is not None:
             self._begin_decode(finished)
         self._moving.clear()
-
-    def _tell_progress(self, row: Row) -> None:
-        if row.prefill_tokens - row.tally.cached_tokens >= PROGRESS_TOKENS:
-            self._progress[row.uid] = Progress(row.uid, row.done_tokens, row.prefill_tokens)
 
     def _begin_decode(self, group: PrefillGroup) -> None:
         """Lets prefilled rows join a batch; rows that only warm the cache end here."""
@@ -283,13 +272,14 @@ class TextEngine:
 
     def _decode(self, *, ahead: bool) -> None:
         """The next token of every row."""
+        self._accounts.expect_decode()
         began_s = time.monotonic()
         for batch in self._running.batches:
             batch.launch()
         for batch in self._running.batches:
             tokens, told = batch.step(ahead=ahead)
             now_s = time.monotonic()
-            self._rates.learn_decode(len(tokens), batch.depth_tokens, now_s - began_s)
+            self._accounts.note_decode(len(tokens), batch.depth_tokens, now_s - began_s)
             began_s = now_s
             self._take(batch, tokens, told, now_s)
             if batch.is_ahead:
@@ -347,9 +337,7 @@ class TextEngine:
     # --- accounts ----------------------------------------------------------------------------
 
     def take_progress(self) -> tuple[Progress, ...]:
-        progress = tuple(self._progress.values())
-        self._progress.clear()
-        return progress
+        return self._accounts.take_progress()
 
     def take_cache_events(self) -> tuple[CacheEvent, ...]:
         return self._reuse.events()
@@ -359,10 +347,10 @@ class TextEngine:
             waiting=sum(len(row.choices) for row in self._queue.rows()),
             prefilling=len(self._running.coming()),
             decoding=sum(len(batch.rows) for batch in self._running.batches),
-            prefilled_tokens=self._prefilled_tokens,
+            prefilled_tokens=self._accounts.prefilled_tokens,
             live_kv_bytes=self._running.nbytes,
         )
-        return self._upkeep.stats(self._rates, counts)
+        return self._upkeep.stats(self._accounts.rates, counts)
 
     # --- ends --------------------------------------------------------------------------------
 

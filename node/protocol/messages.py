@@ -123,7 +123,8 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     idle_s: Seconds | None = None
     """Since the end of its last request, or its load; None while it is held or not loaded."""
     work_tokens: Count = 0
-    """Prefilled and decoded since its load: grows while the engine makes progress."""
+    """Prefilled and decoded since its load, and some for the time of steps that take seconds: grows
+    while the engine makes progress."""
     pinned: bool = False
     """Never unloaded to make room or for being idle."""
     keep_alive_s: Seconds | None = None

@@ -239,7 +239,9 @@ def test_chunks_beside_decoding_rows_keep_the_stall_target(
         engine.engine._limits = Limits(chunk_tokens=2048, decode_stall_target_s=0.2)
         engine.submit("talks", BASE[:30], max_tokens=None)
         engine.steps_until("talks", 3)
-        monkeypatch.setattr(engine.engine._rates, "prefill_s_per_token", lambda depth: 1e-3)
+        monkeypatch.setattr(
+            engine.engine._accounts.rates, "prefill_s_per_token", lambda depth: 1e-3
+        )
         engine.submit("long", prompt(1500, 4), max_tokens=1)
         spoke: list[bool] = []
         while engine.rows["long"].finish is None:

@@ -352,7 +352,7 @@ def test_an_idle_engine_waits_a_moment_for_requests_that_come_together(tiny: Pat
         engine.submit("a", PROMPT)
         assert engine.engine.wait_s() == 0, "nothing is known of its speed"
         engine.run()
-        engine.engine._gather.learn(1, 1.0)
+        engine.engine._accounts.gather.learn(1, 1.0)
         engine.submit("b", "A small ship left the harbour at dawn.")
         wait_s = engine.engine.wait_s()
         assert wait_s is not None and 0 < wait_s <= LONGEST_S

@@ -12,6 +12,7 @@ from node.agent.wishes import WishList
 from node.engine.script import Script
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.generate import GenerateRequest
+from node.long_step import PATIENCE, LongStepWatch
 from node.memory import GIB
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
@@ -21,6 +22,7 @@ from tests.node.test_supervisor import World, world
 
 KEEP_ALIVE_S = 100.0
 STALL_S = 50.0
+WAIT_S = 20.0
 
 
 class Watched:
@@ -130,6 +132,29 @@ async def test_the_pin_of_a_router_that_vanishes_lapses_and_the_model_may_leave(
         assert await node.look_after(0.0) is ModelState.READY
         assert await node.look_after(POLICIES_LAPSE_S - 10.0) is ModelState.READY
         assert await node.look_after(20.0) is ModelState.ON_DISK
+
+
+async def test_an_engine_within_a_long_step_is_given_a_multiple_of_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed: list[str] = []
+    async with world(Script(endless_step_s=100.0)) as it:
+        node = Watched(it)
+        handle = await it.touch()
+        monkeypatch.setattr(it.supervisor, "kill", lambda name, reason: killed.append(name))
+        handle.link._long_step = LongStepWatch(it.supervisor.now_s)
+        with it.supervisor.serving(await it.entry()) as lease:
+            await lease.ready()
+            handle.link.submit(GenerateRequest("u", (1, 2, 3), 9), lambda row, last: None)
+            async with asyncio.timeout(WAIT_S):
+                while not handle.link._long_step._expected_s:
+                    await asyncio.sleep(0)
+            for _ in range(int(PATIENCE * 100.0) // 40):
+                await node.look_after(40.0)
+            await node.look_after(STALL_S - 10.0)
+            assert not killed
+            await node.look_after(40.0)
+            assert killed == ["scripted"]
 
 
 async def test_an_engine_that_hangs_is_killed_and_its_request_fails() -> None:

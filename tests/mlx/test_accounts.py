@@ -1,0 +1,69 @@
+"""What an engine says of steps that take long."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from node.engine.accounts import UNKNOWN_STEP_S
+from node.engine.model import LoadedModel
+from tests.mlx.driver import Driver, make_spec, prompt
+
+pytestmark = pytest.mark.mlx
+
+
+class Slow:
+    """A network whose passes take a second for each 100 tokens and each row, on its own clock."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.layers = network.layers
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def __call__(self, tokens: mx.array, cache: Any) -> mx.array:
+        self.now_s += 0.01 * tokens.size + tokens.shape[0]
+        logits: mx.array = self._network(tokens, cache=cache)
+        return logits
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], LoadedModel]:
+    def change(model: LoadedModel) -> LoadedModel:
+        network = Slow(model.network)
+        monkeypatch.setattr("node.engine.accounts.time", network)
+        monkeypatch.setattr("node.engine.text.time", network)
+        return replace(model, network=network)
+
+    return change
+
+
+def test_long_steps_are_told_of_before_and_logged_after_they_are_done(
+    tiny: Path, slow: Callable[[LoadedModel], LoadedModel], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[float] = []
+    with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=200), change=slow) as engine:
+        engine.engine.set_on_long_step(told.append)
+        engine.submit("a", prompt(301, 1), max_tokens=9)
+        with caplog.at_level(logging.WARNING, "node.engine.accounts"):
+            engine.step()
+            assert told == [UNKNOWN_STEP_S]
+            assert "A step took 2.3 s: prefill of 128 tokens of 1 prompts, behind 0 tokens." in (
+                caplog.messages
+            )
+            engine.step()
+            assert told[1:] == [pytest.approx(128 * 2.28 / 128)]
+            engine.step()
+            assert told[2:] == [], "44 tokens are left, of a second"
+            engine.submit("b", prompt(2, 2), max_tokens=9)
+            engine.steps_until("b", 4)
+            told.clear()
+            engine.step()
+            assert told == [pytest.approx(2.02)]
+        assert "A step took 2.0 s: a token of 2 rows, the longest of 305 tokens." in caplog.messages
