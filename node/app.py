@@ -25,7 +25,7 @@ from node.engine.base import LoadError
 from node.engine.script import Script, encode_script, read_script, scripted_entries
 from node.errors import ForeignHost, StartError
 from node.formats import ModelFormats
-from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine
+from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, this_kernel
 from node.memory import Budget
 from node.policy import Room, gib, most_disk_bytes, plan_engine
 from node.response_store import ResponseStore, StoreLimits
@@ -144,7 +144,7 @@ def build_agent(settings: Settings) -> Agent:
     """Raises `StartError`."""
     if sentence := awake.refusal(settings.stay_awake):
         raise StartError(sentence)
-    machine = read_machine()
+    machine = read_machine(this_kernel())
     limit_bytes = memory_limit_bytes(settings, machine)
     is_scripted = settings.engine == "scripted"
     script_json = encode_script(_script(settings)) if is_scripted else ""

@@ -1,8 +1,9 @@
 """The seam to the machine: its chip, its memory, and what of it models may take.
 
-The macOS side asks `sysctl`; it has been tested with recorded answers only, not on a Mac.
+The macOS side asks `node.darwin`; it has been tested with recorded answers only, not on a Mac.
 """
 
+import functools
 import os
 import platform
 import shutil
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from node.darwin import Darwin, Kernel
 
 GIB = 1024**3
 COMMAND_TIMEOUT_S = 5.0
@@ -61,9 +64,13 @@ class MemoryReading:
     """How much memory is left at a moment; None what the system does not tell."""
 
     available_bytes: int | None = None
-    """What programs can have without swapping."""
+    """What programs can have without swapping; on macOS free, inactive and purgeable memory."""
     kernel_level: int | None = None
     """Of macOS: 1 normal, 2 warning, 4 critical."""
+    compressor_bytes: int | None = None
+    """Taken by compressed memory, of macOS."""
+    swap_bytes: int | None = None
+    """Used in swap files, of macOS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,21 +110,50 @@ def is_mac() -> bool:
     return platform.system() == "Darwin"
 
 
-def read_machine(run: Runner = run_command, *, mac: bool | None = None) -> Machine:
+@functools.cache
+def this_kernel() -> Kernel | None:
+    """Of macOS; None on another system."""
+    return Darwin() if is_mac() else None
+
+
+def read_machine(kernel: Kernel | None, run: Runner = run_command) -> Machine:
     """The computer that this process runs on."""
-    return _read_mac(run) if (is_mac() if mac is None else mac) else _read_linux()
+    return _read_linux() if kernel is None else _read_mac(kernel, run)
 
 
-def _read_mac(run: Runner) -> Machine:
-    memory_bytes = _whole(run(["sysctl", "-n", "hw.memsize"])) or _system_memory_bytes()
-    limit_mb = _whole(run(["sysctl", "-n", "iogpu.wired_limit_mb"]))
+def _read_mac(kernel: Kernel, run: Runner) -> Machine:
+    limit_mb = kernel.number("iogpu.wired_limit_mb")
     return Machine(
-        chip=run(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine(),
-        memory_bytes=memory_bytes,
+        chip=kernel.text("machdep.cpu.brand_string") or kernel.architecture,
+        memory_bytes=kernel.number("hw.memsize") or _system_memory_bytes(),
         # 0 means that macOS decides, about three quarters of the memory.
         wired_limit_bytes=limit_mb * 1024**2 if limit_mb else None,
-        has_gpu=True,
+        has_gpu=why_unfit(kernel) is None and _has_metal(kernel, run),
     )
+
+
+def why_unfit(kernel: Kernel | None) -> str | None:
+    """Why MLX does not run in this process, as a sentence and what to do; None where it may."""
+    if kernel is None or kernel.architecture == "arm64":
+        return None
+    if kernel.number("sysctl.proc_translated"):
+        return (
+            "This Python is one for Intel Macs, translated by Rosetta, and MLX does not run in it. "
+            "Install one for Apple silicon (`arch -arm64 brew install python@3.13`), and make the "
+            "environment anew with it."
+        )
+    return (
+        "This is an Intel Mac, and MLX runs on Apple silicon only. It can be the fleet's router: "
+        "`router serve` needs no MLX."
+    )
+
+
+def _has_metal(kernel: Kernel, run: Runner) -> bool:
+    """Every Mac with Apple silicon has it; of a virtual machine only MLX knows."""
+    if not kernel.number("kern.hv_vmm_present"):
+        return True
+    code = "import mlx.core as mx; print(mx.metal.is_available())"
+    return run([*python_command(), "-c", code]) == "True"
 
 
 def _read_linux() -> Machine:
@@ -174,15 +210,27 @@ def linux_chip(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.machine()
 
 
-def read_memory(run: Runner = run_command, *, mac: bool | None = None) -> MemoryReading:
-    """How much memory is left now. Spawns a process on macOS, so not for an event loop."""
-    if is_mac() if mac is None else mac:
-        level = _whole(run(["sysctl", "-n", "kern.memorystatus_vm_pressure_level"]))
-        return MemoryReading(kernel_level=level)
+def read_memory(kernel: Kernel | None) -> MemoryReading:
+    """How much memory is left now: a few system calls, or small files on Linux."""
+    if kernel is not None:
+        return _read_mac_memory(kernel)
     available_bytes = linux_available_bytes()
     known_bytes = [] if available_bytes is None else [available_bytes]
     known_bytes += [group.available_bytes for group in memory_groups()]
     return MemoryReading(available_bytes=min(known_bytes, default=None))
+
+
+def _read_mac_memory(kernel: Kernel) -> MemoryReading:
+    memory = kernel.virtual_memory()
+    level = kernel.number("kern.memorystatus_vm_pressure_level")
+    if memory is None:
+        return MemoryReading(kernel_level=level)
+    return MemoryReading(
+        available_bytes=memory.free_bytes + memory.inactive_bytes + memory.purgeable_bytes,
+        kernel_level=level,
+        compressor_bytes=memory.compressor_bytes,
+        swap_bytes=kernel.swap_bytes(),
+    )
 
 
 def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from node.hardware import read_memory
+from node.hardware import read_memory, this_kernel
 from node.pressure import PressureGauge
 from node.supervisor import Supervisor
 
@@ -16,9 +16,9 @@ async def watch_pressure(supervisor: Supervisor, memory_bytes: int) -> None:
     """Keeps the supervisor's pressure at what the machine's memory of so many bytes tells; for
     ever."""
     gauge = PressureGauge(memory_bytes)
+    kernel = this_kernel()
     while True:
-        # In a thread: on macOS it waits for a process.
-        level = gauge.feed(await asyncio.to_thread(read_memory))
+        level = gauge.feed(read_memory(kernel))
         if level is not supervisor.pressure:
             logger.warning("Memory pressure of this machine is now %s.", level.name.lower())
             supervisor.set_pressure(level)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.errors import NodeError, StartError
+from node.hardware import this_kernel, why_unfit
 from node.memory import OVERHEAD_BYTES
 from node.parsing.registry import (
     go_together,
@@ -46,7 +47,10 @@ def missing_extra() -> list[str]:
 
 
 def need_extra() -> None:
-    """Raises `ExtraMissing` that says what is missing and how to install it."""
+    """Raises `ExtraMissing` that says what is missing and how to install it, or why it cannot be
+    installed here."""
+    if reason := why_unfit(this_kernel()):
+        raise ExtraMissing(reason)
     if missing := missing_extra():
         raise ExtraMissing(
             f"The node extra is not complete ({', '.join(missing)} missing); install it with "

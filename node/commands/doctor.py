@@ -4,7 +4,6 @@ The macOS checks have been tested with recorded answers only, not on a Mac.
 """
 
 import functools
-import importlib
 import platform
 import re
 import shutil
@@ -21,17 +20,20 @@ from node.commands.checks import Check, Level
 from node.commands.configuration import INSTALL_EXTRA, missing_extra
 from node.commands.doctor_network import check_network, program_paths
 from node.commands.serve import check_bind
+from node.darwin import Kernel
 from node.engine.blas import load_fast_blas
 from node.errors import DoesNotFit, StartError
 from node.hardware import (
     Machine,
+    MemoryReading,
     Runner,
     free_disk_bytes,
-    is_mac,
     python_command,
     read_machine,
     read_memory,
     run_command,
+    this_kernel,
+    why_unfit,
 )
 from node.memory import GIB, Budget
 from node.policy import Room, gib, plan_engine, stored_choices
@@ -55,7 +57,7 @@ _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 def run_doctor(settings: Settings, *, as_json: bool) -> bool:
     """Prints all checks of a machine that is to serve with these settings; whether none failed."""
     run = functools.partial(run_command, timeout_s=CHILD_TIMEOUT_S)
-    checks = list(examine(settings, run, mac=is_mac()))
+    checks = list(examine(settings, run, this_kernel()))
     if as_json:
         put_json(msgspec.json.encode(checks).decode())
     else:
@@ -69,20 +71,20 @@ def run_doctor(settings: Settings, *, as_json: bool) -> bool:
     return all(check.level is not Level.FAIL for check in checks)
 
 
-def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
-    """All checks, in the order in which they are shown."""
-    machine = read_machine(run, mac=mac)
-    yield check_python()
+def examine(settings: Settings, run: Runner, kernel: Kernel | None) -> Iterator[Check]:
+    """All checks, in the order in which they are shown; `kernel` is that of macOS."""
+    machine = read_machine(kernel, run)
+    yield check_python(kernel)
     yield check_extra(missing_extra())
-    yield check_mlx(run)
+    yield check_mlx(run, kernel)
     yield check_settings(settings, machine)
-    yield check_memory(settings, machine, _available_bytes(mac=mac))
+    yield check_memory(settings, machine, read_memory(kernel))
     yield check_disk(settings, free_disk_bytes)
     yield check_port(settings)
     yield check_token(settings)
     yield check_models(settings)
     yield from plan_models(settings, machine, free_disk_bytes(settings.kv_folder))
-    if mac:
+    if kernel is not None:
         yield check_wired_limit(machine)
         yield check_wired(settings)
         yield check_sleep(settings.stay_awake, run)
@@ -92,7 +94,9 @@ def examine(settings: Settings, run: Runner, *, mac: bool) -> Iterator[Check]:
         yield check_blas(load_fast_blas)
 
 
-def check_python() -> Check:
+def check_python(kernel: Kernel | None) -> Check:
+    if reason := why_unfit(kernel):
+        return Check("python", Level.FAIL, reason)
     return Check("python", Level.OK, f"Python {platform.python_version()} runs the agent.")
 
 
@@ -116,29 +120,22 @@ def check_settings(settings: Settings, machine: Machine) -> Check:
     return Check("settings", Level.OK, "The agent can start with these settings.")
 
 
-def _available_bytes(*, mac: bool) -> int | None:
-    """Memory that programs can have now; None where psutil, of the node extra, is missing."""
-    if not mac:
-        return read_memory(mac=False).available_bytes
-    try:
-        psutil = importlib.import_module("psutil")
-    except ModuleNotFoundError:
-        return None
-    available: int = psutil.virtual_memory().available
-    return available
-
-
-def check_mlx(run: Runner) -> Check:
+def check_mlx(run: Runner, kernel: Kernel | None) -> Check:
     # In a child: only an engine process may hold MLX, and a broken one can end its process.
     code = "import mlx.core as mx, mlx_lm; print(mx.__version__, mx.default_device())"
     answer = run([*python_command(), "-c", code])
     if answer is None:
         advice = f"Install it with `{INSTALL_EXTRA}`."
         return Check("mlx", Level.FAIL, "MLX or mlx-lm cannot be imported.", advice)
+    if kernel is not None and "gpu" not in answer:
+        sentence = f"MLX {answer} finds no GPU on this Mac, and models would run on its CPU."
+        advice = "A virtual machine may have none; serve from the Mac itself."
+        return Check("mlx", Level.FAIL, sentence, advice)
     return Check("mlx", Level.OK, f"MLX {answer} and mlx-lm can be imported.")
 
 
-def check_memory(settings: Settings, machine: Machine, available_bytes: int | None) -> Check:
+def check_memory(settings: Settings, machine: Machine, reading: MemoryReading) -> Check:
+    available_bytes = reading.available_bytes
     limit_bytes = settings.memory_limit_bytes or machine.default_limit_bytes
     available = "?" if available_bytes is None else f"{available_bytes / GIB:.0f}"
     sentence = (
@@ -146,6 +143,8 @@ def check_memory(settings: Settings, machine: Machine, available_bytes: int | No
         f"available; models may take {gib(limit_bytes)}, and {gib(machine.reserve_bytes)} are "
         "meant for the system."
     )
+    if reading.swap_bytes:
+        sentence += f" {gib(reading.swap_bytes)} are swapped out."
     figures = {
         "memory_bytes": machine.memory_bytes,
         "limit_bytes": limit_bytes,

@@ -19,7 +19,7 @@ from rich.text import Text
 from node.commands import mac_settings, trials
 from node.engine.probe.line import Line, not_here
 from node.errors import StartError
-from node.hardware import is_mac, python_command, read_machine, run_command
+from node.hardware import python_command, read_machine, run_command, this_kernel
 from node.settings import Settings
 from serving.screen import Screen
 from serving.terminal import put_json
@@ -63,18 +63,18 @@ def run_full(wanted: Wanted, *, as_json: bool) -> bool:
 
 def findings(wanted: Wanted) -> Iterator[Line]:
     """All lines, in order."""
-    mac = is_mac()
+    kernel = this_kernel()
     run = functools.partial(run_command, timeout_s=10.0)
-    machine = read_machine(run, mac=mac)
+    machine = read_machine(kernel, run)
     yield from last_soak(wanted)
-    yield from mac_settings.system(run, mac=mac)
+    yield from mac_settings.system(run, kernel)
     yield from probed("device", str(machine.working_set_bytes))
     yield from trials.limits()
     yield from _with_model(wanted)
     yield from probed("hybrids")
     yield from trials.processes()
     yield from trials.streams()
-    yield from mac_settings.settings_of_macos(wanted.settings, run, mac=mac)
+    yield from mac_settings.settings_of_macos(wanted.settings, run, mac=kernel is not None)
     if wanted.soak_minutes is not None:
         yield from soak(wanted)
 

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from node.darwin import Kernel
 from node.engine.probe.line import Line, not_here
-from node.hardware import Runner
+from node.hardware import GIB, Runner
 from node.settings import Settings
 
 SYSTEM, SETTINGS = "system", "settings of macOS"
@@ -22,27 +23,49 @@ _DIAL_S = 3.0
 _LEAST_PYTHON = (3, 11)
 
 
-def system(run: Runner, *, mac: bool) -> Iterator[Line]:
+def system(run: Runner, kernel: Kernel | None) -> Iterator[Line]:
     found = f"{platform.python_version()}, {platform.machine()}"
     ok = sys.version_info[:2] >= _LEAST_PYTHON
     yield Line(SYSTEM, "Python", "3.11 or newer", found, ok)
-    if not mac:
+    if kernel is None:
         yield not_here(SYSTEM, "Apple silicon, not translated", "arm64", "this is no Mac")
         yield not_here(SYSTEM, "macOS", "told", "this is no Mac")
         return
-    translated = run(["sysctl", "-n", "sysctl.proc_translated"]) == "1"
-    found = f"{platform.machine()}{', translated by Rosetta' if translated else ''}"
-    ok = platform.machine() == "arm64" and not translated
+    translated = bool(kernel.number("sysctl.proc_translated"))
+    found = f"{kernel.architecture}{', translated by Rosetta' if translated else ''}"
+    ok = kernel.architecture == "arm64" and not translated
     yield Line(SYSTEM, "Apple silicon, not translated", "arm64", found, ok)
     version = run(["sw_vers", "-productVersion"]) or "?"
     build = run(["sw_vers", "-buildVersion"]) or "?"
-    chip = run(["sysctl", "-n", "machdep.cpu.brand_string"]) or "?"
-    memory_gib = int(run(["sysctl", "-n", "hw.memsize"]) or 0) >> 30
+    chip = kernel.text("machdep.cpu.brand_string") or "?"
+    memory_gib = (kernel.number("hw.memsize") or 0) >> 30
     driver = _driver_version(run)
     found = f"{version} ({build}), {chip}, {memory_gib} GiB, IOGPUFamily {driver}"
     yield Line(SYSTEM, "macOS", "told", found, ok=True)
-    backlog = run(["sysctl", "-n", "kern.ipc.somaxconn"]) or "?"
-    yield Line(SYSTEM, "connections that wait to be taken", "told", backlog, ok=True)
+    backlog = kernel.number("kern.ipc.somaxconn")
+    yield Line(SYSTEM, "connections that wait to be taken", "told", f"{backlog or '?'}", ok=True)
+    yield from _kernel(run, kernel)
+
+
+def _kernel(run: Runner, kernel: Kernel) -> Iterator[Line]:
+    """Whether what the agent asks the kernel is answered as the system's own command says it."""
+    names = ("hw.memsize", "kern.memorystatus_vm_pressure_level", "hw.pagesize")
+    pairs = [(run(["sysctl", "-n", name]), kernel.number(name)) for name in names]
+    same = sum(said == f"{number}" for said, number in pairs)
+    expected = "as the command sysctl says"
+    yield Line(SYSTEM, "sysctl", expected, f"{same} of {len(pairs)} are", same == len(pairs))
+    memory, most_bytes = kernel.virtual_memory(), kernel.number("hw.memsize") or 0
+    name, expected = "memory by kind", "told, and no more than there is"
+    if memory is None:
+        yield Line(SYSTEM, name, expected, "not told", ok=False)
+        return
+    parts = (memory.free_bytes, memory.inactive_bytes, memory.compressor_bytes)
+    swap_gib = (kernel.swap_bytes() or 0) / GIB
+    words = "{:.1f} GiB free, {:.1f} inactive, {:.1f} of the compressor".format(
+        *(each / GIB for each in parts)
+    )
+    ok = 0 < sum(parts) < most_bytes
+    yield Line(SYSTEM, name, expected, f"{words}, {swap_gib:.1f} swapped out", ok)
 
 
 def _driver_version(run: Runner) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from node.darwin import VirtualMemory
 from node.hardware import (
     PACKAGE_ROOT,
     Machine,
@@ -20,36 +21,53 @@ from node.hardware import (
     read_machine,
     read_memory,
     run_command,
+    this_kernel,
+    why_unfit,
 )
+from tests.node.kernels import PlayedKernel
 
 GIB = 1024**3
 
 
-def recorded(answers: dict[str, str]) -> "Recorded":
-    return Recorded(answers)
-
-
-class Recorded:
-    """Answers commands by their last word."""
-
-    def __init__(self, answers: dict[str, str]) -> None:
-        self._answers = answers
-
-    def __call__(self, command: Sequence[str]) -> str | None:
-        return self._answers.get(command[-1])
-
-
-def test_reads_a_mac_from_sysctl() -> None:
-    run = recorded(
+def test_reads_a_mac_from_its_kernel() -> None:
+    kernel = PlayedKernel(
         {
-            "hw.memsize": "68719476736",
+            "hw.memsize": 68719476736,
             "machdep.cpu.brand_string": "Apple M4 Max",
-            "iogpu.wired_limit_mb": "0",
+            "iogpu.wired_limit_mb": 0,
         }
     )
-    machine = read_machine(run, mac=True)
+    machine = read_machine(kernel, no_command)
     assert machine == Machine("Apple M4 Max", 64 * GIB, has_gpu=True)
     assert machine.default_limit_bytes == 48 * GIB
+
+
+def no_command(command: Sequence[str]) -> str | None:
+    raise AssertionError(command)
+
+
+@pytest.mark.parametrize(("answer", "has_gpu"), [("True", True), ("False", False), (None, False)])
+def test_of_a_virtual_machine_only_mlx_knows_whether_it_has_a_gpu(
+    answer: str | None, has_gpu: bool
+) -> None:
+    kernel = PlayedKernel({"kern.hv_vmm_present": 1, "hw.memsize": 16 * GIB})
+    assert read_machine(kernel, lambda command: answer).has_gpu is has_gpu
+
+
+@pytest.mark.parametrize(
+    ("sysctls", "words"),
+    [
+        ({"sysctl.proc_translated": 1}, "translated by Rosetta"),
+        ({"sysctl.proc_translated": 0}, "an Intel Mac"),
+        ({}, "an Intel Mac"),
+    ],
+)
+def test_without_apple_silicon_there_is_no_gpu_for_mlx(sysctls: dict[str, int], words: str) -> None:
+    kernel = PlayedKernel(dict(sysctls), architecture="x86_64")
+    assert words in (why_unfit(kernel) or "")
+    assert not read_machine(kernel, no_command).has_gpu
+    assert why_unfit(PlayedKernel({})) is None
+    assert why_unfit(None) is None
 
 
 def test_models_may_take_what_the_gpu_may_wire_and_never_the_reserve() -> None:
@@ -70,10 +88,15 @@ def test_without_a_gpu_models_may_take_all_but_the_reserve() -> None:
     assert Machine("x", 2 * GIB).default_limit_bytes == GIB
 
 
-@pytest.mark.parametrize(("answer", "level"), [("1", 1), ("4", 4), ("", None)])
-def test_reads_the_memory_pressure_of_a_mac(answer: str, level: int | None) -> None:
-    run = recorded({"kern.memorystatus_vm_pressure_level": answer})
-    assert read_memory(run, mac=True) == MemoryReading(kernel_level=level)
+def test_reads_the_memory_of_a_mac() -> None:
+    level = {"kern.memorystatus_vm_pressure_level": 2}
+    assert read_memory(PlayedKernel(dict(level))) == MemoryReading(kernel_level=2)
+    memory = VirtualMemory(
+        free_bytes=1, inactive_bytes=20, purgeable_bytes=300, compressor_bytes=4000
+    )
+    kernel = PlayedKernel(dict(level), memory=memory, swap=50_000)
+    assert read_memory(kernel) == MemoryReading(321, 2, 4000, 50_000)
+    assert read_memory(PlayedKernel({})) == MemoryReading()
 
 
 def test_reads_the_available_memory_of_linux(tmp_path: Path) -> None:
@@ -83,7 +106,7 @@ def test_reads_the_available_memory_of_linux(tmp_path: Path) -> None:
     meminfo.write_text("MemTotal:       24684092 kB\n")
     assert linux_available_bytes(meminfo) is None
     assert linux_available_bytes(tmp_path / "none") is None
-    assert read_memory(mac=False).kernel_level is None
+    assert read_memory(None).kernel_level is None
 
 
 V1_STAT = "cache 900\ntotal_cache 900\ntotal_inactive_file 300\n"
@@ -126,8 +149,8 @@ def test_a_control_group_limits_the_machine_and_what_is_available(
 ) -> None:
     groups = [MemoryGroup(100_000, 40_000), MemoryGroup(90_000, 20_000)]
     monkeypatch.setattr("node.hardware.memory_groups", lambda: groups)
-    assert read_machine(mac=False).memory_bytes == 90_000
-    assert read_memory(mac=False).available_bytes == 60_000
+    assert read_machine(None).memory_bytes == 90_000
+    assert read_memory(None).available_bytes == 60_000
 
 
 def test_the_disk_of_a_folder_to_be_made_is_known(tmp_path: Path) -> None:
@@ -137,13 +160,13 @@ def test_the_disk_of_a_folder_to_be_made_is_known(tmp_path: Path) -> None:
 
 
 def test_a_silent_sysctl_falls_back_to_the_system() -> None:
-    machine = read_machine(recorded({}), mac=True)
+    machine = read_machine(PlayedKernel({}), no_command)
     assert machine.memory_bytes > 0
     assert machine.chip
 
 
 def test_reads_this_machine() -> None:
-    machine = read_machine()
+    machine = read_machine(this_kernel())
     assert machine.chip
     assert 0 < machine.default_limit_bytes < machine.memory_bytes
 

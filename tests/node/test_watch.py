@@ -14,7 +14,7 @@ async def test_requests_are_refused_while_memory_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reading = MemoryReading(kernel_level=1)
-    monkeypatch.setattr(watch, "read_memory", lambda: reading)
+    monkeypatch.setattr(watch, "read_memory", lambda kernel: reading)
     monkeypatch.setattr(watch, "WATCH_S", 0.001)
     async with running(tmp_path) as agent, asyncio.timeout(WAIT_S):
 

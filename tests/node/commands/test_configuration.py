@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from node.commands.configuration import read_settings
+from node.commands.configuration import ExtraMissing, need_extra, read_settings
 from node.errors import StartError
 from node.settings import read_bytes, read_disk_bytes
+from tests.node.kernels import PlayedKernel
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,10 @@ def test_auto_as_an_option_wins_over_a_size_in_the_environment() -> None:
     assert read_settings({}, environ).kv_disk_bytes == 5 * 10**9
     assert read_settings({"kv_disk_bytes": read_disk_bytes("auto")}, environ).kv_disk_bytes is None
     assert read_settings({"kv_disk_bytes": read_disk_bytes("off")}, environ).kv_disk_bytes == 0
+
+
+def test_where_mlx_cannot_run_nobody_is_told_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    intel = PlayedKernel({}, architecture="x86_64")
+    monkeypatch.setattr("node.commands.configuration.this_kernel", lambda: intel)
+    with pytest.raises(ExtraMissing, match="an Intel Mac.*router serve"):
+        need_extra()

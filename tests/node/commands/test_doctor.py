@@ -13,9 +13,11 @@ from safetensors.numpy import save_file
 from node.commands import doctor
 from node.commands.checks import Level
 from node.commands.doctor import examine, run_doctor
-from node.hardware import Machine
+from node.darwin import VirtualMemory
+from node.hardware import Machine, MemoryReading
 from node.settings import Settings
 from serving.awake import StayAwake
+from tests.node.kernels import PlayedKernel
 
 GIB = 1024**3
 PMSET = """System-wide power settings:
@@ -44,16 +46,23 @@ class Answers:
 
 
 def test_examines_a_mac(tmp_path: Path) -> None:
+    kernel = PlayedKernel(
+        {
+            "hw.memsize": 64 * GIB,
+            "machdep.cpu.brand_string": "Apple M4 Max",
+            "iogpu.wired_limit_mb": 62000,
+        },
+        memory=VirtualMemory(20 * GIB, 10 * GIB, 0, 0),
+        swap=3 * GIB,
+    )
     known = {
-        "hw.memsize": str(64 * GIB),
-        "machdep.cpu.brand_string": "Apple M4 Max",
-        "iogpu.wired_limit_mb": "62000",
         "pmset": "System-wide power settings:\nCurrently in use:\n sleep                10\n",
     }
     checks = {
-        check.name: check for check in examine(Settings(home=tmp_path), answers(known), mac=True)
+        check.name: check for check in examine(Settings(home=tmp_path), answers(known), kernel)
     }
-    assert "Apple M4 Max with 64 GiB" in checks["memory"].sentence
+    assert "Apple M4 Max with 64 GiB, 30 GiB of them available" in checks["memory"].sentence
+    assert "3.0 GiB are swapped out" in checks["memory"].sentence
     assert checks["sleep"].level is Level.WARN
     assert "10 min;" in checks["sleep"].sentence
     assert checks["wired limit"].level is Level.WARN
@@ -63,8 +72,25 @@ def test_examines_a_mac(tmp_path: Path) -> None:
     assert "compiler" not in checks
 
 
+@pytest.mark.parametrize(("sysctl", "words"), [(1, "Rosetta"), (0, "Intel Mac")])
+def test_a_python_in_which_mlx_cannot_run_is_named(tmp_path: Path, sysctl: int, words: str) -> None:
+    kernel = PlayedKernel({"sysctl.proc_translated": sysctl}, architecture="x86_64")
+    check = next(examine(Settings(home=tmp_path), answers({}), kernel))
+    assert (check.name, check.level) == ("python", Level.FAIL)
+    assert words in check.sentence
+
+
+def test_a_mac_without_a_gpu_is_told_so() -> None:
+    on_cpu = answers({"-c": "0.32.4 Device(cpu, 0)"})
+    check = doctor.check_mlx(on_cpu, PlayedKernel({}))
+    assert check.level is Level.FAIL and "no GPU" in check.sentence
+    assert doctor.check_mlx(on_cpu, None).level is Level.OK
+    on_gpu = answers({"-c": "0.32.4 Device(gpu, 0)"})
+    assert doctor.check_mlx(on_gpu, PlayedKernel({})).level is Level.OK
+
+
 def test_examines_a_linux_machine(tmp_path: Path) -> None:
-    checks = list(examine(Settings(home=tmp_path), answers({"-c": "0.32 cpu"}), mac=False))
+    checks = list(examine(Settings(home=tmp_path), answers({"-c": "0.32 cpu"}), None))
     names = [check.name for check in checks]
     assert names[:6] == ["python", "extra", "mlx", "settings", "memory", "disk"]
     assert {"compiler", "openblas"} <= set(names)
@@ -105,13 +131,14 @@ def test_compares_the_limit_with_the_memory(tmp_path: Path) -> None:
     def level(limit_gib: int | None, available_gib: int = 16) -> Level:
         limit = None if limit_gib is None else limit_gib * GIB
         settings = Settings(home=tmp_path, memory_limit_bytes=limit)
-        return doctor.check_memory(settings, machine, available_gib * GIB).level
+        reading = MemoryReading(available_bytes=available_gib * GIB)
+        return doctor.check_memory(settings, machine, reading).level
 
     assert level(None) is Level.OK
     assert level(17) is Level.FAIL
     assert level(2) is Level.WARN
     assert level(8, available_gib=4) is Level.WARN
-    assert doctor.check_memory(Settings(home=tmp_path), machine, None).level is Level.OK
+    assert doctor.check_memory(Settings(home=tmp_path), machine, MemoryReading()).level is Level.OK
 
 
 def make_model(home: Path, name: str, config: str = "{}") -> None:

@@ -124,7 +124,7 @@ def test_a_soak_that_ends_leaves_no_mark(wanted: Wanted, asked: list[tuple[str, 
 
 def test_the_report_names_no_host_and_no_user(wanted: Wanted) -> None:
     lines = [
-        *mac_settings.system(lambda _command: None, mac=False),
+        *mac_settings.system(lambda _command: None, None),
         *trials.limits(),
     ]
     files = write_report(wanted.out, lines, 1.0)

@@ -1,18 +1,20 @@
 """What macOS answers, as it was recorded or as its manuals have it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from node.commands.mac_settings import settings_of_macos, system
+from node.darwin import VirtualMemory
 from node.settings import Settings
+from tests.node.kernels import PlayedKernel
 
 ANSWERS = {
-    "sysctl -n sysctl.proc_translated": "0",
-    "sysctl -n machdep.cpu.brand_string": "Apple M4",
     "sysctl -n hw.memsize": str(32 << 30),
-    "sysctl -n kern.ipc.somaxconn": "128",
+    "sysctl -n hw.pagesize": "16384",
+    "sysctl -n kern.memorystatus_vm_pressure_level": "1",
     "sw_vers -productVersion": "26.4.1",
     "sw_vers -buildVersion": "25E246",
     "pmset -g": " sleep                1 (sleep prevented by caffeinate)\n disksleep 10",
@@ -23,26 +25,49 @@ ANSWERS = {
 }
 
 
+KERNEL = PlayedKernel(
+    {
+        "sysctl.proc_translated": 0,
+        "machdep.cpu.brand_string": "Apple M4",
+        "hw.memsize": 32 << 30,
+        "hw.pagesize": 16384,
+        "kern.ipc.somaxconn": 128,
+        "kern.memorystatus_vm_pressure_level": 1,
+    },
+    memory=VirtualMemory(3 << 30, 2 << 30, 1 << 30, 1 << 29),
+    swap=1 << 30,
+)
+
+
 def answering(**changed: str) -> Callable[[Sequence[str]], str | None]:
     answers = {**ANSWERS, **{name.replace("_", " "): text for name, text in changed.items()}}
     return lambda command: answers.get(" ".join(command))
 
 
 def test_the_machine_is_told_with_its_system_and_driver() -> None:
-    found = {each.name: each for each in system(answering(), mac=True)}
+    found = {each.name: each for each in system(answering(), KERNEL)}
     assert found["macOS"].found == "26.4.1 (25E246), Apple M4, 32 GiB, IOGPUFamily 104.4.1"
     assert found["connections that wait to be taken"].found == "128"
 
 
-def test_a_python_that_is_translated_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    run = answering()
-    lines = system(
-        lambda command: "1" if "sysctl.proc_translated" in command else run(command), mac=True
-    )
+def test_a_python_that_is_translated_fails() -> None:
+    kernel = PlayedKernel({"sysctl.proc_translated": 1}, architecture="x86_64")
+    lines = system(answering(), kernel)
     (found,) = (each for each in lines if each.name.startswith("Apple silicon"))
     assert found.ok is False
     assert found.found == "x86_64, translated by Rosetta"
+
+
+def test_what_the_kernel_is_asked_is_compared_with_the_system_s_own_command() -> None:
+    found = {each.name: each for each in system(answering(), KERNEL)}
+    assert (found["sysctl"].found, found["sysctl"].ok) == ("3 of 3 are", True)
+    memory = found["memory by kind"]
+    assert memory.ok
+    words = "3.0 GiB free, 2.0 inactive, 0.5 of the compressor, 1.0 swapped out"
+    assert memory.found == words
+    misread = replace(KERNEL, sysctls={**KERNEL.sysctls, "hw.memsize": 1}, memory=None)
+    found = {each.name: each for each in system(answering(), misread)}
+    assert found["sysctl"].ok is False and found["memory by kind"].ok is False
 
 
 @pytest.mark.parametrize(

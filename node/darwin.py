@@ -1,0 +1,128 @@
+"""What macOS's kernel tells of this Mac, asked without a process for each question.
+
+The calls are those of sysctl(3) and of host_statistics64 (mach/host_info.h, mach/vm_statistics.h).
+They have been tested with a C library of recorded answers only, not on a Mac.
+"""
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_VM_INFO64 = 4
+"""HOST_VM_INFO64."""
+_INTEGER_BYTES = 4
+"""Of an `integer_t`, in which the kernel counts its structures."""
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualMemory:
+    """Of all programs, in bytes."""
+
+    free_bytes: int
+    inactive_bytes: int
+    """Not used of late; what is in files is dropped, the rest compressed."""
+    purgeable_bytes: int
+    """Which programs allow to be dropped."""
+    compressor_bytes: int
+    """Taken by what is compressed."""
+
+
+class Kernel(Protocol):
+    """The seam to macOS."""
+
+    @property
+    def architecture(self) -> str:
+        """Of this process: arm64, or x86_64 on an Intel Mac and where Rosetta translates."""
+
+    def number(self, name: str) -> int | None:
+        """The sysctl of that name; None where there is none."""
+
+    def text(self, name: str) -> str | None:
+        """The same of one that is text."""
+
+    def virtual_memory(self) -> VirtualMemory | None: ...
+
+    def swap_bytes(self) -> int | None:
+        """Used in swap files."""
+
+
+class _VmStatistics64(ctypes.Structure):
+    """`vm_statistics64`, in pages."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint32) for name in ("free", "active", "inactive", "wire")),
+        *((f"count_{number}", ctypes.c_uint64) for number in range(9)),
+        *((name, ctypes.c_uint32) for name in ("purgeable", "speculative")),
+        *((f"compression_{number}", ctypes.c_uint64) for number in range(4)),
+        *((name, ctypes.c_uint32) for name in ("compressor", "throttled", "external", "internal")),
+        ("uncompressed", ctypes.c_uint64),
+    )
+
+
+class _SwapUsage(ctypes.Structure):
+    """`xsw_usage`, in bytes."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("total", "avail", "used")),
+        ("page_size", ctypes.c_uint32),
+        ("encrypted", ctypes.c_uint32),
+    )
+
+
+class Darwin:
+    """The `Kernel` that this process runs on."""
+
+    def __init__(self, library: Any = None) -> None:
+        self._library = ctypes.CDLL(None) if library is None else library
+        self._host: int | None = None
+        """A right to a port, of which each question would take another one."""
+
+    @property
+    def architecture(self) -> str:
+        return platform.machine()
+
+    def number(self, name: str) -> int | None:
+        # The lower half is all that a number of 32 bits fills.
+        value = ctypes.c_uint64()
+        return int(value.value) if self._sysctl(name, value) else None
+
+    def text(self, name: str) -> str | None:
+        buffer = ctypes.create_string_buffer(256)
+        return buffer.value.decode(errors="replace") if self._sysctl(name, buffer) else None
+
+    def virtual_memory(self) -> VirtualMemory | None:
+        page_bytes = self.number("hw.pagesize")
+        if page_bytes is None or not hasattr(self._library, "host_statistics64"):
+            return None
+        if self._host is None:
+            self._library.mach_host_self.restype = ctypes.c_uint32
+            self._host = self._library.mach_host_self()
+        pages = _VmStatistics64()
+        count = ctypes.c_uint32(ctypes.sizeof(pages) // _INTEGER_BYTES)
+        host = ctypes.c_uint32(self._host)
+        failed = self._library.host_statistics64(
+            host, ctypes.c_int(_VM_INFO64), ctypes.byref(pages), ctypes.byref(count)
+        )
+        if failed:
+            return None
+        return VirtualMemory(
+            free_bytes=pages.free * page_bytes,
+            inactive_bytes=pages.inactive * page_bytes,
+            purgeable_bytes=pages.purgeable * page_bytes,
+            compressor_bytes=pages.compressor * page_bytes,
+        )
+
+    def swap_bytes(self) -> int | None:
+        usage = _SwapUsage()
+        return int(usage.used) if self._sysctl("vm.swapusage", usage) else None
+
+    def _sysctl(self, name: str, into: Any) -> bool:
+        """Whether there is such a sysctl that fits; it is in `into` then."""
+        if not hasattr(self._library, "sysctlbyname"):
+            return False
+        size = ctypes.c_size_t(ctypes.sizeof(into))
+        failed = self._library.sysctlbyname(
+            name.encode(), ctypes.byref(into), ctypes.byref(size), None, ctypes.c_size_t(0)
+        )
+        return not failed
