@@ -141,6 +141,9 @@ class TextRequest:
     tools: tuple[Tool, ...] = ()
     """Empty too where the client wants no calls: the template then shows none, and none are read
     out of the answer."""
+    late_tools: tuple[Tool, ...] = ()
+    """Declared within the conversation, by messages that show them; the template does not. One of
+    a name that is in `tools` goes before that."""
     parallel_tool_calls: bool = True
     """False: the answer ends with its first call."""
     template: TemplateOptions = TemplateOptions()
@@ -162,3 +165,8 @@ class TextRequest:
     """How many answers."""
     left_out: tuple[LeftOut, ...] = ()
     """What has no effect on the answer, to be told beside it."""
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """All tools that calls are read of, those that may be called now or not."""
+        return tuple({tool.name: tool for tool in (*self.tools, *self.late_tools)}.values())

@@ -135,7 +135,8 @@ class AskedResponse:
         request = replace(
             self.request,
             messages=tuple(messages),
-            tools=declared.tools if choice.shows_tools else (),
+            tools=tool_set.front if choice.shows_tools else (),
+            late_tools=tool_set.late if choice.shows_tools else (),
             parallel_tool_calls=self.request.parallel_tool_calls and not choice.is_single,
             callable_tools=choice.callable_tools,
             must_call=choice.must_call,

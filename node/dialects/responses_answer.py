@@ -15,6 +15,7 @@ from node.dialects.responses_tools import ToolSet
 from node.dialects.thinking import NO_LIMIT
 from node.errors import EngineFault, NodeError
 from node.protocol.messages import FinishReason
+from node.protocol.tools import SEARCH
 from node.request import TextRequest
 from node.types import PartKind, RowUsage
 
@@ -28,7 +29,7 @@ STATUS: Mapping[FinishReason, Status] = {
 """Of a response whose row has ended so."""
 
 _PREFIX = {PartKind.CONTENT: "msg_", PartKind.REASONING: "rs_", PartKind.TOOL_START: "fc_"}
-_CUSTOM_PREFIX = "ctc_"
+_CUSTOM_PREFIX, _SEARCH_PREFIX = "ctc_", "tsc_"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -146,8 +147,13 @@ class ItemSpeller:
         """Whether it is a call that is answered with text."""
         return bool(segment.name) and segment.name in self._facts.tool_set.custom
 
+    def is_search(self, segment: Segment) -> bool:
+        """Whether it is a search for tools that the client runs."""
+        return segment.name == SEARCH and self._facts.tool_set.searches
+
     def item_id(self, segment: Segment, index: int) -> str:
         prefix = _CUSTOM_PREFIX if self.is_custom(segment) else _PREFIX[segment.kind]
+        prefix = _SEARCH_PREFIX if self.is_search(segment) else prefix
         return item_id(self._head, prefix, index)
 
     def spell(self, segment: Segment, index: int, status: Status, *, is_new: bool = False) -> bytes:
@@ -166,6 +172,9 @@ class ItemSpeller:
         elif self.is_custom(segment):
             item |= {"type": "custom_tool_call", "call_id": segment.call_id}
             item |= self._names(segment.name) | {"input": segment.text, "status": status}
+        elif self.is_search(segment):
+            item |= {"type": "tool_search_call", "call_id": segment.call_id, "status": status}
+            item |= {"execution": "client", "arguments": _object(segment.text)}
         else:
             item |= {"type": "function_call", "call_id": segment.call_id}
             item |= self._names(segment.name) | {"arguments": segment.text, "status": status}
@@ -197,6 +206,14 @@ class ItemSpeller:
         if known is None:
             return {"name": model_name}
         return {"namespace": known[0], "name": known[1]}
+
+
+def _object(text: str) -> object:
+    """The arguments of a call; nothing of one that was cut."""
+    try:
+        return msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError:
+        return {}
 
 
 def usage_of(finish: FinishReason, usage: RowUsage | None) -> RowUsage | None:

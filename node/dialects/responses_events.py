@@ -21,10 +21,9 @@ from node.dialects.responses_answer import (
     response_id,
     usage_of,
 )
-from node.dialects.responses_items import Item, kind_of, stored_item
+from node.dialects.responses_items import Item, is_hosted, stored_item
 from node.errors import NodeError
 from node.protocol.messages import FinishReason
-from node.protocol.tools import HOSTED_ITEMS
 from node.request import TextRequest
 from node.types import Accepted, Delta, Part, PartKind, TokenLogprob
 
@@ -63,7 +62,18 @@ class _OpenItem:
     """The item that parts are being added to. A delta is the head, the JSON of the text, the
     middle, the event's number, and the end."""
 
-    __slots__ = ("events", "head", "index", "input", "kind", "middle", "place", "segment", "texts")
+    __slots__ = (
+        "events",
+        "head",
+        "index",
+        "input",
+        "is_silent",
+        "kind",
+        "middle",
+        "place",
+        "segment",
+        "texts",
+    )
 
     def __init__(
         self,
@@ -73,6 +83,7 @@ class _OpenItem:
         events: _PartEvents | None,
         *,
         is_custom: bool,
+        is_silent: bool,
     ) -> None:
         self.segment = segment
         self.kind = segment.kind
@@ -81,6 +92,8 @@ class _OpenItem:
         """None for a call, which has no parts."""
         self.input = InputReader() if is_custom else None
         """Of a call of a custom tool."""
+        self.is_silent = is_silent
+        """It has no events but of its begin and its end."""
         self.texts: list[str] = []
         self.place: dict[str, Any] = {"item_id": item_id, "output_index": index}
         if events is not None:
@@ -142,7 +155,9 @@ class ResponseWriter:
             if item is None or (kind is not item.kind and kind is not PartKind.TOOL_ARGS):
                 item = self._begin(pieces, Segment(kind, ""))
             text = part.text if item.input is None else item.input.take(part.text)
-            if text:
+            if item.is_silent:
+                item.texts.append(text)
+            elif text:
                 self._add_text(pieces, item, text, part.logprobs)
         return b"".join(pieces)
 
@@ -210,7 +225,7 @@ class ResponseWriter:
             [
                 stored_item(item, input_item_id(self._head, index))
                 for index, item in enumerate(self._input)
-                if kind_of(item) not in HOSTED_ITEMS
+                if not is_hosted(item)
             ],
         )
 
@@ -251,6 +266,7 @@ class ResponseWriter:
             self._items.item_id(segment, index),
             events,
             is_custom=self._items.is_custom(segment),
+            is_silent=self._items.is_search(segment),
         )
         self._open = item
         new = msgspec.Raw(self._items.spell(segment, index, "in_progress", is_new=True))
@@ -280,7 +296,8 @@ class ResponseWriter:
             status = "completed"
             call = {"name": self._items.name(segment.name), "arguments": segment.text}
             text = {"input": segment.text} if item.input is not None else call
-            self._add(pieces, item.call_event + ".done", item.place | text)
+            if not item.is_silent:
+                self._add(pieces, item.call_event + ".done", item.place | text)
         else:
             self._end_part(pieces, item, item.events, status)
         done = self._items.spell(segment, item.index, status)

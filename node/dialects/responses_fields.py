@@ -105,7 +105,9 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "input": (
             "A string, or items: `message` (text parts), `function_call`, `custom_tool_call` and "
             "their outputs (text), `reasoning`, `item_reference` to an item of a stored response, "
-            "`additional_tools`, whose `tools` are added to the body's. `local_shell_call`, "
+            "`additional_tools`, whose `tools` are added to the body's: where it is the first item "
+            "as if they stood there, else told by a message in its place, as are those of a "
+            "`tool_search_output` of the client. `local_shell_call`, "
             "`shell_call` and `apply_patch_call` of another model are shown as calls of functions "
             "of these names, with their outputs. Items that tell what a host did "
             "(`web_search_call` and the like, `compaction`) are left out. "
@@ -116,7 +118,8 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "instructions": "A system message before all else, for this response only.",
         "previous_response_id": "A stored response; its input and output come before `input`.",
         "tools": (
-            "`function`, `custom` ([custom tools](#custom-tools)), and `namespace` with such in "
+            "`function`, `custom` ([custom tools](#custom-tools)), `tool_search` of the client (its "
+            "calls are told as `tool_search_call`), and `namespace` with functions and custom tools in "
             "it: the model knows those as `NAMESPACE__NAME`, calls are told as `namespace` and "
             "`name`. "
             f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "

@@ -11,6 +11,7 @@ from node.dialects.responses_items import (
     Item,
     called,
     content_of,
+    is_hosted,
     is_output,
     is_reference,
     kind_of,
@@ -22,12 +23,10 @@ from node.dialects.responses_items import (
 from node.errors import BadRequest, UnknownItem
 from node.protocol.canonical import model_name
 from node.protocol.ids import response_of
-from node.protocol.tools import HOSTED_ITEMS, output_of
+from node.protocol.tools import ADDING, NONE_FOUND, SEARCH_ITEMS, output_of, tools_text
 from node.request import BEFORE_ITEMS, LeftOut, Message, Role, ToolCall
 
 _ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
-_SILENT = HOSTED_ITEMS | {"additional_tools"}
-"""Items that no message stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,25 +86,40 @@ def messages_of(
     `BadRequest`."""
     turns = _Turns()
     for at, item in enumerate(items):
-        if not is_reference(item):
+        # Tools that the first item adds stand with the body's own.
+        is_front = not at and kind_of(item) == ADDING
+        if not (is_front or is_reference(item) or is_hosted(item)):
             turns.add(item, f"{path}[{at - earlier}]", max(at - earlier, BEFORE_ITEMS))
     turns.end_answer()
     return tuple(turns.messages)
 
 
-def added_tools(items: Sequence[Item], *, earlier: int = 0) -> list[tuple[object, str]]:
-    """The lists of tools that items add to the body's own, each with its path."""
-    return [
-        (item.get("tools"), f"input[{at - earlier}].tools")
+@dataclass(frozen=True, slots=True)
+class AddedTools:
+    """Lists of tools that items add to the body's own, each with its path."""
+
+    front: Sequence[tuple[object, str]] = ()
+    """Of the first item: known from the begin."""
+    late: Sequence[tuple[object, str]] = ()
+    """Of others, and those that the client has found: known from there on."""
+
+
+def added_tools(items: Sequence[Item], *, earlier: int = 0) -> AddedTools:
+    """As `messages_of`."""
+    found = [
+        (at, (item.get("tools"), f"input[{at - earlier}].tools"))
         for at, item in enumerate(items)
-        if kind_of(item) == "additional_tools"
+        if kind_of(item) in (ADDING, SEARCH_ITEMS[1]) and not is_hosted(item)
     ]
+    is_front = bool(found) and not found[0][0] and kind_of(items[0]) == ADDING
+    lists = [each for _, each in found]
+    return AddedTools(lists[:is_front], lists[is_front:])
 
 
 def left_out_items(items: Sequence[Item]) -> tuple[LeftOut, ...]:
     """Those that tell what a host did, or that only it can read."""
-    kinds = ((at, str(kind_of(item))) for at, item in enumerate(items))
-    return tuple(LeftOut(f"input[{at}]", kind) for at, kind in kinds if kind in HOSTED_ITEMS)
+    hosted = ((at, item) for at, item in enumerate(items) if is_hosted(item))
+    return tuple(LeftOut(f"input[{at}]", str(kind_of(item))) for at, item in hosted)
 
 
 @dataclass(slots=True)
@@ -151,7 +165,9 @@ class _Turns:
             self._output(item, path)
         elif kind == "reasoning":
             self._add_reasoning(item, path)
-        elif kind not in _SILENT:
+        elif kind == ADDING:
+            self._add_tools(item)
+        else:
             raise BadRequest(f"{path}.type is not the type of an item.", param=f"{path}.type")
 
     def end_answer(self) -> None:
@@ -210,10 +226,17 @@ class _Turns:
         answer.ends_with_text = False
         self._names[call.call_id] = call.name
 
+    def _add_tools(self, item: Item) -> None:
+        self.end_answer()
+        if text := tools_text(item.get("tools")):
+            self.messages.append(Message("developer", text, source=self._at))
+
     def _output(self, item: Item, path: str) -> None:
         self.end_answer()
         call_id = string_in(item, "call_id", path)
         output = output_of(item.get("output"))
+        if kind_of(item) == SEARCH_ITEMS[1]:
+            output = tools_text(item.get("tools")) or NONE_FOUND
         content = content_of([] if output is None else parts_in(output, f"{path}.output"))
         name = self._names.get(call_id, "")
         if not name and isinstance(item.get("name"), str):

@@ -10,7 +10,7 @@ from node.dialects.custom_input import arguments_of
 from node.dialects.media import media_part
 from node.errors import BadRequest
 from node.protocol.canonical import model_name
-from node.protocol.tools import CLIENT_CALLS, output_of
+from node.protocol.tools import CLIENT_CALLS, is_hosted_item, output_of
 from node.request import Content, MediaPart, TextPart, ToolCall
 
 Item: TypeAlias = dict[str, Any]
@@ -28,12 +28,14 @@ _KEPT: Mapping[str, tuple[str, ...]] = {
     "custom_tool_call": (*_CALL, "input"),
     "custom_tool_call_output": (*_CALL, "output"),
     "reasoning": ("encrypted_content",),
-    **dict.fromkeys(CLIENT_CALLS, ("call_id",)),
+    **dict.fromkeys(CLIENT_CALLS, ("call_id", "execution")),
     **{f"{kind}_output": ("call_id", "output") for kind in CLIENT_CALLS},
+    "tool_search_output": ("call_id", "execution"),
 }
 """Of each kind of item, the fields that are texts."""
 _KEPT_WHOLE: Mapping[str, str] = {
     "additional_tools": "tools",
+    "tool_search_output": "tools",
     **{kind: field for kind, (_, field) in CLIENT_CALLS.items()},
 }
 """The field that is kept as it came."""
@@ -79,6 +81,11 @@ def stored_item(item: Item, new_id: str) -> Item:
     elif is_output(kind) and "output" not in kept:
         kept["output"] = _stored_parts(output_of(item.get("output")), "input_text")
     return kept
+
+
+def is_hosted(item: Item) -> bool:
+    """Whether it tells what a host did, or only that can read it."""
+    return is_hosted_item(kind_of(item), item.get("call_id"))
 
 
 def is_output(kind: object) -> bool:

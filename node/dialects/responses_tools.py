@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from node.dialects.body import Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, tool_schema
 from node.dialects.custom_tools import custom_tool, read_format
+from node.dialects.responses_input import AddedTools
 from node.dialects.tool_choice import (
     AUTO,
     NO_CALLS,
@@ -28,10 +29,16 @@ from node.dialects.tool_choice import (
 )
 from node.errors import BadRequest, Unsupported
 from node.protocol.canonical import model_name
-from node.protocol.tools import is_hosted
+from node.protocol.tools import SEARCH, is_hosted
 from node.request import LeftOut, Tool
 
 _CHOICE = "tool_choice"
+_NOTHING_ADDED = AddedTools()
+_SEARCHED = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+    "required": ["query"],
+}
 
 _Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 
@@ -49,6 +56,13 @@ class _Custom(Lenient):
     name: _Name
     description: str | None = None
     format: dict[str, Any] | None = None
+
+
+class _Search(Lenient):
+    """A search for tools that the client runs."""
+
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
 
 
 class _Namespace(Lenient):
@@ -69,12 +83,19 @@ class ToolSet:
     """What a body's `tools`, and what its input adds to them, declare."""
 
     declared: DeclaredTools = DeclaredTools()
+    """All of them."""
+    front: tuple[Tool, ...] = ()
+    """Those that the template shows."""
+    late: tuple[Tool, ...] = ()
+    """As in `TextRequest`."""
     shown: Sequence[Mapping[str, Any]] = ()
     """As the response repeats them: as they came, with the fields that clients look for."""
     namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """(namespace, name) by the name that the model knows; only for tools of namespaces."""
     custom: frozenset[str] = frozenset()
     """Names, as the model knows them, of those that are answered with text."""
+    searches: bool = False
+    """Whether `SEARCH` is the client's search for tools, and no function of that name."""
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -82,17 +103,30 @@ class ToolSet:
         return self.declared.tools
 
 
-def read_tool_set(value: object, added: Sequence[tuple[object, str]] = ()) -> ToolSet:
-    """The tools of the field `tools`, and those that items of the input add, each list with its
-    path. Raises `BadRequest`, or `Unsupported` for other tools that only a client could run."""
+def read_tool_set(value: object, added: AddedTools = _NOTHING_ADDED) -> ToolSet:
+    """The tools of the field `tools`, and those that items of the input add. Raises `BadRequest`,
+    or `Unsupported` for other tools that only a client could run."""
     reader = _Reader()
     if value is not None:
         reader.read_all(value, "tools")
     reader.may_replace = True
-    for tools, path in added:
+    for tools, path in added.front:
         reader.read_all(tools, path)
+    front = dict(reader.tools)
+    for tools, path in added.late:
+        reader.read_all(tools, path)
+    late = tuple(tool for name, tool in reader.tools.items() if front.get(name) is not tool)
     declared = DeclaredTools(tuple(reader.tools.values()), tuple(reader.left_out))
-    return ToolSet(declared, reader.shown, reader.namespaces, declared.custom)
+    searches = SEARCH in reader.tools and reader.searches
+    return ToolSet(
+        declared,
+        tuple(front.values()),
+        late,
+        reader.shown,
+        reader.namespaces,
+        declared.custom,
+        searches,
+    )
 
 
 def read_choice(value: object, declared: DeclaredTools) -> ToolChoice:
@@ -110,6 +144,8 @@ def read_choice(value: object, declared: DeclaredTools) -> ToolChoice:
         )
     if value.get("type") == "allowed_tools":
         return _allowed(value, declared)
+    if value.get("type") == SEARCH and any(tool.name == SEARCH for tool in declared.tools):
+        return named(SEARCH, declared, f"{_CHOICE}.type")
     if is_hosted(value):
         raise forced_hosted(value["type"], f"{_CHOICE}.type")
     return named(_tool_name(value, _CHOICE), declared, f"{_CHOICE}.name")
@@ -149,6 +185,8 @@ class _Reader:
         self.namespaces: dict[str, tuple[str, str]] = {}
         self.shown: list[dict[str, Any]] = []
         self.left_out: list[LeftOut] = []
+        self.searches = False
+        """As in `ToolSet`."""
         self.may_replace = False
         """A name that is there already is declared anew."""
 
@@ -165,7 +203,19 @@ class _Reader:
         kind = _kind(tool, path)
         if kind == "namespace":
             return self._namespace(tool, path)
+        if kind == SEARCH and isinstance(tool, dict) and not is_hosted(tool):
+            return self._search(tool, path)
         return self._tool(tool, path, None)
+
+    def _search(self, tool: dict[str, Any], path: str) -> dict[str, Any]:
+        body: _Search = _validated(_Search, tool, path)
+        given = _SEARCHED if body.parameters is None else body.parameters
+        about = body.description or "Finds tools that can be called then."
+        definition = {"name": SEARCH, "description": about}
+        definition["parameters"] = tool_schema(given, f"{path}.parameters")
+        self._add(Tool(definition, f"{path}.parameters"), SEARCH, None, path)
+        self.searches = True
+        return {**definition, "type": SEARCH, "execution": "client"}
 
     def _namespace(self, tool: object, path: str) -> dict[str, Any] | None:
         body = _validated(_Namespace, tool, path)

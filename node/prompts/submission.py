@@ -45,7 +45,7 @@ def generate_request(
 def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
     """How to read the answer; None where nothing is to be told apart."""
     reasoning, tool_calls = prompt.formats
-    if not request.tools and tool_calls == AUTO:
+    if not request.callable and tool_calls == AUTO:
         # Such a model has no markup of its own that could show.
         tool_calls = NONE
     # A call that cannot be forced is for the engine to refuse.
@@ -74,6 +74,6 @@ def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
             is_wished=tool.pattern is not None,
             param=tool.param,
         )
-        for tool in request.tools
+        for tool in request.callable
         if wanted is None or tool.name in wanted
     )

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 RESPONSE_PREFIX = "resp_"
-ITEM_PREFIXES = ("msg_", "rs_", "fc_", "ctc_")
+ITEM_PREFIXES = ("msg_", "rs_", "fc_", "ctc_", "tsc_")
 """Of a response's items; `msg_` is a message's of Anthropic's dialect, too."""
 PREFIXES = ("chatcmpl-", "cmpl-", RESPONSE_PREFIX, *ITEM_PREFIXES, "req_")
 OWNER_LENGTH = 10

@@ -25,7 +25,17 @@ from node.protocol.canonical import (
     utf8,
 )
 from node.protocol.dialect import Unit, objects
-from node.protocol.tools import CLIENT_CALLS, HOSTED_ITEMS, is_hosted, output_of
+from node.protocol.tools import (
+    ADDING,
+    CLIENT_CALLS,
+    NONE_FOUND,
+    SEARCH,
+    SEARCH_ITEMS,
+    is_hosted,
+    is_hosted_item,
+    output_of,
+    tools_text,
+)
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -40,6 +50,8 @@ class _Item(msgspec.Struct, gc=False):
     action: Any = None
     operation: Any = None
     output: Any = None
+    call_id: Any = None
+    tools: Any = None
 
 
 _LEADING = re.compile(
@@ -50,8 +62,6 @@ _read_first = JSONDecoder().raw_decode
 _OUTPUTS = frozenset(
     f"{kind}_output" for kind in ("function_call", "custom_tool_call", *CLIENT_CALLS)
 )
-_UNTOLD = HOSTED_ITEMS | {"reasoning"}
-"""Items of which a prompt shows nothing where they stand."""
 _response_items = msgspec.json.Decoder(list[str | _Item]).decode
 _instructions = msgspec.json.Decoder(str | None).decode
 
@@ -67,33 +77,44 @@ def response_items(fields: Fields) -> msgspec.Raw | None:
 
 
 def response_forms(text: bytes, before: int) -> Iterable[bytes]:
-    """Raises `Unreadable` for an item that adds tools and is not the first: the prompt shows them
-    in front of all that came before."""
+    """Tools that the first item adds stand before all items. Raises `Unreadable` where they have
+    not been seen there."""
     leads = not before and _LEADING.match(text) is not None
     for number, item in enumerate(_response_items(text)):
-        adds_tools = not isinstance(item, str) and item.type == "additional_tools"
-        if adds_tools and (number or not leads):
+        if before or number or isinstance(item, str) or item.type != ADDING:
+            yield _response_form(item)
+        elif leads:
+            yield b""
+        else:
             raise Unreadable
-        yield b"" if adds_tools else _response_form(item)
 
 
 def _response_form(item: str | _Item) -> bytes:
-    if isinstance(item, str):
-        return message_form(b"u", utf8(item))
+    return message_form(b"u", utf8(item)) if isinstance(item, str) else _item_form(item)
+
+
+def _item_form(item: _Item) -> bytes:
     kind = item.type or ("message" if item.role else "item_reference" if item.id else None)
     if kind == "message":
         return _response_message(item)
-    if kind is None:
-        raise Unreadable
-    if (call := _response_call(item, kind)) is not None:
+    if kind == "reasoning" or is_hosted_item(kind, item.call_id):
+        return b""
+    if kind in (ADDING, SEARCH_ITEMS[1]):
+        return _tools_form(kind, tools_text(item.tools))
+    if kind is not None and (call := _response_call(item, kind)) is not None:
         return message_form(b"a", b"", calls=[call])
     if kind in _OUTPUTS:
         return message_form(b"t", text_form(_output_parts(item.output), GAP))
     if kind == "item_reference" and item.id:
         return b"R" + utf8(item.id) + END
-    if kind in _UNTOLD:
-        return b""
     raise Unreadable
+
+
+def _tools_form(kind: str, text: str) -> bytes:
+    """Of tools that are declared where the item stands."""
+    if kind == ADDING:
+        return system_form(b"d", text, GAP) if text else b""
+    return message_form(b"t", utf8(text or NONE_FOUND))
 
 
 def _response_call(item: _Item, kind: str) -> Called | None:
@@ -167,4 +188,6 @@ def _response_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
         return {**chosen(tool), "tools": _response_tools(inner)}
     if tool.get("type") == "custom":
         return {"custom": chosen(tool, format="format")}
+    if tool.get("type") == SEARCH:
+        return {"search": chosen(tool, parameters="parameters")}
     return chosen(tool, parameters="parameters", output_schema="output_schema")

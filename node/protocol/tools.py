@@ -4,10 +4,12 @@ Router and agent leave out the same, so that a prefix chain tells of what a prom
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+
+from node.protocol.canonical import model_name
 
 DECLARED = ("function", "custom", "namespace")
 """Types of tools that a client declares by itself."""
@@ -27,8 +29,6 @@ HOSTED_ITEMS = frozenset(
         "mcp_list_tools",
         "program",
         "program_output",
-        "tool_search_call",
-        "tool_search_output",
         "web_search_call",
     )
 )
@@ -37,9 +37,16 @@ CLIENT_CALLS: Mapping[str, tuple[str, str]] = {
     "apply_patch_call": ("apply_patch", "operation"),
     "local_shell_call": ("local_shell", "action"),
     "shell_call": ("shell", "action"),
+    "tool_search_call": ("tool_search", "arguments"),
 }
-"""Items of `/v1/responses` that tell what a client ran for another server's model: the tool's name,
-and the field that has its arguments. The item of the result is named `…_output`."""
+"""Items of `/v1/responses` that tell what a client ran, other than functions: the tool's name, and
+the field that has its arguments."""
+SEARCH = "tool_search"
+"""Type of the tool with which a model finds more tools, and its name as a function. A host runs it,
+or the client."""
+SEARCH_ITEMS = ("tool_search_call", "tool_search_output")
+ADDING = "additional_tools"
+"""Type of the item that adds tools to the body's own."""
 HOSTED_BLOCKS = frozenset(
     (
         "advisor_tool_result",
@@ -57,11 +64,41 @@ HOSTED_BLOCKS = frozenset(
 """The same of an assistant's blocks in `/v1/messages`."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
+NONE_FOUND = "No tools were found."
+"""What a prompt shows of the result of such a search without any."""
+_CALLABLE = "From here on these functions can be called too, each given as JSON:"
+_SHOWN = ("description", "parameters", "format")
+_CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _OWN_FIELDS = ("function", "parameters", "input_schema")
 """What tells that a client has made a tool, whatever it calls its type."""
 _BUILT_IN = "builtin_function"
 """A host's, though it has a field `function`."""
 _CLIENT_RUN = re.compile(r"(?P<name>bash|text_editor|memory|computer)_\d{8}")
+
+
+def is_hosted_item(kind: object, call_id: object) -> bool:
+    """Whether an item of `/v1/responses` is of no use here: what a host did has no id of a call."""
+    return kind in HOSTED_ITEMS or (kind in SEARCH_ITEMS and not isinstance(call_id, str))
+
+
+def tools_text(tools: object) -> str:
+    """What a message says of tools that are declared within the conversation, as the model is to
+    call them; empty without any."""
+    lines = [_encode(each).decode() for each in _declared(tools, None)]
+    return "\n".join((_CALLABLE, *lines)) if lines else ""
+
+
+def _declared(tools: object, namespace: object) -> Iterator[Mapping[str, Any]]:
+    given = tools if isinstance(tools, list) else ()
+    for tool in (each for each in given if isinstance(each, Mapping)):
+        name = tool.get("name")
+        if tool.get("type") == "namespace":
+            yield from _declared(tool.get("tools"), name)
+        elif isinstance(name, str) and not is_hosted(tool):
+            fields = {field: tool[field] for field in _SHOWN if tool.get(field) is not None}
+            if tool.get("type") == "custom":
+                fields["parameters"] = _CUSTOM
+            yield {"name": model_name(name, namespace), **fields}
 
 
 def output_of(output: object) -> object:
@@ -86,4 +123,6 @@ def is_hosted(tool: Mapping[str, Any]) -> bool:
     kind = tool.get("type")
     if not isinstance(kind, str) or kind in DECLARED or client_run(kind) is not None:
         return False
+    if kind == SEARCH:
+        return tool.get("execution") != "client"
     return kind == _BUILT_IN or not any(tool.get(field) for field in _OWN_FIELDS)

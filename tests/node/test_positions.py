@@ -216,6 +216,43 @@ def test_pictures_are_bound_as_the_lines_that_stand_for_them(
     assert actual[1] - counts[-1] <= 24
 
 
+@pytest.mark.parametrize("name", ["scripted", "open", "tools last", "strict", "poor", "metaspace"])
+def test_tools_that_come_within_a_session_leave_what_came_before(
+    renderers: dict[str, Renderer], name: str
+) -> None:
+    turns = body(RESPONSES, [Turn("go"), Turn("so", ()), Turn("on")])["input"]
+    schema = {"type": "object", "properties": {"x": {"type": "string", "description": LONG[:3000]}}}
+    function = {"type": "function", "name": "late", "parameters": schema}
+    adding = {"type": "additional_tools", "role": "developer", "tools": [function]}
+    call = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [function]}
+    other = {**function, "description": "Another."}
+    inputs = [
+        turns,
+        [*turns, adding, turns[0]],
+        [*turns, {**adding, "tools": [other]}, turns[0]],
+        [*turns, call, found, turns[0]],
+        [*turns, call, {**found, "tools": [other, function]}, turns[0]],
+        [*turns, call, {**found, "tools": []}],
+        [adding, *turns],
+        [{**adding, "tools": [other]}, *turns],
+    ]
+    sides = [
+        bound(renderers[name], RESPONSES, body(RESPONSES, [], "sys", input=items))
+        for items in inputs
+    ]
+    for chain, prompt, counts in sides:
+        for second, rendered, _ in sides:
+            kept = alike(chain.hashes, second.hashes)
+            if kept:
+                assert counts[kept - 1] <= alike(prompt.tokens, rendered.tokens)
+    base = sides[0]
+    for later in sides[1:6]:
+        assert alike(base[0].hashes, later[0].hashes) == len(base[0])
+    for leading in sides[6:]:
+        assert alike(base[0].hashes, leading[0].hashes) <= base[0].preamble
+
+
 @pytest.mark.parametrize("path", DIALECTS)
 def test_two_systems_with_a_long_begin_in_common_share_it(
     renderers: dict[str, Renderer], path: str

@@ -319,3 +319,66 @@ def test_a_call_of_a_custom_tool_that_is_not_valid_is_refused_by_path(lacks: str
     with pytest.raises(BadRequest) as caught:
         read_chat(chat_of(messages=[{"role": "assistant", "tool_calls": [{"type": "custom"}]}]))
     assert caught.value.param == "messages[0].tool_calls[0].custom"
+
+
+# --- the client's search for tools -----------------------------------------------------------
+
+SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds tools."}
+
+
+def test_the_client_s_search_is_a_function_and_answered_as_a_search() -> None:
+    read = asked(tools=[SEARCH, FUNCTION])
+    tool = read.request.tools[0]
+    assert (tool.name, tool.function["description"]) == ("tool_search", "Finds tools.")
+    assert tool.parameters["required"] == ["query"]
+    assert read.facts.tool_set.shown[0]["execution"] == "client"
+    parts = [*call(0, "tool_search", '{"query": ', '"mail"}'), *call(1, "look", "{}")]
+    item = {
+        "id": "tsc_0123456789abcdef-r1-0",
+        "type": "tool_search_call",
+        "call_id": "call_0",
+        "execution": "client",
+        "arguments": {"query": "mail"},
+        "status": "completed",
+    }
+    assert whole(read.writer(HEAD), parts)["output"][0] == item
+    found = events(streamed(read.writer(HEAD), parts))
+    of_search = [event for event in found if event.get("output_index") == 0]
+    assert [event["type"] for event in of_search] == [
+        "response.output_item.added",
+        "response.output_item.done",
+    ]
+    assert of_search[0]["item"] == {**item, "arguments": {}, "status": "in_progress"}
+    assert of_search[1]["item"] == item
+    TypeAdapter(Response).validate_python(found[-1]["response"])
+    (message,) = messages_of([item])
+    assert message.tool_calls == (ToolCall("call_0", "tool_search", '{"query": "mail"}'),)
+
+
+def test_its_own_schema_goes_before_ours() -> None:
+    schema = {"type": "object", "properties": {"q": {"type": "string"}}}
+    (tool,) = asked(tools=[{**SEARCH, "parameters": schema}]).request.tools
+    assert tool.parameters == schema
+    with pytest.raises(BadRequest) as caught:
+        asked(tools=[SEARCH, {**FUNCTION, "name": "tool_search"}])
+    assert caught.value.param == "tools[1].name"
+
+
+def test_it_may_be_forced_and_a_host_s_may_not() -> None:
+    forced = asked(tools=[SEARCH], tool_choice={"type": "tool_search"}).request
+    assert forced.callable_tools == ("tool_search",)
+    with pytest.raises(Unsupported) as caught:
+        asked(tools=[{"type": "tool_search"}], tool_choice={"type": "tool_search"})
+    assert caught.value.param == "tool_choice.type"
+
+
+def test_a_function_of_its_name_stays_a_function() -> None:
+    read = asked(tools=[{**FUNCTION, "name": "tool_search"}])
+    item = whole(read.writer(HEAD), call(0, "tool_search", "{}"))["output"][0]
+    assert item["type"] == "function_call"
+
+
+def test_a_search_that_was_cut_has_no_arguments() -> None:
+    parts = call(0, "tool_search", '{"query": "ma')
+    found = events(streamed(asked(tools=[SEARCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
+    assert found[-1]["response"]["output"][0]["arguments"] == {}

@@ -115,11 +115,32 @@ def test_an_item_adds_tools_to_the_body_s_own() -> None:
     assert asked.request.messages == (Message("user", "hi"),)
     named = read(input=[ADDING, USER], tool_choice={"type": "function", "name": "f"})
     assert named.request.callable_tools == ("f",)
-    # A tool that comes again is the one that came last.
+    # A tool that comes again is the one that came last; the template goes on to show the first.
     newer = {**ADDING, "tools": [{**FUNCTION, "description": "New."}]}
-    (tool,) = read(input=[ADDING, USER, newer]).request.tools
-    assert tool.function["description"] == "New."
+    later = read(input=[ADDING, USER, newer]).request
+    assert later.tools == asked.request.tools[1:]
+    assert [tool.function.get("description") for tool in later.late_tools] == ["New."]
+    assert later.callable == later.late_tools
     assert read(input=[ADDING, USER], tool_choice="none").request.tools == ()
+
+
+def test_tools_that_come_later_are_called_and_not_in_front() -> None:
+    found = {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "execution": "client",
+        "tools": [{"type": "namespace", "name": "mail", "tools": [{**FUNCTION, "name": "send"}]}],
+    }
+    call = {"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}}
+    asked = read(input=[USER, call, found, USER], tools=[FUNCTION])
+    assert asked.request.tools == read(tools=[FUNCTION]).request.tools
+    assert [tool.name for tool in asked.request.late_tools] == ["mail__send"]
+    assert [tool.name for tool in asked.request.callable] == ["f", "mail__send"]
+    assert asked.facts.tool_set.namespaces == {"mail__send": ("mail", "send")}
+    named = {"type": "function", "namespace": "mail", "name": "send"}
+    forced = read(input=[USER, call, found], tool_choice=named).request
+    assert (forced.must_call, forced.callable_tools) == (True, ("mail__send",))
+    assert read(input=[USER, call, found], tool_choice="none").request.callable == ()
 
 
 def test_a_follow_up_has_the_tools_that_earlier_items_added() -> None:

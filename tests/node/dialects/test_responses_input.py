@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from node.dialects.responses_input import added_tools, left_out_items, messages_of
+from node.dialects.responses_input import (
+    AddedTools,
+    added_tools,
+    left_out_items,
+    messages_of,
+)
 from node.dialects.responses_items import sealed, stored_item
 from node.errors import BadRequest
 from node.request import LeftOut, Message, TextPart, ToolCall
@@ -232,9 +237,65 @@ def test_tools_that_an_item_adds_are_found_and_are_no_message() -> None:
     tools = [{"type": "function", "name": "f"}]
     item = {"type": "additional_tools", "role": "developer", "tools": tools}
     assert messages_of([item, USER]) == messages_of([USER])
-    assert added_tools([item, USER, item]) == [(tools, "input[0].tools"), (tools, "input[2].tools")]
-    assert added_tools([item, USER, item], earlier=2)[1] == (tools, "input[0].tools")
+    first, third = (tools, "input[0].tools"), (tools, "input[2].tools")
+    assert added_tools([item, USER, item]) == AddedTools([first], [third])
+    assert added_tools([USER, USER, item], earlier=2) == AddedTools([], [first])
     assert added_tools([stored_item(item, "msg_1")]) == added_tools([item])
+    assert added_tools([USER]) == added_tools([]) == AddedTools([], [])
+
+
+def test_tools_that_come_later_are_told_where_they_come() -> None:
+    tools = [
+        {"type": "function", "name": "f", "description": "F.", "strict": True, "x": None},
+        {"type": "namespace", "name": "n", "tools": [{"type": "custom", "name": "g"}]},
+        {"type": "web_search"},
+    ]
+    item = {"type": "additional_tools", "role": "developer", "tools": tools}
+    first, late = messages_of([USER, item])
+    assert (first.role, late.role) == ("user", "developer")
+    head, *lines = str(late.content).split("\n")
+    assert "can be called" in head
+    custom = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    assert [json.loads(line) for line in lines] == [
+        {"name": "f", "description": "F."},
+        {"name": "n__g", "parameters": custom},
+    ]
+    assert messages_of([USER, {**item, "tools": []}]) == (first,)
+    assert messages_of([USER, stored_item(item, "msg_1")]) == (first, late)
+
+
+SEARCHED: list[dict[str, Any]] = [
+    {
+        "type": "tool_search_call",
+        "call_id": "c",
+        "execution": "client",
+        "arguments": {"query": "mail"},
+    },
+    {
+        "type": "tool_search_output",
+        "call_id": "c",
+        "execution": "client",
+        "tools": [{"type": "function", "name": "send"}],
+    },
+]
+
+
+def test_a_search_of_the_client_s_is_a_call_and_its_result_tells_the_tools() -> None:
+    calling, result = messages_of(SEARCHED)
+    assert calling.tool_calls == (ToolCall("c", "tool_search", '{"query": "mail"}'),)
+    assert (result.role, result.tool_call_id, result.name) == ("tool", "c", "tool_search")
+    assert '{"name":"send"}' in str(result.content)
+    assert added_tools(SEARCHED).late == [(SEARCHED[1]["tools"], "input[1].tools")]
+    nothing = {**SEARCHED[1], "tools": []}
+    assert messages_of([SEARCHED[0], nothing])[1].content == "No tools were found."
+    assert messages_of([stored_item(item, "msg_1") for item in SEARCHED]) == (calling, result)
+
+
+def test_a_search_of_a_host_s_is_left_out() -> None:
+    hosted = [{**item, "call_id": None, "execution": "server"} for item in SEARCHED]
+    assert messages_of([USER, *hosted]) == messages_of([USER])
+    assert added_tools([USER, *hosted]) == AddedTools([], [])
+    assert [each.path for each in left_out_items([USER, *hosted])] == ["input[1]", "input[2]"]
 
 
 @pytest.mark.parametrize(

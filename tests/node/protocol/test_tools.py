@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from node.protocol.prefix import Chain, Chainer, read_fields
-from node.protocol.tools import client_run, is_hosted, output_of
+from node.protocol.tools import client_run, is_hosted, is_hosted_item, output_of
 from tests.node.protocol.bodies import CHAT, MESSAGES, RESPONSES, chain_of
 
 
@@ -30,7 +30,8 @@ from tests.node.protocol.bodies import CHAT, MESSAGES, RESPONSES, chain_of
 )
 def test_a_type_that_no_client_declares_by_itself_is_a_host_s(kind: str) -> None:
     assert is_hosted({"type": kind, "name": "x"})
-    assert not is_hosted({"type": kind, "input_schema": {"type": "object"}})
+    if kind != "tool_search":
+        assert not is_hosted({"type": kind, "input_schema": {"type": "object"}})
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,17 @@ def test_a_type_that_no_client_declares_by_itself_is_a_host_s(kind: str) -> None
 )
 def test_what_a_client_declares_is_not(tool: dict[str, Any]) -> None:
     assert not is_hosted(tool)
+
+
+def test_a_search_for_tools_is_a_host_s_unless_the_client_runs_it() -> None:
+    search = {"type": "tool_search", "parameters": {"type": "object"}}
+    assert is_hosted(search)
+    assert is_hosted({**search, "execution": "server"})
+    assert not is_hosted({**search, "execution": "client"})
+    assert is_hosted_item("tool_search_call", None)
+    assert not is_hosted_item("tool_search_output", "c")
+    assert is_hosted_item("web_search_call", "c")
+    assert not is_hosted_item("message", None)
 
 
 def test_a_built_in_function_is_a_host_s() -> None:
@@ -179,25 +191,39 @@ def test_other_tools_of_the_first_item_part_a_chain_from_its_begin() -> None:
     assert not set(both[0]) & set(both[1])
 
 
-@pytest.mark.parametrize(
-    "items",
-    [
-        [USER, ADDING],
-        [ADDING, ADDING, USER],
-        [{"tools": [], "role": "developer", "type": "additional_tools"}, USER],
-    ],
-)
-def test_tools_that_another_item_adds_leave_no_chain(items: list[Any]) -> None:
-    fields = read_fields(json.dumps({"input": items}).encode())
+def test_a_first_item_that_is_spelled_in_an_unusual_order_leaves_no_chain() -> None:
+    odd = {"tools": [], "role": "developer", "type": "additional_tools"}
+    fields = read_fields(json.dumps({"input": [odd, USER]}).encode())
     assert Chainer().chain(fields, RESPONSES, "m") is None
 
 
-def test_so_do_those_that_come_once_a_session_is_known() -> None:
+def test_tools_that_a_later_item_adds_count_where_they_stand() -> None:
     chainer = Chainer()
     long = [{**USER, "content": f"{number} " * 900} for number in range(4)]
-    chain_of({"input": long}, RESPONSES, chainer)
-    fields = read_fields(json.dumps({"input": [*long, ADDING, USER]}).encode())
-    assert chainer.chain(fields, RESPONSES, "m") is None
+    before = chain_of({"input": long}, RESPONSES, chainer)
+    after = chain_of({"input": [*long, ADDING, USER]}, RESPONSES, chainer)
+    assert after.hashes[: len(before)] == before.hashes
+    assert after.preamble == before.preamble
+    assert after.hashes == chain_of({"input": [*long, ADDING, USER]}, RESPONSES).hashes
+    other = {**ADDING, "tools": [{**OWN[RESPONSES], "description": "Other."}]}
+    assert chain_of({"input": [*long, other, USER]}, RESPONSES).head != after.head
+    nothing = chain_of({"input": [*long, {**ADDING, "tools": []}, USER]}, RESPONSES)
+    assert nothing.hashes == chain_of({"input": [*long, USER]}, RESPONSES).hashes
     first = chain_of({"input": [ADDING, *long]}, RESPONSES, chainer)
-    again = chain_of({"input": [ADDING, *long, USER]}, RESPONSES, chainer)
+    again = chain_of({"input": [ADDING, *long, ADDING, USER]}, RESPONSES, chainer)
     assert again.hashes[: len(first)] == first.hashes
+
+
+def test_a_search_for_tools_is_no_function_of_that_name() -> None:
+    schema = {"description": "D.", "parameters": {"type": "object"}}
+    search = {"type": "tool_search", "execution": "client", **schema}
+    function = {"type": "function", "name": "tool_search", **schema}
+    assert chain(RESPONSES, search).hashes != chain(RESPONSES, function).hashes
+    hosted = {**search, "execution": "server"}
+    assert chain(RESPONSES, hosted) == chain(RESPONSES)
+    found = {"type": "tool_search_output", "call_id": "c", "tools": [OWN[RESPONSES]]}
+    none = {**found, "tools": []}
+    made = [chain(RESPONSES, input=[USER, each]).head for each in (found, none, USER)]
+    assert len(set(made)) == 3
+    gone = chain(RESPONSES, input=[USER, {**found, "call_id": None}])
+    assert gone.hashes == chain(RESPONSES).hashes
