@@ -118,10 +118,10 @@ RESPONSES: FieldTable[ResponsesBody] = FieldTable(
         "instructions": "A system message before all else, for this response only.",
         "previous_response_id": "A stored response; its input and output come before `input`.",
         "tools": (
-            "`function`, `custom` ([custom tools](#custom-tools)), `tool_search` of the client (its "
-            "calls are told as `tool_search_call`), and `namespace` with functions and custom tools in "
-            "it: the model knows those as `NAMESPACE__NAME`, calls are told as `namespace` and "
-            "`name`. "
+            "`function`, `custom` ([custom tools](#custom-tools)), `tool_search` of the client "
+            "(its calls are told as `tool_search_call`), and `namespace` with functions and custom "
+            "tools in it: the model knows those as `NAMESPACE__NAME`, calls are told as "
+            "`namespace` and `name`. "
             f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "
             f"{STRICT_NOTE} "
             "Tools of earlier responses are not carried over."

@@ -64,6 +64,21 @@ def test_the_text_of_a_custom_tool_is_to_be_held_and_its_pattern_is_not_shown(
     assert renderer_of(tmp_path / "b", OPEN).render(plain).tokens == prompt.tokens
 
 
+def test_tools_that_came_within_the_conversation_are_called_and_not_listed(tmp_path: Path) -> None:
+    late = Tool({"name": "late"})
+    request = asking(USER, tools=(TOOL,), late_tools=(late, Tool({"name": "weather"})))
+    renderer = renderer_of(tmp_path, OPEN)
+    prompt = renderer.render(request)
+    assert prompt.tokens == renderer.render(asking(USER, tools=(TOOL,))).tokens
+    row = generate_request(request, "u", prompt, INFO)
+    assert row.output is not None
+    assert row.output.tools == (ToolSchema("weather"), ToolSchema("late"))
+    narrowed = replace(request, callable_tools=("late",))
+    output = generate_request(narrowed, "u", prompt, INFO).output
+    assert output is not None
+    assert output.tools == (ToolSchema("late"),)
+
+
 def test_without_tools_there_is_nothing_to_call(tmp_path: Path) -> None:
     request = asking(USER)
     row = generate_request(request, "u", renderer_of(tmp_path, OPEN).render(request), INFO)
