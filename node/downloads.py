@@ -7,6 +7,7 @@ pull goes on where it stopped.
 
 import importlib
 import logging
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from node.store import (
     write_name,
 )
 
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 HUB_FILES = 4
 """Downloaded at once; one more would share the same disk and wire in a copy from a peer."""
 FROM_HUB = "hub:"
@@ -117,6 +119,8 @@ def pull(
 def check_command(command: PullCommand, store: ModelStore) -> None:
     """Raises `BadRequest` for a name that none can have, and where nothing says where from."""
     store.folder_for(command.model)
+    if command.repo_id and (not _REPO.fullmatch(command.repo_id) or ".." in command.repo_id):
+        raise BadRequest(f"{command.repo_id!r} is no repository of the hub: OWNER/NAME.")
     if command.peer is None and not command.repo_id:
         raise BadRequest("The pull names neither a repository of the hub nor a peer.")
 

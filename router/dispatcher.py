@@ -60,8 +60,9 @@ log = logging.getLogger("mlx_fleet.router")
 
 RETRY_AFTER_S = 5
 """What a caller is told to wait for a node that is away."""
-REFUSAL_STATUSES = frozenset((401, 403, 421, 426))
-"""A node's word on the router's token, address or version: the caller's own key was good."""
+REFUSAL_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
+"""A node's word on the router's token, address or version: the caller's own key was good. A
+redirect is none of the caller's business either: it would lead past the router."""
 
 
 @dataclass(frozen=True, slots=True)

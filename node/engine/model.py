@@ -106,7 +106,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise LoadError(f"{folder} has no config.json.")
     if not isinstance(config.get("model_type"), str):
         raise LoadError(f"config.json of {folder} names no model_type.")
-    if config.get("model_file"):
+    text = config.get("text_config")
+    if config.get("model_file") or (isinstance(text, dict) and text.get("model_file")):
         raise LoadError(f"{folder} brings code of its own, which is never run.")
     return config
 
@@ -117,7 +118,10 @@ def _read_tokenizer(folder: Path) -> Tokenizer:
     if path.exists():
         return Tokenizer.from_file(str(path))
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+        loaded = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+        return loaded.backend_tokenizer
     except (OSError, ValueError, ImportError, AttributeError) as error:
         raise LoadError(f"The tokenizer of {folder} cannot be read: {_line(error)}.") from error
 

@@ -49,6 +49,7 @@ def load_network(folder: Path) -> Any:
         lazy=True,
         model_config=changes,
         get_model_classes=_always(network, arguments_class),
+        trust_remote_code=False,
     )
     del network.sanitize
     return loaded

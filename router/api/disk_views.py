@@ -1,15 +1,31 @@
 """What `/admin/models/pull` and its like take and answer; the command line reads the same types."""
 
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
 from router.api.admin_views import Asked, Name, Shown
+
+
+def _stored(name: str) -> str:
+    if not _STORED.fullmatch(name) or ".." in name:
+        raise ValueError("it is no NAME or OWNER/NAME of letters, digits, dots, - and _")
+    return name
+
+
+_STORED = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+Stored = Annotated[Name, AfterValidator(_stored)]
+"""The name of a model on a disk, or at the hub."""
 
 
 class PullAsked(Asked):
     """Body of a pull."""
 
-    model: Name
+    model: Stored
     node: Name | None = None
     """None: where it has begun, else where most disk is free."""
-    repo: Name | None = None
+    repo: Stored | None = None
     """On the hub; None: the model's name, where that can be one."""
     revision: Name | None = None
     hub_token: str = ""

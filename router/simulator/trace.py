@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 MAX_TOKENS = 1 << 28
 """Of a prompt, and of an answer."""
@@ -20,8 +21,9 @@ class Request(msgspec.Struct, frozen=True):
 
     timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
     """Milliseconds since any moment, the same for all lines."""
-    input_length: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
-    """Tokens of the prompt."""
+    input_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+    """Tokens of the prompt. Public traces have some of 0, which are read as of 1: every prompt has
+    a token to begin with."""
     output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
     """Tokens of the answer."""
     hash_ids: list[int]
@@ -64,11 +66,14 @@ def read_trace(lines: Iterable[_Line], block_tokens: int | None = None) -> Trace
 
 def _read_line(number: int, line: str | bytes) -> Request:
     try:
-        return _decode(line)
+        request = _decode(line)
     except msgspec.ValidationError as error:
         raise TraceError(f"Line {number}: {_in_words(str(error))}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"Line {number} is not JSON: {error}.") from error
+    if request.input_length:
+        return request
+    return replace(request, input_length=1, hash_ids=request.hash_ids[:1])
 
 
 def _in_words(problem: str) -> str:

@@ -105,6 +105,10 @@ def lose_a_shard(folder: Path) -> None:
         (lambda folder: edit(folder / "config.json", model_type=None), "names no model_type"),
         (lambda folder: edit(folder / "config.json", model_type="steam"), "type steam are not"),
         (lambda folder: edit(folder / "config.json", model_file="x.py"), "code of its own"),
+        (
+            lambda folder: edit(folder / "config.json", text_config={"model_file": "x.py"}),
+            "code of its own",
+        ),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no model"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "cannot be loaded"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "The tokenizer of .* cannot"),

@@ -15,7 +15,7 @@ from huggingface_hub.errors import (
 
 from node import pull_claim
 from node.arrivals import ArrivingFile, Source, WantedFile
-from node.downloads import HubPlan, pull, unfinished
+from node.downloads import HubPlan, check_command, pull, unfinished
 from node.errors import BadRequest, DownloadError
 from node.hub import Hub
 from node.manifest import Manifests
@@ -333,3 +333,20 @@ def test_two_processes_do_not_pull_into_one_folder(
             pull(from_peer(PlayedPeer("http://127.0.0.1:9")), store, quiet, no_hub)
     assert pull(REQUEST, store, quiet, ScriptedHub).name == "org/tiny"
     assert not (folder / pull_claim.LOCK_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    "repo", ["../../etc/passwd", "/etc/passwd", "a/b/c", "a/..", "a b", "a\nb"]
+)
+def test_what_is_no_repository_is_refused_before_anything_is_asked(
+    tmp_path: Path, repo: str
+) -> None:
+    with pytest.raises(BadRequest, match="no repository of the hub"):
+        check_command(PullCommand("tiny", repo), ModelStore(tmp_path))
+    with pytest.raises(BadRequest):
+        check_command(PullCommand(repo, "org/tiny"), ModelStore(tmp_path))
+
+
+def test_a_repository_may_have_hyphens_and_no_owner(tmp_path: Path) -> None:
+    for repo in ("gpt2", "mlx-community/Qwen3-8B-4bit", "a/b--c", "a_b/c.d"):
+        check_command(PullCommand("tiny", repo), ModelStore(tmp_path))

@@ -166,6 +166,8 @@ async def test_a_node_that_fails_each_request_after_its_first_token_draws_few(
         ("401 Unauthorized", "wrong_node_token"),
         ("403 Forbidden", "wrong_node_token"),
         ("421 Misdirected Request", "node_refused"),
+        ("307 Temporary Redirect", "node_refused"),
+        ("301 Moved Permanently", "node_refused"),
         ("426 Upgrade Required", "node_refused"),
     ],
 )

@@ -347,6 +347,9 @@ async def test_what_cannot_be_shown_names_nothing(
         ("PUT", "/aliases/b", {"targets": [{"model": name}], "force": True}),
         ("POST", "/models/pull", {"model": name}),
         ("POST", "/models/pull", {"model": "a", "repo": name}),
+        ("POST", "/models/pull", {"model": "../../etc/passwd"}),
+        ("POST", "/models/pull", {"model": "/etc/passwd"}),
+        ("POST", "/models/pull", {"model": "a", "repo": "../../etc/passwd"}),
         ("POST", "/schedules", {"model": name, "load": "0 8 * * *"}),
         ("PATCH", "/policies", {"model": name, "pinned": True}),
     ]

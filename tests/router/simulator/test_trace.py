@@ -56,7 +56,7 @@ def test_bytes_that_are_no_text_are_told_by_their_line() -> None:
         (line(0, 9, 1 << 29, []), "`output_length`: Expected `int` <= 268435456"),
         (line(1e16, 9, 1, []), "`timestamp`: Expected `float` <= "),
         ('{"timestamp": 0}', "Line 2: Object missing required field `input_length`"),
-        ('{"timestamp":0,"input_length":0,"output_length":1,"hash_ids":[]}', "`input_length`"),
+        ('{"timestamp":0,"input_length":-1,"output_length":1,"hash_ids":[]}', "`input_length`"),
         ('{"timestamp":0,"input_length":9,"output_length":-1,"hash_ids":[]}', "`output_length`"),
         ('{"timestamp":0,"input_length":9,"output_length":1,"hash_ids":[1,"x"]}', "`hash_ids[1]`"),
         ('{"timestamp":-1,"input_length":9,"output_length":1,"hash_ids":[1]}', "`timestamp`"),
@@ -82,3 +82,11 @@ def test_a_trace_without_requests_is_refused() -> None:
 def test_blocks_of_no_one_size_are_refused() -> None:
     with pytest.raises(TraceError, match="--block-tokens"):
         read_trace([line(0, 1000, 5, [1]), line(1, 1000, 5, [1, 2, 3, 4])])
+
+
+def test_a_prompt_of_no_tokens_is_read_as_of_one() -> None:
+    lines = [line(0, 0, 1, []), line(1, 0, 1, [7]), line(2, 0, 1, [7, 8]), line(3, 1000, 1, [1, 2])]
+    trace = read_trace(lines)
+    assert [request.input_length for request in trace.requests] == [1, 1, 1, 1000]
+    assert [request.hash_ids for request in trace.requests[:3]] == [[], [7], [7]]
+    assert trace.block_tokens == 512
