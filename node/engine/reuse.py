@@ -146,9 +146,14 @@ class Reuse:
             self._store(row, length, view)
 
     def keep_partial(self, row: Row, view: RowView) -> None:
-        """The same for a prefill that is given up."""
-        if view.length - row.tally.cached_tokens >= KEEP_TOKENS:
-            self.keep_prompt(row, view)
+        """The same for a prefill that is given up: at the end of its last chunk, which need be no
+        cut."""
+        if view.length - row.tally.cached_tokens < KEEP_TOKENS:
+            return
+        length = min(view.length, row.keepable_tokens)
+        # The state is that of all tokens in the cache, and of no fewer.
+        if length == view.length or not self._layout.needs_snapshot:
+            self._store(row, length, view)
 
     def keep_answer(self, row: Row, view: RowView) -> None:
         """Stores prompt and answer, where the next turn's prompt can begin with them."""
