@@ -17,7 +17,7 @@ _SPARE_SHARE = 8
 _LEAST_SPARE_FILES = 64
 """Of the files that a process may have open, kept for everything that is no caller."""
 _UNKNOWN = 2048
-_UNKNOWN_OF_ONE_ADDRESS = 512
+_UNKNOWN_OF_ONE_ADDRESS = 1024
 
 log = logging.getLogger("mlx_fleet.serving")
 

@@ -20,6 +20,7 @@ from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of,
 from tests.node.test_control_models import shared
 
 STREAMS = 300
+COUNT = Limits().unknown_of_one_address + 100
 FEW_FILES = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh")
 NO_MORE_FILES = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
 
@@ -62,11 +63,11 @@ async def connect() -> AsyncIterator[Connect]:
         await closed(raw.writer)
 
 
-async def test_a_thousand_half_open_heads_keep_nobody_waiting_and_are_closed(
+async def test_more_than_a_thousand_half_open_heads_keep_nobody_waiting_and_are_closed(
     tmp_path: Path, connect: Connect
 ) -> None:
     async with running(tmp_path, patience=Patience(head_s=1.0)) as agent:
-        half = [await connect(agent.port, b"GET /health HTT") for _ in range(1000)]
+        half = [await connect(agent.port, b"GET /health HTT") for _ in range(COUNT)]
         response = await agent.client.get("/health")
         assert response.status_code == 200
         ends = await asyncio.gather(*(each.rest() for each in half))

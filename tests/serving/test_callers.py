@@ -95,8 +95,8 @@ def test_what_happens_a_thousand_times_is_logged_once_a_minute(
 @pytest.mark.parametrize(
     ("open_files", "files_each", "limits"),
     [
-        (10_240, 1, Limits(8960, 9600, 2048, 512)),
-        (10_240, 2, Limits(4480, 9600, 2048, 512)),
+        (10_240, 1, Limits(8960, 9600, 2048, 1024)),
+        (10_240, 2, Limits(4480, 9600, 2048, 1024)),
         (256, 1, Limits(192, 224, 96, 48)),
         (256, 2, Limits(96, 224, 48, 24)),
         (1, 2, Limits(1, -31, 1, 1)),
