@@ -69,6 +69,9 @@ class ConstraintKind(StrEnum):
     CHOICE = "choice"
 
 
+JSON_KINDS = frozenset({ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA})
+
+
 class Constraint(msgspec.Struct, frozen=True):
     """What the text of an answer has to be, reasoning aside."""
 
@@ -113,3 +116,5 @@ class OutputFormat(msgspec.Struct, frozen=True):
     """The answer is a call of one of `tools`, or several where `parallel_calls` lets it."""
     must_call_param: str = "tool_choice"
     """The body's field that asks for it, for errors."""
+    is_json: bool = False
+    """The answer's text is JSON: a code fence around it is no part of it."""

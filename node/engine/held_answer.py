@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from node.engine.grammar import CLIENT_START, Compiler, Grammar, TooLarge
-from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.generate import (
+    JSON_KINDS,
+    Constraint,
+    ConstraintKind,
+    GenerateRequest,
+    OutputFormat,
+    ToolSchema,
+)
+from node.parsing.fence import FENCES
+from node.parsing.format import speaks
 from node.parsing.held_arguments import object_of_arguments
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
@@ -147,7 +156,13 @@ class _Draft:
         lark, spelling = Lark(self._tokens), layout_of(output)
         ways = []
         if self._constraint is not None:
-            ways.append(spelling.spell_text(lark, self._content(lark), prompt_tail))
+            content = self._content(lark)
+            is_json = output.is_json and self._constraint.kind in JSON_KINDS
+            if is_json and (prompt_tail is None or not speaks(prompt_tail)):
+                # Many models are used to it, and it is not told.
+                begin, end = map(lark.text, FENCES)
+                content = lark.one_of([content, f"{begin} {content} {end}"])
+            ways.append(spelling.spell_text(lark, content, prompt_tail))
         if reads_calls(output) or output.must_call:
             ways.append(self._calls(lark, output, output.tools, prompt_tail))
         if prompt_tail is not None and output.reasoning != NONE:

@@ -7,6 +7,7 @@ from typing import Any
 
 from node.generate import OutputFormat
 from node.parsing.coercion import fit
+from node.parsing.fence import Fence
 from node.parsing.json_text import is_strict_json, read_json, write_json
 from node.parsing.step import Finished, Malformed
 from node.parsing.stops import StopMatcher
@@ -27,6 +28,7 @@ class Teller:
         """A stop string was found."""
         self._output = output
         self._stops = stops
+        self._fence = Fence() if output.is_json else None
         self._uid = uid
         self._schemas = {tool.name: tool.parameters for tool in output.tools}
         self._parts: list[Part] = []
@@ -51,7 +53,7 @@ class Teller:
 
     def close(self) -> None:
         """Makes parts of what was held: nothing more can follow it."""
-        held = self._stops.flush()
+        held = self._flush()
         if held:
             self._show(held)
         self._tell_space()
@@ -61,6 +63,9 @@ class Teller:
     def say(self, kind: PartKind, text: str) -> None:
         if kind is _CONTENT:
             text, self.ended = self._stops.feed(text)
+            if self._fence is not None:
+                text = self._fence.feed(text)
+                text += self._fence.flush() if self.ended else ""
         if self._at_edge[kind] and kind not in self._told:
             text = text.lstrip()
         if text:
@@ -79,9 +84,11 @@ class Teller:
 
     def resume(self, kind: PartKind) -> None:
         self._at_edge[kind] = False
+        if kind is _CONTENT and self._fence is not None:
+            self._fence.pass_over()
 
     def edge(self) -> None:
-        held = self._stops.flush()
+        held = self._flush()
         if shown := held.rstrip():
             self._show(shown)
         self._space[_CONTENT] += held[len(shown) :]
@@ -110,6 +117,11 @@ class Teller:
         self._arguments(name, arguments)
 
     # --- parts --------------------------------------------------------------------------------
+
+    def _flush(self) -> str:
+        """The content that was held back: nothing that follows belongs to it."""
+        held = self._stops.flush()
+        return held if self._fence is None else self._fence.feed(held) + self._fence.flush()
 
     def _show(self, held: str) -> None:
         self._put(_CONTENT, self._space[_CONTENT] + held)

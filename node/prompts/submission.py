@@ -3,7 +3,7 @@
 import msgspec
 
 from node.errors import BadRequest
-from node.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.generate import JSON_KINDS, GenerateRequest, OutputFormat, ToolSchema
 from node.parsing.selection import AUTO, NONE
 from node.prompts.prompt import Prompt
 from node.request import TextRequest
@@ -61,6 +61,7 @@ def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
         request.parallel_tool_calls,
         must_call=request.must_call,
         must_call_param=request.must_call_param,
+        is_json=request.constraint is not None and request.constraint.kind in JSON_KINDS,
     )
 
 

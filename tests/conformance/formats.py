@@ -147,6 +147,7 @@ def output_format(case: Case) -> OutputFormat:
         parallel_calls=case.context.get("parallel_tool_calls") is not False,
         # The sources tell a repeated call again; that ours may leave it out is an option.
         repeated_calls=True,
+        is_json="json_schema" in case.context,
     )
 
 

@@ -48,6 +48,24 @@ def test_json_fits_its_schema(tiny: Path) -> None:
             assert value.keys() == {"city", "coast"}
 
 
+def test_a_code_fence_around_json_is_not_told(tiny: Path) -> None:
+    output = OutputFormat("think", "hermes", "</think>\n\n", is_json=True)
+    fenced = 0
+    with Driver(tiny) as driver:
+        for seed in range(8):
+            row = driver.alone(
+                prompt(9, seed),
+                SamplingParams(seed=seed),
+                max_tokens=200,
+                output=output,
+                constraint=schema(),
+            )
+            assert row.finish is FinishReason.STOP
+            assert json.loads(row.text).keys() == {"city", "coast"}
+            fenced += driver.outputs["alone"][0] in driver.ids("`")
+    assert 0 < fenced < 8
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [

@@ -12,7 +12,14 @@ from node.engine.detokenizer import Vocabulary
 from node.engine.grammar import MAX_GRAMMAR_LENGTH, Compiler, GrammarFailed, Matcher, TooLarge
 from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.mask import only
-from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.generate import (
+    JSON_KINDS,
+    Constraint,
+    ConstraintKind,
+    GenerateRequest,
+    OutputFormat,
+    ToolSchema,
+)
 from node.parsing.held_schema import NotHeld
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 
@@ -104,6 +111,29 @@ def test_a_constraint_holds_the_text_with_formats_and_without(
         assert not allows(opened(answer), bad)
     assert allows(at_begin(answer), "<think>") is (output is not None)
     assert not allows(behind_reasoning(answer), "<think>")
+
+
+@pytest.mark.parametrize("kind", ConstraintKind)
+def test_only_json_may_stand_in_a_code_fence_and_only_where_that_is_read(
+    compiler: Compiler, kind: ConstraintKind
+) -> None:
+    text = {
+        ConstraintKind.JSON_SCHEMA: '{"type": "object"}',
+        ConstraintKind.REGEX: r"\{\}",
+        ConstraintKind.CHOICE: '["{}"]',
+        ConstraintKind.LARK: 'start: "{}"',
+    }.get(kind, "")
+    fenced = "```json\n{}\n```"
+    for tail in ("", "</think>\n\n", "So it is"):
+        for is_json in (True, False):
+            output = OutputFormat("think", "hermes", tail, is_json=is_json)
+            answer = compiled(compiler, request(constraint(kind, text), output))
+            assert allows(at_begin(answer), "{}")
+            assert allows(at_begin(answer), fenced) is (
+                is_json and kind in JSON_KINDS and tail != "So it is"
+            )
+            assert allows(behind_reasoning(answer), fenced) is (is_json and kind in JSON_KINDS)
+    assert not allows(at_begin(compiled(compiler, request(constraint(kind, text)))), fenced)
 
 
 SEPARATED = {"type": "object", "properties": {"</think>": {"enum": ["<|im_end|>", "<think>"]}}}

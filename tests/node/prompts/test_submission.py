@@ -3,7 +3,8 @@
 import pytest
 
 from node.errors import BadRequest
-from node.generate import SamplingParams
+from node.generate import Constraint, ConstraintKind, SamplingParams
+from node.parsing.selection import Formats
 from node.prompts.prompt import Prompt
 from node.prompts.submission import generate_request
 from node.request import TextRequest
@@ -24,6 +25,18 @@ def test_a_row_takes_over_what_the_request_asks_for() -> None:
     unlimited = completion((1,), sampling=SamplingParams(top_k=10))
     plain = generate_request(unlimited, "u", Prompt((1,)), INFO)
     assert plain.sampling.top_k == 0
+
+
+@pytest.mark.parametrize("kind", ConstraintKind)
+def test_only_an_answer_that_is_held_to_json_is_read_as_such(kind: ConstraintKind) -> None:
+    prompt = Prompt((1,), formats=Formats("think", "hermes"))
+    held = completion((1,), constraint=Constraint(kind, "response_format"))
+    output = generate_request(held, "u", prompt, INFO).output
+    assert output is not None
+    assert output.is_json is (kind in (ConstraintKind.JSON_OBJECT, ConstraintKind.JSON_SCHEMA))
+    free = generate_request(completion((1,)), "u", prompt, INFO).output
+    assert free is not None
+    assert not free.is_json
 
 
 @pytest.mark.parametrize(
