@@ -8,6 +8,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from router.simulator.spoken import Said, Spoken
+
 MAX_TOKENS = 1 << 28
 """Of a prompt, and of an answer."""
 
@@ -42,6 +44,20 @@ class Trace:
     has_sessions: bool
 
 
+class _Form(msgspec.Struct):
+    """Which kind of trace a line is of."""
+
+    timestamp: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    append: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def is_spoken(self) -> bool:
+        told = self.append is not msgspec.UNSET or self.messages is not msgspec.UNSET
+        return told and self.timestamp is msgspec.UNSET
+
+
+_decode_form = msgspec.json.Decoder(_Form).decode
 _Line = TypeVar("_Line", str, bytes)
 _decode = msgspec.json.Decoder(Request).decode
 
@@ -49,9 +65,10 @@ _decode = msgspec.json.Decoder(Request).decode
 def read_trace(lines: Iterable[_Line], block_tokens: int | None = None) -> Trace:
     """Raises `TraceError`. Without `block_tokens` the size of a block is inferred."""
     found: list[tuple[int, Request]] = []
+    spoken = Spoken()
     for number, line in enumerate(lines, 1):
         if line.strip():
-            found.append((number, _read_line(number, line)))
+            found += [(number, request) for request in _read_line(number, line, spoken)]
     if not found:
         raise TraceError("The trace has no requests.")
     has_sessions = found[0][1].session is not None
@@ -64,16 +81,26 @@ def read_trace(lines: Iterable[_Line], block_tokens: int | None = None) -> Trace
     return Trace(_in_order([request for _, request in found]), size, has_sessions)
 
 
-def _read_line(number: int, line: str | bytes) -> Request:
+def _read_line(number: int, line: str | bytes, spoken: Spoken) -> list[Request]:
     try:
+        if _decode_form(line).is_spoken:
+            return [_reckoned(said) for said in spoken.read(line)]
         request = _decode(line)
     except msgspec.ValidationError as error:
         raise TraceError(f"Line {number}: {_in_words(str(error))}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"Line {number} is not JSON: {error}.") from error
-    if request.input_length:
-        return request
-    return replace(request, input_length=1, hash_ids=request.hash_ids[:1])
+    except ValueError as error:
+        raise TraceError(f"Line {number}: {error}.") from error
+    if not request.input_length:
+        request = replace(request, input_length=1, hash_ids=request.hash_ids[:1])
+    return [request]
+
+
+def _reckoned(said: Said) -> Request:
+    return Request(
+        said.at_ms, said.input_tokens, said.output_tokens, said.blocks(), session=said.session
+    )
 
 
 def _in_words(problem: str) -> str:

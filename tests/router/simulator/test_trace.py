@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from router.simulator.trace import TraceError, read_trace
@@ -90,3 +92,56 @@ def test_a_prompt_of_no_tokens_is_read_as_of_one() -> None:
     assert [request.input_length for request in trace.requests] == [1, 1, 1, 1000]
     assert [request.hash_ids for request in trace.requests[:3]] == [[], [7], [7]]
     assert trace.block_tokens == 512
+
+
+def grown(*values: object) -> str:
+    names = ("session", "ts_us", "t_ms", "keep", "append", "output")
+    return json.dumps(dict(zip(names, values, strict=True)))
+
+
+def test_sessions_whose_prompts_grow_are_read() -> None:
+    lines = [
+        grown("a", 5_000_000, 0, 0, "x" * 512, "y"),
+        grown("b", 6_000_000, 0, 0, "z" * 8, ""),
+        grown("a", 7_000_000, 2000, 256, "w" * 257, "yy" * 8),
+    ]
+    trace = read_trace(lines)
+    assert trace.has_sessions and trace.block_tokens == 64
+    first, second, other = trace.requests
+    assert [each.input_length for each in trace.requests] == [128, 129, 2]
+    assert [each.output_length for each in trace.requests] == [1, 4, 0]
+    assert [each.timestamp for each in trace.requests] == [5000.0, 7000.0, 6000.0]
+    assert first.hash_ids[0] == second.hash_ids[0] and first.hash_ids[1] != second.hash_ids[1]
+    assert len(second.hash_ids) == 3 and other.hash_ids[0] not in first.hash_ids
+
+
+def test_sessions_of_messages_are_read() -> None:
+    words = [{"role": "user", "content": "x" * 600}, {"role": "assistant", "content": "y"}]
+    lines = [
+        json.dumps({"session": name, "messages": words * 3, "request_points": [1, 3]})
+        for name in ("a", "b")
+    ]
+    requests = read_trace(lines).requests
+    assert [each.session for each in requests] == ["a", "a", "b", "b"]
+    assert [each.timestamp for each in requests] == [0.0, 1000.0, 0.0, 1000.0]
+    first, second = requests[:2]
+    shared = [a == b for a, b in zip(first.hash_ids, second.hash_ids, strict=False)]
+    assert shared[:2] == [True, True] and len(second.hash_ids) > len(first.hash_ids)
+    assert first.hash_ids == requests[2].hash_ids
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"session": "a", "t_ms": 0, "keep": 5, "append": "x", "output": ""}, "`keep`: the prompt"),
+        ({"session": "a", "keep": 0, "append": "x", "output": ""}, "`t_ms`"),
+        ({"session": "a", "messages": [1], "request_points": [1]}, "there is no message 1"),
+        ({"session": "a", "messages": [1], "request_points": [-1]}, "`request_points[0]`"),
+    ],
+)
+def test_a_session_that_cannot_be_read_names_line_and_field(
+    line: dict[str, object], words: str
+) -> None:
+    with pytest.raises(TraceError) as refused:
+        read_trace([json.dumps(line)])
+    assert str(refused.value).startswith("Line 1: ") and words in str(refused.value)

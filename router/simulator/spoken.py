@@ -1,0 +1,106 @@
+"""Traces of what was said, not of lengths: sessions of messages, or of prompts that grow.
+
+Their tokens are reckoned from their bytes, and a prompt's blocks are chained hashes of them, so
+that two prompts share as many blocks as they begin alike.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+TOKEN_BYTES = 4
+"""Of English and of code, about."""
+BLOCK_BYTES = 64 * TOKEN_BYTES
+TURN_MS = 1000.0
+"""From one request of a session to the next, where a trace tells no times."""
+
+
+class Said(msgspec.Struct, frozen=True):
+    """One request, spelled out."""
+
+    session: int | str
+    at_ms: float
+    prompt: bytes
+    answer: bytes
+
+    @property
+    def input_tokens(self) -> int:
+        return _tokens(self.prompt)
+
+    @property
+    def output_tokens(self) -> int:
+        return _tokens(self.answer) if self.answer else 0
+
+    def blocks(self) -> list[int]:
+        """Names of the prompt's blocks, each of all that the prompt has up to its end."""
+        names, before = [], b""
+        for at in range(0, max(1, len(self.prompt)), BLOCK_BYTES):
+            piece = self.prompt[at : at + BLOCK_BYTES]
+            before = blake2b(before + piece, digest_size=7).digest()
+            names.append(int.from_bytes(before, "big"))
+        return names
+
+
+class Grown(msgspec.Struct, frozen=True):
+    """A request whose prompt begins as the one before it in its session."""
+
+    session: int | str
+    t_ms: Annotated[float, Meta(ge=0, le=1e15)]
+    """Since the session's first request."""
+    keep: Annotated[int, Meta(ge=0, le=1 << 30)]
+    """Characters of the prompt before it."""
+    append: str
+    output: str
+    ts_us: Annotated[float, Meta(ge=0, le=1e18)] | None = None
+    """Microseconds since any moment, the same for all sessions."""
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """A whole session: a request is what stands before one of its answers."""
+
+    session: int | str
+    request_points: list[Annotated[int, Meta(ge=0)]]
+    """Index of each answer among the messages."""
+    messages: list[msgspec.Raw]
+
+
+_decode_grown = msgspec.json.Decoder(Grown).decode
+_decode_conversation = msgspec.json.Decoder(Conversation).decode
+
+
+class Spoken:
+    """Reads the lines of one such trace."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int | str, str] = {}
+        """The last one of each session."""
+
+    def read(self, line: str | bytes) -> Sequence[Said]:
+        """The requests of a line. Raises `msgspec.MsgspecError` or `ValueError`."""
+        if b'"request_points"' in (line.encode() if isinstance(line, str) else line):
+            return _requests(_decode_conversation(line))
+        grown = _decode_grown(line)
+        before = self._prompts.get(grown.session, "")
+        if grown.keep > len(before):
+            raise ValueError(f"`keep`: the prompt before it has {len(before)} characters only")
+        prompt = self._prompts[grown.session] = before[: grown.keep] + grown.append
+        at_ms = grown.t_ms if grown.ts_us is None else grown.ts_us / 1000
+        return [Said(grown.session, at_ms, prompt.encode(), grown.output.encode())]
+
+
+def _requests(session: Conversation) -> list[Said]:
+    said = []
+    for turn, point in enumerate(session.request_points):
+        if point >= len(session.messages):
+            raise ValueError(f"`request_points`: there is no message {point}")
+        prompt = b"".join(bytes(message) for message in session.messages[:point])
+        answer = bytes(session.messages[point])
+        said.append(Said(session.session, turn * TURN_MS, prompt, answer))
+    return said
+
+
+def _tokens(text: bytes) -> int:
+    return max(1, -(-len(text) // TOKEN_BYTES))
