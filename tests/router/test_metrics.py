@@ -4,8 +4,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from router.dialects import refusal_body
 from router.metrics import CONTENT_TYPE, Metrics
 from router.types import Lease, Priority
+from serving.callers import Callers, Limits
 from tests.router.conftest import running_router
 
 LEASE = Lease("r", "a", "m", 0.0, 1)
@@ -66,6 +68,23 @@ def test_gauges_are_read_when_they_are_asked_for() -> None:
     found = figures(metrics)
     assert found['mlx_fleet_open_leases{node="studio"}'] == 5
     assert found['mlx_fleet_waiting{class="x",model="m"}'] == 7
+
+
+def test_connections_that_were_not_kept_are_counted_by_the_reason() -> None:
+    metrics = made()
+    callers = Callers(refusal_body, Limits(connections=1, unknown_of_one_address=1))
+    metrics.add_callers(callers)
+    for connections in (1, 1, 2, 2, 2):
+        callers.admit(Mute(), "a", connections, descriptor=1)
+    found = figures(metrics)
+    assert found['mlx_fleet_unkept_connections_total{reason="no_key"}'] == 1
+    assert found['mlx_fleet_unkept_connections_total{reason="open_files"}'] == 3
+
+
+class Mute:
+    """A connection."""
+
+    def abort(self) -> None: ...
 
 
 def test_two_routers_in_one_process_count_apart() -> None:

@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -36,6 +38,29 @@ def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
         serve.refuse_open_bind(Settings(tmp_path, host="0.0.0.0"))
     serve.refuse_open_bind(Settings(tmp_path, host="0.0.0.0", allow_plain_http=True))
     serve.refuse_open_bind(Settings(tmp_path, host="::1"))
+
+
+def test_a_router_takes_more_callers_than_the_files_that_a_shell_allows(tmp_path: Path) -> None:
+    """Each is there still when the last one has come."""
+    few_files = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", sys.executable)
+    arguments = ("-m", "router.cli", "serve", "--home", str(tmp_path), "--port", "0")
+    with (
+        subprocess.Popen(
+            [*few_files, *arguments, "--exit-on-stdin-eof"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process,
+        contextlib.ExitStack() as callers,
+    ):
+        assert process.stdout is not None and process.stdin is not None
+        port = int(process.stdout.readline().rpartition(":")[2])
+        for _ in range(300):
+            caller = callers.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
+            caller.sendall(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
+            assert caller.recv(4096).startswith(b"HTTP/1.1 200 OK")
+        process.stdin.close()
+        assert process.wait(TIMEOUT_S) == 0
 
 
 def enter(context: contextlib.AbstractContextManager[object]) -> None:
