@@ -5,21 +5,30 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from node.cache_watch import CacheWatch
-from node.engine_process import Spare
+from node.child_process import Spare
 from node.errors import LoadFailure
-from node.link import EngineLink
+from node.link import ENGINE_MODULE, EngineLink
 from node.load_log import quarters
 from node.memory import Budget, Leases
 from node.policy import Plan, engine_spec, stored_choices
 from node.protocol.messages import ModelState
 from node.slots import EngineHandle, EngineKind, Slot
-from node.types import WITHOUT_MLX, CacheEvent, EngineSpec, EngineStats, Marked, Pressure
+from node.store import ModelEntry
+from node.types import (
+    WITHOUT_MLX,
+    CacheEvent,
+    EngineSpec,
+    EngineStats,
+    Loaded,
+    Marked,
+    Pressure,
+)
 
 LOAD_COOL_DOWN_S = 5.0
 LAST_COOL_DOWN_S = 300.0
@@ -37,14 +46,23 @@ EXIT_GRACE_S = 1.0
 logger = logging.getLogger(__name__)
 
 
+Prepare = Callable[[ModelEntry], Coroutine[Any, Any, None]]
+
+
+async def nothing_to_prepare(entry: ModelEntry) -> None:
+    """Of a model that needs its engine only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """Whom engines tell."""
 
-    on_change: Callable[[], None]
+    on_change: Callable[[], None] = lambda: None
     """The state of a model, or the progress of a load, is another one."""
-    on_marked: Callable[[Marked], None]
-    watch: CacheWatch
+    on_marked: Callable[[Marked], None] = lambda marked: None
+    watch: CacheWatch = field(default_factory=CacheWatch)
+    prepare: Prepare = nothing_to_prepare
+    """Loads what else a model needs to serve. Raises `LoadFailure`."""
 
 
 class Engines:
@@ -71,7 +89,7 @@ class Engines:
         # No number is used twice, over restarts neither: an order for a load may be as old.
         self._generation = time.time_ns() // 1000
         keeps_spare = kind.settings.spare_engine and kind.settings.engine not in WITHOUT_MLX
-        self._spare = Spare(kind.settings.engine if keeps_spare else "")
+        self._spare = Spare(*(ENGINE_MODULE, kind.settings.engine) if keeps_spare else ())
 
     def begin_load(self, slot: Slot, plan: Plan) -> None:
         """Raises `DoesNotFit`."""
@@ -149,7 +167,7 @@ class Engines:
         slot.link = link
         try:
             await self._leases.make_room()
-            info = await link.start(spec, self._spare.take())
+            info = await self._started(link, spec, entry)
             slot.handle = EngineHandle(entry, link, info)
             slot.load_s = self.now_s() - started_s
             state = ModelState.READY
@@ -166,6 +184,19 @@ class Engines:
             self._move_in(slot.handle, plan)
         elif reason is not None:
             logger.error("Cannot load %s: %s", entry.name, reason)
+
+    async def _started(self, link: EngineLink, spec: EngineSpec, entry: ModelEntry) -> Loaded:
+        """Raises `LoadFailure` or `OSError`; then the engine has ended."""
+        preparing = asyncio.create_task(self._hooks.prepare(entry))
+        try:
+            info = await link.start(spec, self._spare.take())
+            await preparing
+        except BaseException:
+            preparing.cancel()
+            await asyncio.wait({preparing})
+            await link.stop(0.0)
+            raise
+        return info
 
     def _spec(self, slot: Slot, plan: Plan) -> EngineSpec:
         spec = engine_spec(slot.entry, plan, self._kind.settings, self._kind.script_json)

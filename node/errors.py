@@ -198,6 +198,15 @@ class EngineDied(NodeError):
     retry_after_s = 1
 
 
+class RendererDied(NodeError):
+    """The process that makes prompts ended while it made this one; the next request starts it
+    again."""
+
+    status = 503
+    code = "renderer_died"
+    retry_after_s = 1
+
+
 class EngineFault(NodeError):
     """The engine failed on this step; the request was ended."""
 

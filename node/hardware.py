@@ -4,6 +4,7 @@ The macOS side asks `node.darwin`; it has been tested with recorded answers only
 """
 
 import functools
+import importlib
 import os
 import platform
 import shutil
@@ -241,6 +242,17 @@ def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
         if key == "MemAvailable" and kib is not None:
             return kib * 1024
     return None
+
+
+def process_bytes(pid: int) -> int:
+    """Resident memory of a process; 0 where it has ended."""
+    # Of the node extra, as all that starts processes whose memory matters.
+    psutil = importlib.import_module("psutil")
+    try:
+        resident: int = psutil.Process(pid).memory_info().rss
+    except psutil.NoSuchProcess:
+        return 0
+    return resident
 
 
 def free_disk_bytes(folder: Path) -> int:

@@ -13,7 +13,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 
-from node.engine_process import EngineProcess, spawn
+from node.child_process import ChildProcess, spawn
 from node.errors import (
     EngineDied,
     EngineFault,
@@ -51,6 +51,8 @@ from node.types import (
     Submit,
 )
 
+ENGINE_MODULE = "node.worker"
+"""What an engine process runs."""
 CLEAR_S = 30.0
 """How long an engine may take to forget its stored KV."""
 
@@ -114,12 +116,12 @@ class EngineLink:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    async def start(self, spec: EngineSpec, waiting: EngineProcess | None = None) -> Loaded:
+    async def start(self, spec: EngineSpec, waiting: ChildProcess | None = None) -> Loaded:
         """Loads in the process that waits for it, or in a new one; returns when it serves. Raises
         `LoadFailure` with the reason, or `OSError`."""
         loop = asyncio.get_running_loop()
         self._loaded = loop.create_future()
-        started = waiting or await spawn(spec.engine)
+        started = waiting or await spawn(ENGINE_MODULE, spec.engine)
         self._process = started.process
         self._reaper = asyncio.create_task(self._process.wait())
         self.alive = True

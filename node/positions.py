@@ -4,7 +4,6 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain as chained
 
-from node.prompts.prompt import Prompt
 from node.protocol.prefix import Chain
 from node.template.places import Place, Places, Stretch
 
@@ -12,11 +11,10 @@ SLACK_LENGTH = 32
 """So many characters before a cut inside a message, tokens are the same whatever follows it."""
 
 
-def bind(chain: Chain, prompt: Prompt) -> "array[int]":
+def bind(chain: Chain, places: Places | None) -> "array[int]":
     """For each position of the chain, how many tokens at least all prompts begin with alike that
-    go through it; ascending. `prompt` is of the same body."""
+    go through it; ascending. `places`: of the prompt of the same body, where they are known."""
     counts = array("I", [0]) * len(chain)
-    places = prompt.places
     if places is None:
         return counts
     done = least = 0

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.cache_watch import CacheWatch
 from node.engines import Engines, Hooks
 from node.errors import (
     DoesNotFit,
@@ -43,7 +42,7 @@ from node.slots import (
 )
 from node.store import ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
-from node.types import Marked, Pressure
+from node.types import Pressure
 from serving.awake import Awake, StayAwake
 
 NAME_LIMIT = 200
@@ -92,16 +91,13 @@ class Supervisor:
         store: ModelStore,
         budget: Budget,
         kind: EngineKind,
-        *,
-        on_change: Callable[[], None] = lambda: None,
-        on_marked: Callable[[Marked], None] = lambda marked: None,
-        watch: CacheWatch | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._store = store
         self.budget = budget
         self._kind = kind
-        self._on_change = on_change
-        hooks = Hooks(on_change, on_marked, watch or CacheWatch())
+        hooks = hooks or Hooks()
+        self._on_change = hooks.on_change
         self._engines = Engines(kind, budget, hooks, self._on_end, lambda: self.now_s())
         settings = kind.settings
         self._residency = Residency(self, Rules(settings.min_residency_s, settings.max_swap_wait_s))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from node.agent.late_chain import LateChain
 from node.errors import (
     BadRequest,
     ContextTooLong,
@@ -14,6 +13,7 @@ from node.errors import (
     RowRefused,
     ShuttingDown,
 )
+from node.late_chain import LateChain
 from node.prefix_digest import PrefixDigest
 from node.prompts.prompt import Prompt
 from node.protocol.messages import FinishReason

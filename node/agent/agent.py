@@ -18,6 +18,7 @@ from node.agent.sound import SoundModels
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
 from node.agent.wishes import WishList
+from node.engines import Hooks
 from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
 from node.memory import Budget
 from node.prompts.prompt import RenderRequest
@@ -40,9 +41,9 @@ from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
 from node.slots import EngineKind
-from node.store import ModelStore
+from node.store import ModelEntry, ModelStore
 from node.supervisor import Supervisor
-from node.types import Marked
+from node.types import WITHOUT_MLX, Marked
 from node.warm import Told, WarmPlan
 from serving.awake import Awake
 
@@ -76,16 +77,17 @@ class Agent:
         self._kind = kind
         self._hub = EventHub()
         self._prefixes = PrefixFeed(self._hub, identity.version)
-        self._renderers = Renderers()
+        self._renderers = Renderers(
+            models=self._count_models,
+            loaded=lambda: len(self._supervisor.engines()),
+        )
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._ending = False
         self._supervisor = Supervisor(
             store,
             budget,
             kind,
-            on_change=self._on_change,
-            on_marked=self._on_marked,
-            watch=self._prefixes,
+            Hooks(self._on_change, self._on_marked, self._prefixes, self._prepare),
         )
         self._wishes = WishList(kind.settings)
         self._supervisor.wishes = self._wishes.of
@@ -118,12 +120,19 @@ class Agent:
         if missing := self._warming.missing(self._supervisor.names()):
             logger.warning("Warm prompts are for models not on this node: %s.", ", ".join(missing))
         self._warn_of_unknown_models()
+        self._renderers.keep_spare()
         self._tasks = (
             asyncio.create_task(self._keep_beating()),
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._caretaker.run()),
             asyncio.create_task(watch_pressure(self._supervisor, self._kind.machine.memory_bytes)),
         )
+
+    def _count_models(self) -> int:
+        """Those whose prompts need a process, where one is to be started ahead."""
+        settings = self._kind.settings
+        is_scripted = settings.engine in WITHOUT_MLX
+        return len(self._supervisor.names()) if settings.spare_engine and not is_scripted else 0
 
     def _warn_of_unknown_models(self) -> None:
         # No reason not to start: a model may come later.
@@ -160,7 +169,7 @@ class Agent:
         await self.disk.close()
         await self._supervisor.close(grace_s)
         await self._prefixes.close()
-        self._renderers.close()
+        await self._renderers.close()
         self.end_events()
         await self.awake.close()
 
@@ -253,7 +262,7 @@ class Agent:
         self._renderers.begin(entry.folder, entry.formats)
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready(ahead=True)
-            await self._renderers.get(entry.folder, entry.formats)
+            await self._renderers.ready(entry.folder, entry.formats)
         # Not as a request that an unload would have to wait for.
         await self._warming.finished(handle)
 
@@ -311,6 +320,9 @@ class Agent:
     def _on_change(self) -> None:
         if self._hub.is_watched:
             self._hub.publish(StatusEvent(self.status()))
+
+    async def _prepare(self, entry: ModelEntry) -> None:
+        await self._renderers.ready(entry.folder, entry.formats)
 
     def _on_marked(self, marked: Marked) -> None:
         self._hub.publish(CancelMarked(marked.uid, marked.monotonic_s))

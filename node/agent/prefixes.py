@@ -10,19 +10,14 @@ from pathlib import Path
 from node.agent.events import EventHub
 from node.agent.keeper import Keeper
 from node.cache_watch import CacheWatch
-from node.positions import bind
 from node.prefix_digest import PrefixDigest
-from node.prompts.prompt import Prompt
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
-from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
 from node.store import ModelEntry
 from node.types import CacheEvent, Loaded
 
 GATHER_S = 0.02
 """How long changes are gathered."""
-THREAD_POSITIONS = 128
-"""A chain with more of them is bound to tokens in a thread, so that it stalls no stream."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,13 +108,6 @@ class PrefixFeed(CacheWatch):
         if told.digest.has_changes:
             # One event in a turn of the loop, so that streams go on.
             told.timer = asyncio.get_running_loop().call_later(0.0, self._tell, told)
-
-
-async def positions_of(chain: Chain, prompt: Prompt) -> "array[int]":
-    """As `bind`."""
-    if len(chain) <= THREAD_POSITIONS:
-        return bind(chain, prompt)
-    return await asyncio.to_thread(bind, chain, prompt)
 
 
 def _stop(told: _Told) -> None:

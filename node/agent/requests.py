@@ -27,8 +27,7 @@ from node.agent.account import (
     take_back,
 )
 from node.agent.events import EventHub
-from node.agent.late_chain import LateChain
-from node.agent.prefixes import PrefixFeed, positions_of
+from node.agent.prefixes import PrefixFeed
 from node.agent.warming import Warming
 from node.errors import (
     ContextTooLong,
@@ -39,8 +38,10 @@ from node.errors import (
     UnknownModel,
     UnknownRequest,
 )
+from node.late_chain import LateChain
+from node.prompts.length import may_overflow
 from node.prompts.prompt import Prompt, RenderRequest
-from node.prompts.renderers import Renderers, may_overflow
+from node.prompts.renderers import Renderers
 from node.prompts.submission import generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
@@ -213,7 +214,8 @@ class Requests:
         """From the request to a row that the engine has accepted."""
         request = entry.completed(account.job.request)
         self._renderers.begin(entry.folder, entry.formats)
-        asked = RenderRequest(request, entry.context_tokens, account.job.origin)
+        job = account.job
+        asked = RenderRequest(request, entry.context_tokens, job.origin, chain=job.late_chain)
         # No other model has to leave for what is refused, and nobody waits for a load of no use.
         is_early = lease.awaited() is not None and may_overflow(asked)
         prompt = await self._render(entry, asked) if is_early else None
@@ -227,7 +229,7 @@ class Requests:
         if self._repeated_calls and output is not None:
             output = msgspec.structs.replace(output, repeated_calls=True)
         generate = msgspec.structs.replace(generate, output=output, salt=account.job.sender.salt)
-        await self._expect_prefix(account, handle, prompt)
+        self._expect_prefix(account, handle, prompt)
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))
         account.handle, account.row = handle, row
         try:
@@ -256,18 +258,17 @@ class Requests:
 
     # --- prefixes ----------------------------------------------------------------------------
 
-    async def _expect_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
+    def _expect_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
         """Has the digest of the engine await what is stored of the prompt."""
         job = account.job
-        chain = None if job.late_chain is None else await job.late_chain.made()
-        if chain is None:
+        if job.chain is None:
             return
-        tokens = await positions_of(chain, prompt)
+        tokens = prompt.positions
         account.digest = self._prefixes.digest(handle.entry.name)
         if account.digest is not None:
             self._awaited.add(job.request_id)
             account.reusable_tokens = lasting_tokens(job.request, prompt, tokens)
-            account.digest.on_request(job.request_id, chain, tokens, len(prompt.tokens))
+            account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
 
     def _leave(self, account: Account) -> None:
         """Nobody takes the request's deltas any more."""

@@ -104,7 +104,7 @@ class Warming:
         cancels the prompt in work."""
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready()
-            await self._renderers.get(entry.folder, entry.formats)
+            await self._renderers.ready(entry.folder, entry.formats)
             await self._supervisor.settled()
             self._commands[entry.name] += 1
             try:

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from node.agent import report
 from node.agent.agent import Agent
-from node.agent.late_chain import LateChain
 from node.api.bodies import Bodies
 from node.api.call import Call, ClientLeft
 from node.api.responses import ResponsesApi
@@ -26,6 +25,7 @@ from node.dialects.chat import read_chat
 from node.dialects.chat_answer import ReasoningField
 from node.dialects.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
+from node.late_chain import LateChain
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body

@@ -9,7 +9,6 @@ import msgspec
 
 from node.agent.account import Job
 from node.agent.agent import Agent
-from node.agent.late_chain import LateChain
 from node.agent.requests import unlike
 from node.api.call import Call
 from node.dialects.base import AnswerHead
@@ -26,6 +25,7 @@ from node.dialects.responses_stored import (
     unknown_response,
 )
 from node.errors import RequestCancelled, UnknownPath
+from node.late_chain import LateChain
 from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
 from node.protocol.prefix import Chain, Chainer, Fields, Head, read_fields

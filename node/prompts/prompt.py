@@ -1,11 +1,13 @@
 """A rendered request, and what renders one."""
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.encoder import TooManyTokens
 from node.errors import BadRequest, ContextTooLong
+from node.late_chain import LateChain
 from node.parsing.selection import Formats
 from node.protocol.overflow import Overflow
 from node.request import TextRequest
@@ -24,7 +26,9 @@ class Prompt:
     """Of the answer; none for a completion."""
     tail: str = ""
     places: Places | None = field(default=None, compare=False, repr=False)
-    """Of the body's items; None where they are not known."""
+    """Of the body's items, where they are known; for who makes the prompt."""
+    positions: "array[int]" = field(default_factory=lambda: array("I"), compare=False)
+    """Of the chain that was asked about: as of `bind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class RenderRequest:
     """Whoever asks, as the router tells them apart; empty without a router."""
     shared: bool = False
     """Only what it shares with longer chats."""
+    chain: LateChain | None = None
+    """Of the body, where its positions are asked for."""
 
 
 class Renderer(Protocol):

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from node.encoder import PromptEncoder
+from node.encoder import PromptEncoder, TooManyTokens
 from node.errors import BadRequest, LoadFailure
 from node.parsing.selection import AUTO, NONE, Formats, select_formats
 from node.prompts.prompt import Prompt, fitting, ids_prompt, text_prompt
@@ -62,24 +62,36 @@ class _ModelChat:
         return bool(request.tools) and self.renderer.abilities.calls
 
 
+def load_tokeniser(folder: Path) -> Any:
+    """Of the transformers library. Slow. Raises `LoadFailure` with a sentence."""
+    transformers = import_transformers()
+    try:
+        tokeniser = transformers.AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+        # The first call settles truncation and padding, after which threads may share it.
+        tokeniser.encode("a", add_special_tokens=False)
+    except Exception as exc:
+        raise LoadFailure(f"The tokeniser of {folder.name} cannot be loaded: {exc}") from exc
+    return tokeniser
+
+
 class PromptRenderer:
     """The tokeniser and the chat template of one model folder."""
 
     def __init__(
-        self, folder: Path, formats: Formats | None = None, *, normalise: bool = True
+        self,
+        folder: Path,
+        formats: Formats | None = None,
+        *,
+        normalise: bool = True,
+        tokeniser: Any = None,
     ) -> None:
         """`formats`: of its answers; None: as template and vocabulary tell. `normalise` as in
-        `ChatTemplate`. Slow: to be called in a thread. Raises `LoadFailure` with a sentence."""
+        `ChatTemplate`. `tokeniser`: the folder's, where it is loaded. Slow. Raises `LoadFailure`
+        with a sentence."""
         self._normalise = normalise
-        transformers = import_transformers()
-        try:
-            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=False
-            )
-            # The first call settles truncation and padding, after which threads may share it.
-            self._tokenizer.encode("a", add_special_tokens=False)
-        except Exception as exc:
-            raise LoadFailure(f"The tokeniser of {folder.name} cannot be loaded: {exc}") from exc
+        self._tokenizer: Any = tokeniser or load_tokeniser(folder)
         self._encoder: PromptEncoder | None = None
         if self._tokenizer.is_fast:
             self._encoder = PromptEncoder(self._tokenizer.backend_tokenizer)
@@ -163,8 +175,13 @@ class PromptRenderer:
             return ids_prompt(request.prompt)
         if self._encoder is None:
             return text_prompt(tuple(self._tokenizer.encode(request.prompt)))
-        encoded = self._encoder.encode(request.prompt or "", most_tokens)
         before, after = self._encoder.around
+        around = len(before) + len(after)
+        most_tokens = None if most_tokens is None else most_tokens - around
+        try:
+            encoded = self._encoder.encode(request.prompt or "", most_tokens)
+        except TooManyTokens as exc:
+            raise TooManyTokens(exc.tokens + around) from None
         tokens = (*before, *encoded.ids, *after)
         return text_prompt(
             tokens, encoded.text, lambda length: len(before) + encoded.tokens_within(length)

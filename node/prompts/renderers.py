@@ -1,97 +1,125 @@
-"""The renderers of all models here, and the threads that render."""
+"""The renderers of all models of an agent."""
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Protocol
 
+from node.child_process import ChildProcess, Spare, spawn
 from node.fair_shares import FairShares
 from node.parsing.selection import Formats
-from node.prompts.prompt import Prompt, Renderer, RenderRequest
-from node.prompts.renderer import PromptRenderer
-from node.prompts.scripted import ScriptedRenderer
-from node.request import TextRequest
-from node.template.places import length_of
+from node.prompts.local import LocalRenderer
+from node.prompts.process import RenderLimits
+from node.prompts.prompt import Prompt, RenderRequest
+from node.prompts.remote import RemoteRenderer
 
-THREAD_LENGTH = 16 * 1024
-"""A prompt of more characters is rendered in a thread, so that it stalls no stream."""
-MESSAGE_LENGTH = 32
-"""What a message adds, in characters: a template takes its time for an empty one, too."""
-RENDER_THREADS = 4
+WORKER_MODULE = "node.prompts.worker"
+"""What a render process runs."""
+THREADS = 4
+"""For scripted prompts."""
+KEPT = 4
+"""Render processes that are kept at least, each with some 0.2 GB; then the least recently used one
+ends."""
+SPARE_S = 3.0
+"""After the start, and after one was taken, until a process is started ahead."""
+
+
+class ModelRenderer(Protocol):
+    """Makes one model's prompts."""
+
+    def begin(self) -> None:
+        """Starts to load what it needs."""
+
+    async def open(self) -> None:
+        """Waits until all that is loaded. Raises `LoadFailure`."""
+
+    async def render(self, asked: RenderRequest) -> Prompt:
+        """Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied` or
+        `TooManyWaiting`."""
+
+    async def close(self) -> None:
+        """Ends what it has started."""
 
 
 class Renderers:
-    """One renderer for each model folder and its formats, loaded once however many wait; and the
-    threads that render, which nothing else shares, so that nothing else waits for a long prompt."""
+    """One renderer for each model folder and its formats, loaded once however many wait."""
 
-    def __init__(self) -> None:
-        self._loads: dict[tuple[Path, Formats | None], asyncio.Future[Renderer]] = {}
-        self._threads = ThreadPoolExecutor(RENDER_THREADS, thread_name_prefix="render")
-        self._turns = FairShares(RENDER_THREADS)
+    def __init__(
+        self,
+        limits: RenderLimits | None = None,
+        *,
+        models: Callable[[], int] = lambda: 0,
+        loaded: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`models`: how many there are that a process may be started ahead for; `loaded`: how many
+        have an engine, and so keep their process."""
+        self._limits = limits or RenderLimits()
+        self._models = models
+        self._loaded = loaded
+        self._spare = Spare(WORKER_MODULE)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="render")
+        self._turns = FairShares(THREADS)
+        self._renderers: dict[tuple[Path, Formats | None], ModelRenderer] = {}
+        """The one used last is at the end."""
+        self._ending: set[asyncio.Task[None]] = set()
 
-    def close(self) -> None:
-        """Renders no more; what runs is not waited for."""
+    def keep_spare(self) -> None:
+        """Has a process started ahead, if there is a model that has none."""
+        self._spare.refill(SPARE_S, lambda: len(self._renderers) < self._models())
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+        await asyncio.gather(*(renderer.close() for renderer in self._renderers.values()))
+        await self._spare.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def begin(self, folder: Path, formats: Formats | None = None) -> asyncio.Future[Renderer]:
+    def begin(self, folder: Path, formats: Formats | None = None) -> None:
         """Starts the load of the folder's renderer, unless it is loaded or being loaded.
-        `formats`: of the answers; None: as the folder tells."""
-        key = (folder, formats)
-        load = self._loads.get(key)
-        if load is None or (load.done() and (load.cancelled() or load.exception() is not None)):
-            load = self._loads[key] = asyncio.ensure_future(_load(folder, formats))
-        return load
+        `formats`: of the answers; None: as the folder tells. A scripted model has an empty path."""
+        self._renderer(folder, formats).begin()
 
-    async def get(self, folder: Path, formats: Formats | None = None) -> Renderer:
-        """The folder's renderer; a scripted one for the empty path. Raises `LoadFailure`."""
-        load = self.begin(folder, formats)
-        if not load.done():
-            # Unlike an await of the load, its end of waiting does not cancel it for the others.
-            await asyncio.wait({load})
-        return load.result()
+    async def ready(self, folder: Path, formats: Formats | None = None) -> None:
+        """Waits until the folder's renderer is loaded. Raises `LoadFailure`."""
+        await self._renderer(folder, formats).open()
 
     async def render(
         self, folder: Path, asked: RenderRequest, formats: Formats | None = None
     ) -> Prompt:
-        """The prompt; made in a thread if it is long. Raises `BadRequest`, `ContextTooLong`,
-        `LoadFailure`, or `TooManyWaiting` where the same caller has that many long ones."""
-        renderer = await self.get(folder, formats)
-        render = renderer.render_shared if asked.shared else renderer.render
-        request, context_tokens = asked.request, asked.context_tokens
-        if not _is_long(request):
-            return render(request, context_tokens)
-        async with self._turns.holding(asked.caller, 1):
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, render, request, context_tokens
-            )
+        """As `ModelRenderer.render`."""
+        return await self._renderer(folder, formats).render(asked)
 
+    def _renderer(self, folder: Path, formats: Formats | None) -> ModelRenderer:
+        key = folder, formats
+        found = self._renderers.pop(key, None)
+        if found is None:
+            self._end_least_used()
+            found = self._made(folder, formats)
+        self._renderers[key] = found
+        return found
 
-async def _load(folder: Path, formats: Formats | None) -> Renderer:
-    if folder == Path():
-        return ScriptedRenderer(formats)
-    return await asyncio.to_thread(PromptRenderer, folder, formats)
+    def _made(self, folder: Path, formats: Formats | None) -> ModelRenderer:
+        if folder == Path():
+            return LocalRenderer(formats, self._threads, self._turns)
+        return RemoteRenderer(folder, formats, self._start, self._limits)
 
+    async def _start(self) -> ChildProcess:
+        child = self._spare.take() or await spawn(WORKER_MODULE)
+        self.keep_spare()
+        return child
 
-def may_overflow(asked: RenderRequest) -> bool:
-    """Whether the prompt may be longer than the model's context, as long as a character is no more
-    than a token."""
-    context_tokens = asked.context_tokens
-    return context_tokens is not None and _is_longer(asked.request, context_tokens)
-
-
-def _is_long(request: TextRequest) -> bool:
-    """Whether the request is too much for the event loop's thread."""
-    # Templates spell tools with programs of some size.
-    return bool(request.messages is not None and request.tools) or _is_longer(
-        request, THREAD_LENGTH
-    )
-
-
-def _is_longer(request: TextRequest, length: int) -> bool:
-    """Whether its prompt has more characters, about."""
-    if request.messages is None:
-        return len(request.prompt or "") > length
-    for message in request.messages:
-        if length < 0:
-            return True
-        length -= length_of(message) + MESSAGE_LENGTH
-    return length < 0
+    def _end_least_used(self) -> None:
+        """Makes room for one more. One that ends is forgotten with all that it knows."""
+        remote = {
+            key: renderer
+            for key, renderer in self._renderers.items()
+            if isinstance(renderer, RemoteRenderer)
+        }
+        surplus = len(remote) + 1 - max(KEPT, self._loaded())
+        idle = [key for key, renderer in remote.items() if renderer.is_idle]
+        for key in idle[: max(0, surplus)]:
+            task = asyncio.create_task(self._renderers.pop(key).close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)

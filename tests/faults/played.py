@@ -18,6 +18,7 @@ from node.agent.disk import Disk
 from node.agent.pulls import Pulls
 from node.agent.wishes import WishList
 from node.app import ScriptedStore
+from node.engines import Hooks
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.formats import ModelFormats
 from node.hardware import Machine
@@ -337,9 +338,8 @@ class PlayedNode:
         self.rests: dict[str, bool] = {}
         """By router, as told last."""
         kind = EngineKind(self.settings, MACHINE)
-        self.supervisor = Supervisor(
-            self.store, Budget(self.budget_bytes), kind, on_change=self.on_change
-        )
+        hooks = Hooks(self.on_change)
+        self.supervisor = Supervisor(self.store, Budget(self.budget_bytes), kind, hooks)
         self.supervisor.now_s = self.clock.time
         self.wishes = WishList(self.settings)
         self.supervisor.wishes = self.wishes.of

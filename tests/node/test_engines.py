@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from node.child_process import ChildProcess
 from node.engine.script import Script
-from node.engine_process import EngineProcess
 from node.engines import (
     LAST_COOL_DOWN_S,
     LEAST_CHUNK_TOKENS,
@@ -87,7 +87,7 @@ async def test_an_engine_whose_gpu_had_too_much_to_do_is_started_with_smaller_ch
     chunks: list[int] = []
 
     async def spy(
-        link: EngineLink, spec: EngineSpec, waiting: EngineProcess | None = None
+        link: EngineLink, spec: EngineSpec, waiting: ChildProcess | None = None
     ) -> Loaded:
         chunks.append(spec.prefill_chunk_tokens)
         return await start(link, spec, waiting)

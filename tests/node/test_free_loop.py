@@ -5,14 +5,14 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from node.engine.script import Script, ScriptedModel
-from node.prompts import renderers
-from node.prompts.renderer import PromptRenderer
+from node.engine.script import Script, ScriptedModel, scripted_entries
+from node.store import ModelEntry
 from tests.node import tokenisers
 from tests.node.serving import WAIT_S, RunningAgent, closed, running
 
@@ -36,8 +36,11 @@ FUNCTION = {
 def real_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripted models get a real tokeniser and a real template."""
     folder = tokenisers.made_folder(tmp_path / "model", tokenisers.byte_level(), TEMPLATE)
-    renderer = PromptRenderer(folder)
-    monkeypatch.setattr(renderers, "ScriptedRenderer", lambda formats: renderer)
+
+    def in_folder(script: Script) -> tuple[ModelEntry, ...]:
+        return tuple(replace(entry, folder=folder) for entry in scripted_entries(script))
+
+    monkeypatch.setattr("node.app.scripted_entries", in_folder)
 
 
 def long_body(number: int) -> bytes:

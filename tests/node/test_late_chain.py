@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.agent.late_chain import LateChain
 from node.engine.script import Script, ScriptedModel
+from node.late_chain import LateChain
 from node.protocol.prefix import Chain, Chainer
 from tests.node.serving import running
 

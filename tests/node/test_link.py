@@ -12,9 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
+from node.child_process import spawn
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
-from node.engine_process import spawn
 from node.errors import EngineDied, EngineFault, EngineSilent, LoadFailure, RowRefused, ShuttingDown
 from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
@@ -405,7 +405,7 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
 
 
 async def test_a_start_that_is_cancelled_before_its_process_is_asked_ends_it() -> None:
-    link, waiting = EngineLink(), await spawn("scripted")
+    link, waiting = EngineLink(), await spawn("node.worker", "scripted")
     starting = asyncio.create_task(link.start(spec(Script()), waiting))
     await asyncio.sleep(0)
     starting.cancel()

@@ -101,7 +101,7 @@ def request_of(path: str, asked: dict[str, Any]) -> TextRequest:
 def bound(renderer: Renderer, path: str, asked: dict[str, Any]) -> tuple[Chain, Prompt, list[int]]:
     prompt = renderer.render(request_of(path, asked))
     chain = chain_of(asked, path)
-    counts = list(bind(chain, prompt))
+    counts = list(bind(chain, prompt.places))
     assert len(counts) == len(chain)
     assert counts == sorted(counts)
     assert not counts or counts[-1] <= len(prompt.tokens)
@@ -316,7 +316,7 @@ def test_what_a_response_goes_on_from_is_bound_as_one_position(
     request = read_responses(data).with_history(History(items[:-1])).request
     prompt = renderers["open"].render(request)
     before = chain_of({"input": items[:-1]}, RESPONSES).end
-    counts = bind(chain_of(asked, RESPONSES, head=before), prompt)
+    counts = bind(chain_of(asked, RESPONSES, head=before), prompt.places)
     assert len(counts) == 2
     assert tuple(counts) == prompt.boundaries[1:]
 
@@ -344,7 +344,7 @@ def test_completions_are_bound_cut_by_cut(
 
 def test_without_places_nothing_is_known() -> None:
     chain = chain_of(body(CHAT, [Turn("hello")]), CHAT)
-    assert list(bind(chain, Prompt((1, 2)))) == [0] * len(chain)
+    assert list(bind(chain, Prompt((1, 2)).places)) == [0] * len(chain)
 
 
 def test_a_template_that_changes_the_text_binds_no_cut_inside(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ import pytest
 
 from node.agent import prefixes as prefixes_module
 from node.agent.events import EventHub
-from node.agent.late_chain import LateChain
 from node.agent.prefixes import PrefixFeed
 from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
+from node.late_chain import LateChain
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
 from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
 from node.store import ModelEntry

@@ -17,6 +17,7 @@ from node import turns
 from node.app import ScriptedStore
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.engine.scripted_cache import ScriptedCache
+from node.engines import Hooks
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.formats import ModelFormats
 from node.generate import GenerateRequest
@@ -72,7 +73,7 @@ async def world(
     store = ScriptedStore(scripted_entries(script) if entries is None else entries, ModelFormats())
     settings = Settings(home=Path("/nowhere"), engine="scripted", **fields)
     kind = EngineKind(settings, Machine("x", 64 * GIB), encode_script(script))
-    supervisor = Supervisor(store, Budget(budget_bytes), kind, on_change=lambda: made.on_change())
+    supervisor = Supervisor(store, Budget(budget_bytes), kind, Hooks(lambda: made.on_change()))
     made = World(supervisor)
     try:
         async with asyncio.timeout(WAIT_S):

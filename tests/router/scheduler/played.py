@@ -16,6 +16,7 @@ from typing import Any
 
 from node.app import ScriptedStore
 from node.cache_watch import CacheWatch
+from node.engines import Hooks
 from node.errors import LoadFailure, NodeError
 from node.formats import ModelFormats
 from node.hardware import Machine
@@ -190,7 +191,7 @@ class PlayedAgent(CacheWatch):
         store = ScriptedStore(tuple(self.entries.values()), ModelFormats())
         kind = EngineKind(SETTINGS, Machine("x", 64 * GIB), str(load_s))
         budget = Budget(self.chance.choice((5, 8, 64)) * GIB)
-        self.supervisor = Supervisor(store, budget, kind, on_change=self._on_change, watch=self)
+        self.supervisor = Supervisor(store, budget, kind, Hooks(self._on_change, watch=self))
         self.supervisor.now_s = asyncio.get_running_loop().time
         await self.supervisor.refresh()
         self.is_alive = True

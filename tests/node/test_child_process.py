@@ -1,4 +1,4 @@
-"""Engine processes that wait for what to load."""
+"""Processes that wait for work."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from node import engine_process
+from node import child_process
+from node.child_process import ChildProcess, Spare, spawn
 from node.engine.script import Script, encode_script
-from node.engine_process import EngineProcess, Spare, spawn
 from node.link import EngineLink
 from node.types import EngineSpec, MemoryLease
 
@@ -23,7 +23,7 @@ def children() -> Iterator[psutil.Process]:
     assert set(own.children()) <= before
 
 
-async def filled(spare: Spare) -> EngineProcess:
+async def filled(spare: Spare) -> ChildProcess:
     async with asyncio.timeout(20):
         while (taken := spare.take()) is None:
             spare.refill(0.0)
@@ -32,7 +32,7 @@ async def filled(spare: Spare) -> EngineProcess:
 
 
 async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Process) -> None:
-    spare = Spare("scripted")
+    spare = Spare("node.worker", "scripted")
     waiting, link = await filled(spare), EngineLink()
     loaded = await link.start(SPEC, waiting)
     assert (loaded.max_rows, link.pid) == (1, waiting.process.pid)
@@ -42,8 +42,8 @@ async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Proc
 
 
 async def test_one_that_nobody_took_ends_with_its_owner(children: psutil.Process) -> None:
-    spare = Spare("scripted")
-    kept = await spawn("scripted")
+    spare = Spare("node.worker", "scripted")
+    kept = await spawn("node.worker", "scripted")
     spare._ready = kept
     spare.refill(0.0)
     await spare.close()
@@ -52,15 +52,15 @@ async def test_one_that_nobody_took_ends_with_its_owner(children: psutil.Process
 
 
 async def test_one_that_died_is_not_given(children: psutil.Process) -> None:
-    spare = Spare("scripted")
-    spare._ready = await spawn("scripted")
+    spare = Spare("node.worker", "scripted")
+    spare._ready = await spawn("node.worker", "scripted")
     spare._ready.process.kill()
     await spare._ready.process.wait()
     assert spare.take() is None
 
 
 async def test_a_spare_for_no_engine_stays_empty() -> None:
-    spare = Spare("")
+    spare = Spare()
     spare.refill(0.0)
     assert spare._work is None
     assert spare.take() is None
@@ -68,7 +68,7 @@ async def test_a_spare_for_no_engine_stays_empty() -> None:
 
 
 async def test_none_is_started_where_it_is_not_wanted_any_more() -> None:
-    spare = Spare("scripted")
+    spare = Spare("node.worker", "scripted")
     spare.refill(0.0, lambda: False)
     assert spare._work is not None
     await spare._work
@@ -79,11 +79,11 @@ async def test_none_is_started_where_it_is_not_wanted_any_more() -> None:
 async def test_one_that_cannot_be_started_is_told_in_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(engine: str) -> EngineProcess:
+    async def fail(module: str, *arguments: str) -> ChildProcess:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(engine_process, "spawn", fail)
-    spare = Spare("scripted")
+    monkeypatch.setattr(child_process, "spawn", fail)
+    spare = Spare("node.worker", "scripted")
     spare.refill(0.0)
     assert spare._work is not None
     await spare._work

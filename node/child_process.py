@@ -1,10 +1,11 @@
-"""Starting engine processes: for a load, and one ahead of the next load.
+"""Processes of the agent that wait for work on a socket.
 
-A process needs seconds for its imports, whatever model it is to load. So one is kept that has them
-behind it and waits for what to load. It holds some 0.2 GB, and no model.
+A process needs seconds for its imports, whatever it is to do. So one of a kind is kept that has
+them behind it. Each ends when its socket does, so that it never outlives the agent.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from asyncio.subprocess import DEVNULL, Process
@@ -17,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class EngineProcess:
-    """A process that waits for a `Load` on the other end of the socket."""
+class ChildProcess:
+    """A process that waits for what comes from the other end of the socket."""
 
     process: Process
     link: socket.socket
@@ -27,35 +28,46 @@ class EngineProcess:
     def alive(self) -> bool:
         return self.process.returncode is None
 
+    async def kill(self) -> None:
+        """Ends it at once, and waits."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.link.close()
+        await self.process.wait()
 
-async def spawn(engine: str) -> EngineProcess:
-    """Starts a process for engines of that kind. Raises `OSError`."""
+
+async def spawn(module: str, *arguments: str) -> ChildProcess:
+    """Runs the module in a process, with the number of its socket and the arguments. Raises
+    `OSError`."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
+            number = theirs.fileno()
             process = await asyncio.create_subprocess_exec(
-                *(*python_command(), "-m", "node.worker", str(theirs.fileno()), engine),
+                *(*python_command(), "-m", module, str(number), *arguments),
                 stdin=DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                # A Ctrl-C in the terminal is the agent's to handle, which stops its engines.
+                pass_fds=(number,),
+                # A Ctrl-C in the terminal is the agent's to handle, which stops its processes.
                 start_new_session=True,
             )
     except BaseException:
         ours.close()
         raise
     ours.settimeout(0)
-    return EngineProcess(process, ours)
+    return ChildProcess(process, ours)
 
 
 class Spare:
-    """Owner of the process that is kept for the next load; none where `engine` is empty."""
+    """Owner of a process that is kept for the next one who needs one of its module."""
 
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
-        self._ready: EngineProcess | None = None
+    def __init__(self, module: str = "", *arguments: str) -> None:
+        """As `spawn`; without a module none is kept."""
+        self._module = module
+        self._arguments = arguments
+        self._ready: ChildProcess | None = None
         self._work: asyncio.Task[None] | None = None
 
-    def take(self) -> EngineProcess | None:
+    def take(self) -> ChildProcess | None:
         """The process, if there is one; it is the caller's then."""
         taken, self._ready = self._ready, None
         if taken is not None and not taken.alive:
@@ -66,7 +78,7 @@ class Spare:
     def refill(self, after_s: float, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Starts one after a while, if it is wanted then, unless there is one or one is on its
         way."""
-        if self._engine and self._ready is None and self._work is None:
+        if self._module and self._ready is None and self._work is None:
             self._work = asyncio.create_task(self._start(after_s, is_wanted))
 
     async def close(self) -> None:
@@ -83,9 +95,9 @@ class Spare:
         try:
             await asyncio.sleep(after_s)
             if is_wanted():
-                self._ready = await spawn(self._engine)
+                self._ready = await spawn(self._module, *self._arguments)
         except OSError as error:
-            # The next load starts one itself, and tells of the reason.
-            logger.warning("No engine process can be started ahead of a load: %s.", error)
+            # Who needs one starts it itself, and tells of the reason.
+            logger.warning("No process of %s can be started ahead: %s.", self._module, error)
         finally:
             self._work = None

@@ -1,0 +1,131 @@
+"""What the agent and a render process say to each other.
+
+The agent's words are pickled, since they hold whatever a client sent. A render process runs a
+program of the model's author: what it says is data of the types below, and nothing else.
+"""
+
+import pickle
+import struct
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from node.parsing.selection import Formats
+from node.protocol.overflow import Overflow
+from node.protocol.prefix import Chain
+from node.request import TextRequest
+
+LENGTH = struct.Struct("<I")
+"""Of each message, in front of it."""
+MOST_ANSWER_BYTES = 256 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTokeniser:
+    """Loads the tokeniser of a model folder. Answered by `Opened` or `Failed`."""
+
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTemplate:
+    """Loads that folder's chat template, and tries it. Answered by `Opened` or `Failed`."""
+
+    formats: Formats | None
+    """As of `PromptRenderer`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Render:
+    """Makes a prompt. Answered by `Rendered`, `Refused` or `Failed`."""
+
+    request: TextRequest
+    context_tokens: int | None
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """Which tokens of the prompt that was made last a chain's positions stand for. Answered by
+    `Bound` or `Failed`."""
+
+    chain: Chain
+
+
+Command = OpenTokeniser | OpenTemplate | Render | Bind
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """It is there."""
+
+    formats: Formats = Formats()
+    """Of answers to chats with tools."""
+
+
+class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
+    """A prompt; the fields as in `Prompt`, token ids and their counts with four bytes each."""
+
+    tokens: bytes
+    boundaries: bytes
+    reusable_tokens: int | None
+    dropped_answer: bytes
+    formats: Formats
+    tail: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The request is not valid."""
+
+    message: str
+    param: str | None
+    overflow: Overflow | None = None
+    """Where the prompt is too long."""
+
+
+class Bound(msgspec.Struct, frozen=True, tag="bound"):
+    """Tokens up to each position, with four bytes each."""
+
+    counts: bytes
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """It cannot be done, for a reason that no request is to blame for."""
+
+    reason: str
+
+
+Answer = Opened | Rendered | Refused | Bound | Failed
+
+_encode = msgspec.msgpack.Encoder().encode
+_decoder: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+decode_answer = _decoder.decode
+"""Raises `msgspec.MsgspecError`."""
+
+
+def command_frame(command: Command) -> bytes:
+    return _frame(pickle.dumps(command, pickle.HIGHEST_PROTOCOL))
+
+
+def decode_command(body: bytes) -> Command:
+    """In a render process only: what is unpickled is trusted."""
+    command: Command = pickle.loads(body)
+    return command
+
+
+def answer_frame(answer: Answer) -> bytes:
+    return _frame(_encode(answer))
+
+
+def pack(numbers: "tuple[int, ...] | array[int]") -> bytes:
+    return array("I", numbers).tobytes()
+
+
+def unpack(data: bytes) -> "array[int]":
+    """Raises `ValueError`."""
+    return array("I", data)
+
+
+def _frame(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body

@@ -1,0 +1,67 @@
+"""A model folder whose chat template does not end stops neither its agent nor other models."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from node.engine.script import Script, ScriptedModel, scripted_entries
+from node.prompts import renderers
+from node.prompts.process import RenderLimits
+from node.protocol.messages import ModelState, StatusEvent
+from node.store import ModelEntry
+from tests.node.prompts.test_remote import LARGE, LOOP, guarded
+from tests.node.prompts.words import TEMPLATE, words_folder
+from tests.node.serving import WAIT_S, chat_body, running
+
+LIMITS = RenderLimits(template_s=3.0, render_s=2.0, memory_bytes=400 * 1024**2)
+SCRIPT = Script(models=(ScriptedModel("good"), ScriptedModel("bad")))
+
+
+def in_folders(base: Path, monkeypatch: pytest.MonkeyPatch, template: str) -> None:
+    """The scripted models get real templates: `bad` gets that one."""
+    templates = {"good": TEMPLATE, "bad": template}
+    folders = {name: words_folder(base / name, text) for name, text in templates.items()}
+
+    def entries(script: Script) -> tuple[ModelEntry, ...]:
+        return tuple(replace(each, folder=folders[each.name]) for each in scripted_entries(script))
+
+    monkeypatch.setattr("node.app.scripted_entries", entries)
+    monkeypatch.setattr(renderers, "RenderLimits", lambda: LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"), [(LOOP, "takes more than 3 s"), (LARGE, "takes more than 0.4 GiB")]
+)
+async def test_its_model_fails_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
+) -> None:
+    in_folders(tmp_path, monkeypatch, what + TEMPLATE)
+    async with running(tmp_path / "home", SCRIPT) as agent, agent.events() as events:
+        asked = asyncio.create_task(agent.chat(model="bad"))
+        good = await agent.chat("b", model="good", max_tokens=1)
+        assert (good.status_code, (await agent.client.get("/health")).status_code) == (200, 200)
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "load_failed")
+        assert f"The chat template of bad {reason}" in answer.json()["error"]["message"]
+
+        def is_failed(event: StatusEvent) -> bool:
+            (bad,) = (each for each in event.status.models if each.name == "bad")
+            return bad.state is ModelState.FAILED and reason in (bad.reason or "")
+
+        await events.next(StatusEvent, is_failed)
+
+
+async def test_a_chat_that_provokes_it_is_refused_and_its_model_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_folders(tmp_path, monkeypatch, guarded(LOOP))
+    async with running(tmp_path / "home", SCRIPT) as agent, asyncio.timeout(WAIT_S):
+        asked = asyncio.create_task(agent.chat("c", model="bad"))
+        counted = await agent.client.post("/v1/messages/count_tokens", json=chat_body(model="good"))
+        assert counted.json()["input_tokens"] > 0
+        answer = await asked
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages")
+        assert "takes more than 2 s" in answer.json()["error"]["message"]
+        assert (await agent.chat("b", model="bad", max_tokens=1)).status_code == 200
