@@ -55,8 +55,11 @@ def test_a_router_takes_more_callers_than_the_files_that_a_shell_allows(tmp_path
     ):
         assert process.stdout is not None and process.stdin is not None
         port = int(process.stdout.readline().rpartition(":")[2])
-        for _ in range(300):
-            caller = callers.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT_S))
+        place = ("127.0.0.1", port)
+        here = [
+            callers.enter_context(socket.create_connection(place, TIMEOUT_S)) for _ in range(300)
+        ]
+        for caller in here + here:
             caller.sendall(b"GET /health HTTP/1.1\r\nhost: here\r\n\r\n")
             assert caller.recv(4096).startswith(b"HTTP/1.1 200 OK")
         process.stdin.close()
