@@ -175,6 +175,7 @@ class Agent:
 
     async def _keep_beating(self) -> None:
         while True:
+            await self._hub.until_watched()
             # Half of the promised time, so that a late timer does not break the promise.
             await asyncio.sleep(HEARTBEAT_S / 2)
             self._on_change()

@@ -22,7 +22,12 @@ class EventHub:
         self._kept: deque[Finished] = deque(maxlen=KEPT_FINISHED)
         self._seq = 0
         self._subscribers: set[_Subscriber] = set()
+        self._watched = asyncio.Event()
         self._closed = False
+
+    async def until_watched(self) -> None:
+        """Until there is a subscriber."""
+        await self._watched.wait()
 
     @property
     def is_watched(self) -> bool:
@@ -39,14 +44,14 @@ class EventHub:
         for subscriber in tuple(self._subscribers):
             subscriber.on_event(event)
             if subscriber.closed:
-                self._subscribers.discard(subscriber)
+                self._drop(subscriber)
 
     def close(self) -> None:
         """Ends all subscriptions; one that begins later brings what is kept, and ends."""
         self._closed = True
-        for subscriber in self._subscribers:
+        for subscriber in tuple(self._subscribers):
             subscriber.close()
-        self._subscribers.clear()
+            self._drop(subscriber)
 
     async def subscribe(
         self, first: Event, after: int, pieces: Callable[[], Iterator[Event]] = lambda: iter(())
@@ -59,6 +64,7 @@ class EventHub:
         if self._closed:
             subscriber.close()
         self._subscribers.add(subscriber)
+        self._watched.set()
         try:
             made = pieces()
             yield await subscriber.take()
@@ -68,7 +74,12 @@ class EventHub:
             while events := await subscriber.take():
                 yield events
         finally:
-            self._subscribers.discard(subscriber)
+            self._drop(subscriber)
+
+    def _drop(self, subscriber: "_Subscriber") -> None:
+        self._subscribers.discard(subscriber)
+        if not self._subscribers:
+            self._watched.clear()
 
 
 class _Subscriber:

@@ -23,6 +23,7 @@ from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
 from serving.open_files import allow_many_files
 from serving.process_lock import ProcessLock, Taken
+from serving.quiet_server import QuietServer, Stop
 from serving.terminal import LineFormatter, put
 
 GRACE_S = 10.0
@@ -52,9 +53,10 @@ def serve(settings: Settings) -> None:
         if is_new:
             announce_token(settings.host, listeners, token)
         app = build_app(settings)
-        server = AgentServer(app, url_of(settings.host, listeners))
+        stop = Stop()
+        server = AgentServer(app, url_of(settings.host, listeners), stop)
         if settings.exit_on_stdin_eof:
-            watch_end(sys.stdin.fileno(), server.stop)
+            watch_end(sys.stdin.fileno(), stop.set)
         # Once the server has stopped, one more Ctrl-C must not make a failure of a clean end.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: None)
@@ -146,25 +148,21 @@ def server_config(app: NodeApp) -> uvicorn.Config:
     )
 
 
-class AgentServer(uvicorn.Server):
-    """uvicorn with a line that says when it listens, and a shutdown that loses no accounts."""
+class AgentServer(QuietServer):
+    """Has a line that says when it listens, and a shutdown that loses no accounts."""
 
-    def __init__(self, app: NodeApp, url: str) -> None:
-        super().__init__(server_config(app))
+    def __init__(self, app: NodeApp, url: str, stop: Stop) -> None:
+        super().__init__(server_config(app), stop)
         self._agent = app.agent
         self._url = url
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def stop(self) -> None:
-        """Begins the shutdown; from any thread."""
-        self.should_exit = True
-
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the shutdown, the next one ends its grace. uvicorn's own way
         would leave at the second one without the end of the engines."""
-        if self.should_exit and self._loop is not None:
+        if self._stop.is_set() and self._loop is not None:
             self._loop.call_soon_threadsafe(self._agent.requests.hurry)
-        self.should_exit = True
+        self._stop.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()

@@ -27,6 +27,7 @@ from serving.callers import Callers, Limits
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
 from serving.open_files import allow_many_files, open_files
+from serving.quiet_server import QuietServer, Stop
 from serving.terminal import LineFormatter, put
 
 SHUTDOWN_S = 5.0
@@ -51,7 +52,7 @@ def run(settings: Settings) -> None:
     refuse_open_bind(settings)
     if sentence := awake.refusal(settings.stay_awake):
         raise StartError(sentence)
-    stop = threading.Event()
+    stop = Stop()
     log_to_streams()
     allow_many_files()
     with bound(settings) as listeners, stopped_by_signals(stop):
@@ -61,7 +62,7 @@ def run(settings: Settings) -> None:
             runner.run(serve(settings, listeners, stop))
 
 
-async def serve(settings: Settings, listeners: list[socket.socket], stop: threading.Event) -> None:
+async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) -> None:
     async with contextlib.AsyncExitStack() as stack:
         try:
             core = await stack.enter_async_context(open_core(settings))
@@ -84,13 +85,11 @@ def spare_the_collector() -> None:
     gc.set_threshold(20_000, 20, 50)
 
 
-class Server(uvicorn.Server):
-    """uvicorn, told to end by an event: the process's signals stay with `run`, which holds them
-    until the registry is closed too."""
+class Server(QuietServer):
+    """Leaves the process's signals to `run`, which holds them until the registry is closed too."""
 
-    def __init__(self, core: Core, stop: threading.Event) -> None:
-        super().__init__(server_config(core))
-        self._stop = stop
+    def __init__(self, core: Core, stop: Stop) -> None:
+        super().__init__(server_config(core), stop)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -113,9 +112,6 @@ class Server(uvicorn.Server):
     def _end_requests(self) -> None:
         for task in list(self.server_state.tasks):
             task.cancel()
-
-    async def on_tick(self, counter: int) -> bool:
-        return await super().on_tick(counter) or self._stop.is_set()
 
 
 def server_config(core: Core) -> uvicorn.Config:
@@ -160,7 +156,7 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
 
 
 @contextlib.contextmanager
-def stopped_by_signals(stop: threading.Event) -> Iterator[None]:
+def stopped_by_signals(stop: Stop) -> Iterator[None]:
     """Turns SIGINT and SIGTERM into the event, from before the start until after the end."""
     before = {
         which: signal.signal(which, lambda *_: stop.set())
@@ -188,7 +184,7 @@ def log_to_streams() -> None:
     requests.handlers = [lines]
 
 
-def _wait_for_parent(stop: threading.Event) -> None:
+def _wait_for_parent(stop: Stop) -> None:
     with contextlib.suppress(OSError):
         while os.read(sys.stdin.fileno(), 4096):
             pass

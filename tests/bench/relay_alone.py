@@ -8,7 +8,6 @@ is looked at, nothing is compared, queued or learned. What is left is what the r
 import asyncio
 import itertools
 import socket
-import threading
 from dataclasses import replace
 
 import uvloop
@@ -26,6 +25,7 @@ from router.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.types import Action, Decision, Grant, Lease, Moment, Ticket
+from serving.quiet_server import Stop
 
 
 class InTurn(Scheduler):
@@ -59,7 +59,7 @@ class NoChains(Chainer):
         return None
 
 
-async def serve(settings: Settings, listeners: list[socket.socket], stop: threading.Event) -> None:
+async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) -> None:
     async with open_core(settings) as core:
         core.dispatcher._placing._scheduler = InTurn()
         spare_the_collector()
@@ -67,7 +67,7 @@ async def serve(settings: Settings, listeners: list[socket.socket], stop: thread
 
 
 def main() -> None:
-    settings, stop = read_settings({}), threading.Event()
+    settings, stop = read_settings({}), Stop()
     with (
         bound(settings) as listeners,
         stopped_by_signals(stop),

@@ -13,6 +13,7 @@ from router.commands import serve
 from router.commands.client import Place
 from router.settings import Settings
 from serving.listening import url_of
+from serving.quiet_server import Stop
 
 TIMEOUT_S = 20.0
 
@@ -21,7 +22,7 @@ TIMEOUT_S = 20.0
 def running_router(home: Path) -> Iterator[Place]:
     """A router on an ephemeral port, with its registry and keys in `home`."""
     settings = Settings(home=home, port=0)
-    stop = threading.Event()
+    stop = Stop()
     ended: queue.Queue[BaseException | None] = queue.Queue()
     with serve.bound(settings) as listeners:
         url = url_of("127.0.0.1", listeners)

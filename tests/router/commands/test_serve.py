@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from router.commands import migrate, serve
 from router.commands.client import Place
 from router.errors import StartError
 from router.settings import Settings
+from serving.quiet_server import Stop
 from tests.router.commands.running import TIMEOUT_S
 from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
 from tests.router.test_relay import HELLO, STREAM, in_band_error
@@ -86,19 +86,19 @@ def test_a_host_that_is_none_is_one_sentence(tmp_path: Path) -> None:
 def test_a_second_router_on_the_same_registry_cannot_start(router_place: Place) -> None:
     settings = Settings(router_place.home, port=0)
     with serve.bound(settings) as listeners, pytest.raises(StartError, match="in use by process"):
-        asyncio.run(serve.serve(settings, listeners, threading.Event()))
+        asyncio.run(serve.serve(settings, listeners, Stop()))
 
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = Settings(tmp_path / "file" / "home", port=0)
     with serve.bound(settings) as listeners, pytest.raises(StartError, match="cannot"):
-        asyncio.run(serve.serve(settings, listeners, threading.Event()))
+        asyncio.run(serve.serve(settings, listeners, Stop()))
 
 
 def test_a_router_told_to_end_before_it_listens_ends(tmp_path: Path) -> None:
     settings = Settings(tmp_path / "router", port=0)
-    stop = threading.Event()
+    stop = Stop()
     stop.set()
     with serve.bound(settings) as listeners:
         asyncio.run(asyncio.wait_for(serve.serve(settings, listeners, stop), 20))
@@ -154,7 +154,7 @@ async def test_requests_that_outlive_the_grace_end_with_an_error_and_without_a_t
 ) -> None:
     monkeypatch.setattr(serve, "SHUTDOWN_S", 0.1)
     node = await start_node(hello_and_hang)
-    settings, stop = Settings(tmp_path / "router", port=0), threading.Event()
+    settings, stop = Settings(tmp_path / "router", port=0), Stop()
     with serve.bound(settings) as listeners:
         async with open_core(settings) as core:
             server = serve.Server(core, stop)
