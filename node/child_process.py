@@ -36,10 +36,24 @@ class ChildProcess:
         await self.process.wait()
 
 
+LINK_BYTES = 1 << 20
+"""Of each end of a link, each way; the system may give less."""
+
+
+def linked_sockets() -> tuple[socket.socket, socket.socket]:
+    """The two ends of a link, with room for long prompts: macOS gives 8 KiB, and whoever sends
+    waits for the other side at each of them, an engine in the middle of a step."""
+    ours, theirs = socket.socketpair()
+    for end in (ours, theirs):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, LINK_BYTES)
+    return ours, theirs
+
+
 async def spawn(module: str, *arguments: str) -> ChildProcess:
     """Runs the module in a process, with the number of its socket and the arguments. Raises
     `OSError`."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = linked_sockets()
     try:
         with theirs:
             number = theirs.fileno()

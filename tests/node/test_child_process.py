@@ -1,13 +1,14 @@
 """Processes that wait for work."""
 
 import asyncio
+import socket
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from node import child_process
-from node.child_process import ChildProcess, Spare, spawn
+from node.child_process import ChildProcess, Spare, linked_sockets, spawn
 from node.engine.script import Script, encode_script
 from node.link import EngineLink
 from node.types import EngineSpec, MemoryLease
@@ -89,3 +90,13 @@ async def test_one_that_cannot_be_started_is_told_in_the_log(
     await spare._work
     assert "Cannot allocate memory" in caplog.text
     await spare.close()
+
+
+def test_a_link_has_more_room_than_a_socket_pair_has_by_itself() -> None:
+    usual, linked = socket.socketpair(), linked_sockets()
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        least_bytes = usual[0].getsockopt(socket.SOL_SOCKET, option)
+        for end in linked:
+            assert end.getsockopt(socket.SOL_SOCKET, option) > least_bytes
+    for end in (*usual, *linked):
+        end.close()
