@@ -114,6 +114,14 @@ def _settings(context: typer.Context) -> Settings:
     )
 
 
+@app.command("token")
+def show_token(home: Home = None) -> None:
+    """Show the agent's token, which routers need to add it."""
+    from node.commands.token import show
+
+    show(home)
+
+
 @app.command()
 def pull(
     repo_id: Annotated[str, typer.Argument(metavar="OWNER/NAME")],

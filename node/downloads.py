@@ -19,6 +19,7 @@ from node.arrivals import Arrivals, Source, WantedFile
 from node.errors import BadRequest, PullRefused
 from node.manifest import Manifests, is_model_file
 from node.peer_copy import PeerFailed, PeerSource
+from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.lifecycle import Peer, PullCommand
 from node.pull_claim import claimed, end_claim
 from node.store import (
@@ -82,8 +83,8 @@ def open_hub() -> HubSource:
         hub: HubSource = importlib.import_module("node.hub").Hub()
     except ImportError as error:
         raise PullRefused(
-            f"The hub cannot be asked ({error}); install the node extra with "
-            "pip install 'mlx-fleet[node]', or pull from a peer node."
+            f"The hub cannot be asked ({error}); run {INSTALL_EXTRA} {WHERE}, or pull from a peer "
+            "node."
         ) from None
     return hub
 

@@ -59,8 +59,7 @@ class RowRefused(BadRequest):
 
 
 class Unauthorized(NodeError):
-    """The token is missing or wrong. The agent printed it at its first start and keeps it in the
-    file `token` of its folder."""
+    """The token is missing or wrong; `node-agent token` shows it on the agent's machine."""
 
     status = 401
     code = "invalid_api_key"

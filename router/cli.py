@@ -155,7 +155,7 @@ def add_node(
         typer.Option(
             envvar="MLX_FLEET_NODE_TOKEN",
             show_envvar=True,
-            help="The token that node-agent printed; - reads it from standard input.",
+            help="The token that `node-agent token` shows; - reads it from standard input.",
         ),
     ] = None,
     kind: Annotated[

@@ -319,8 +319,7 @@ class NodeUnreachable(RouterError):
 
 
 class WrongNodeToken(RouterError):
-    """The node refused the token. It printed the right one at its first start and keeps it in the
-    file `token` of its folder."""
+    """The node refused the token; `node-agent token` shows the right one on its machine."""
 
     status = 502
     code = "wrong_node_token"

@@ -15,6 +15,7 @@ from node.parsing.registry import (
     tool_call_name,
     tool_call_names,
 )
+from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.template_kwargs import RESERVED_KWARGS
 from node.settings import (
     AUTO_BYTES,
@@ -30,13 +31,12 @@ EXTRA = (
     *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),
     *("huggingface_hub", "psutil"),
 )
-"""What `mlx-fleet[node]` brings, and the base install does without."""
-INSTALL_EXTRA = "pip install 'mlx-fleet[node]'"
+"""What the node extra brings, and the base install does without."""
 ENGINES = ("text", "scripted")
 
 
 class ExtraMissing(NodeError):
-    """The node extra is not installed; install it with pip install 'mlx-fleet[node]'."""
+    """The node extra is not installed; run pip install '.[node]' in your clone of mlx-fleet."""
 
     code = "extra_missing"
 
@@ -53,8 +53,8 @@ def need_extra() -> None:
         raise ExtraMissing(reason)
     if missing := missing_extra():
         raise ExtraMissing(
-            f"The node extra is not complete ({', '.join(missing)} missing); install it with "
-            f"{INSTALL_EXTRA}."
+            f"The node extra is not complete ({', '.join(missing)} missing); run {INSTALL_EXTRA} "
+            f"{WHERE}."
         )
 
 

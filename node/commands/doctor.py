@@ -17,7 +17,7 @@ from rich.text import Text
 
 from node.app import build_store, memory_limit_bytes
 from node.commands.checks import Check, Level
-from node.commands.configuration import INSTALL_EXTRA, missing_extra
+from node.commands.configuration import missing_extra
 from node.commands.doctor_network import check_network, program_paths
 from node.commands.serve import check_bind
 from node.darwin import Kernel
@@ -37,6 +37,7 @@ from node.hardware import (
 )
 from node.memory import GIB, Budget
 from node.policy import Room, gib, plan_engine, stored_choices
+from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
 from node.warm import read_plan
 from serving.awake import StayAwake
@@ -103,7 +104,7 @@ def check_python(kernel: Kernel | None) -> Check:
 def check_extra(missing: Sequence[str]) -> Check:
     if missing:
         sentence = f"The node extra is not complete: {', '.join(missing)} missing."
-        return Check("extra", Level.FAIL, sentence, f"Run `{INSTALL_EXTRA}`.")
+        return Check("extra", Level.FAIL, sentence, f"Run `{INSTALL_EXTRA}` {WHERE}.")
     return Check("extra", Level.OK, "The node extra is installed.")
 
 
@@ -125,7 +126,7 @@ def check_mlx(run: Runner, kernel: Kernel | None) -> Check:
     code = "import mlx.core as mx, mlx_lm; print(mx.__version__, mx.default_device())"
     answer = run([*python_command(), "-c", code])
     if answer is None:
-        advice = f"Install it with `{INSTALL_EXTRA}`."
+        advice = f"Install it with `{INSTALL_EXTRA}` {WHERE}."
         return Check("mlx", Level.FAIL, "MLX or mlx-lm cannot be imported.", advice)
     if kernel is not None and "gpu" not in answer:
         sentence = f"MLX {answer} finds no GPU on this Mac, and models would run on its CPU."

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -18,7 +19,7 @@ from node.app import STOP_GRACE_S, NodeApp, build_app, is_loopback, load_token
 from node.commands.configuration import need_extra
 from node.commands.own_name import own_ipv4, own_name
 from node.errors import StartError
-from node.settings import Settings
+from node.settings import Settings, default_home
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
 from serving.open_files import allow_many_files
@@ -48,10 +49,10 @@ def serve(settings: Settings) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[lines])
     allow_many_files()
     with claimed_home(settings.home), bound(settings) as listeners:
-        # Before anything else can fail, since the next start does not show it again.
+        # Before anything else can fail, since the next start does not say it again.
         token, is_new = load_token(settings)
         if is_new:
-            announce_token(settings.host, listeners, token)
+            announce(settings, listeners, token if sys.stdout.isatty() else None)
         app = build_app(settings)
         stop = Stop()
         server = AgentServer(app, url_of(settings.host, listeners), stop)
@@ -104,17 +105,27 @@ def check_bind(settings: Settings) -> None:
     )
 
 
-def announce_token(host: str, listeners: Sequence[socket.socket], token: str) -> None:
-    """Prints what a router needs, at the first start only."""
+def announce(settings: Settings, listeners: Sequence[socket.socket], token: str | None) -> None:
+    """Prints what a router needs, at the first start only. Without the token it says how to have
+    that shown: what is printed to no terminal stays in a file, or in somebody's log."""
+    host = settings.host
     is_open = is_unspecified(host)
     url = url_of(own_name() if is_open else host, listeners)
     plain_http = "" if is_loopback(host) else " --allow-plain-http"
     put("This is the agent's first start. To add it to a router, run there:")
-    put(f"  router add-node {url} --token {token}{plain_http}")
+    put(f"  router add-node {url} --token {token or 'TOKEN'}{plain_http}")
+    if token is None:
+        put(f"The token is what `{token_command(settings)}` prints on this machine.")
     address = own_ipv4() if is_open else None
     if address is not None:
         by_address = url_of(address, listeners)
         put(f"Where that name does not resolve, its address today is {by_address}.")
+
+
+def token_command(settings: Settings) -> str:
+    """The command that shows this agent's token."""
+    is_usual = settings.home == default_home()
+    return "node-agent token" + ("" if is_usual else f" --home {shlex.quote(str(settings.home))}")
 
 
 def watch_end(descriptor: int, stop: Callable[[], None]) -> threading.Thread:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import msgspec
 
+from node.protocol.extra import INSTALL_EXTRA, WHERE
 from router.api.admin_views import NodeRow
 from router.commands import wording
 
 HOST = "127.0.0.1"
 LOCAL_NAME = "local"
-INSTALL_NODE = "The node agent is not installed here: pip install 'mlx-fleet[node]'"
+INSTALL_NODE = f"The node agent is not installed here: run {INSTALL_EXTRA} {WHERE}"
 PACKAGE_ROOT = Path(__file__).parents[2]
 AGENT = "node-agent"
 ROUTER = "router"
@@ -90,12 +91,13 @@ def no_models(plan: Plan) -> str:
     return f"There is no model in {plan.node_home / 'models'} yet; `node-agent --help` shows how."
 
 
-def banner(url: str, key: str, node: NodeRow, plan: Plan) -> str:
-    """Everything that a person needs for the first request."""
+def banner(url: str, key: str | Path, node: NodeRow, plan: Plan) -> str:
+    """Everything that a person needs for the first request. `key`: its file, where what is printed
+    is kept by somebody."""
     models = ", ".join(f"{m.name} ({wording.state_words(m.state)})" for m in node.models)
     lines = [
         f"Endpoint  {url}/v1",
-        f"API key   {key}",
+        f"API key   {f'in {key}' if isinstance(key, Path) else key}",
         f"Node      {node.name} at {node.url}",
         f"Models    {models or no_models(plan)}",
         "",
@@ -106,12 +108,12 @@ def banner(url: str, key: str, node: NodeRow, plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def curl_line(url: str, key: str, model: str) -> str:
+def curl_line(url: str, key: str | Path, model: str) -> str:
     """One line for a shell, quoted."""
+    bearer = shlex.quote(f"Authorization: Bearer {key}")
+    if isinstance(key, Path):
+        bearer = f'"Authorization: Bearer $(cat {shlex.quote(str(key))})"'
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}]}
-    argv = [
-        *("curl", f"{url}/v1/chat/completions"),
-        *("-H", f"Authorization: Bearer {key}", "-H", "Content-Type: application/json"),
-        *("-d", msgspec.json.encode(body).decode()),
-    ]
-    return " ".join(shlex.quote(word) for word in argv)
+    asked = shlex.quote(msgspec.json.encode(body).decode())
+    address = shlex.quote(f"{url}/v1/chat/completions")
+    return f"curl {address} -H {bearer} -H 'Content-Type: application/json' -d {asked}"

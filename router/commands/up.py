@@ -3,6 +3,7 @@
 import importlib.util
 import queue
 import signal
+import sys
 import threading
 import time
 
@@ -39,7 +40,9 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
         with Family(plan) as family:
             place, node = family.start()
             if once is None:
-                put(fleet_of_one.banner(place.url, place.inference_key(), node, plan))
+                # What goes to no terminal is kept by somebody.
+                key = place.inference_key() if sys.stdout.isatty() else place.first_key_file
+                put(fleet_of_one.banner(place.url, key, node, plan))
                 family.wait_for_end()
             else:
                 answer_once(place, plan, fleet_of_one.pick_model(node, model), once)

@@ -155,7 +155,7 @@ def test_the_base_install_says_in_one_sentence_what_is_missing(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("node-agent: The node extra is not complete (mlx, mlx_lm,")
-    assert done.stderr.endswith("install it with pip install 'mlx-fleet[node]'.\n")
+    assert done.stderr.endswith("; run pip install '.[node]' in your clone of mlx-fleet.\n")
 
 
 def test_the_doctor_examines_the_base_install(tmp_path: Path) -> None:
@@ -165,5 +165,5 @@ def test_the_doctor_examines_the_base_install(tmp_path: Path) -> None:
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["extra"]["level"] == "fail"
     assert "psutil" in checks["extra"]["sentence"]
-    assert checks["extra"]["advice"] == "Run `pip install 'mlx-fleet[node]'`."
+    assert checks["extra"]["advice"] == "Run `pip install '.[node]'` in your clone of mlx-fleet."
     assert {"memory", "disk", "models"} <= checks.keys()

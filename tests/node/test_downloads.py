@@ -310,7 +310,7 @@ def test_without_the_hubs_library_the_sentence_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "node.hub", None)
-    with pytest.raises(DownloadError, match=r"mlx-fleet\[node\]"):
+    with pytest.raises(DownloadError, match=r"run pip install '.\[node\]' in your clone"):
         pull(REQUEST, ModelStore(tmp_path), quiet)
 
 

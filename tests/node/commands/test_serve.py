@@ -18,17 +18,18 @@ import httpx
 import psutil
 import pytest
 
+from node.app import NodeApp, load_token
 from node.commands import serve as command
 from node.commands.serve import (
     GRACE_S,
-    announce_token,
+    announce,
     bound,
     check_bind,
     serve,
 )
 from node.errors import StartError
 from node.protocol.messages import PROTOCOL_VERSION
-from node.settings import Settings
+from node.settings import Settings, default_home
 from serving.listening import listening
 
 WAIT_S = 30
@@ -66,13 +67,14 @@ def lines_until_listening(process: subprocess.Popen[str]) -> list[str]:
     return lines
 
 
-def test_serves_prints_its_token_once_and_ends_with_its_parent(tmp_path: Path) -> None:
+def test_serves_keeps_its_token_to_itself_and_ends_with_its_parent(tmp_path: Path) -> None:
     with agent(tmp_path) as process:
         lines = lines_until_listening(process)
         assert re.fullmatch(r"node-agent listening on http://127\.0\.0\.1:\d+", lines[-1])
         url = lines[-1].split()[-1]
         token = (tmp_path / "token").read_text().strip()
-        assert f"router add-node {url} --token {token}" in "\n".join(lines)
+        assert lines[1] == f"  router add-node {url} --token TOKEN"
+        assert token not in "\n".join(lines)
         body = {"model": "scripted", "messages": [{"role": "user", "content": "hi"}]}
         with httpx.Client(
             base_url=url,
@@ -295,7 +297,7 @@ def test_the_line_for_the_router_works_as_it_is_printed(
     monkeypatch.setattr(command, "own_name", lambda: "studio.local")
     monkeypatch.setattr(command, "own_ipv4", lambda: "192.168.1.7")
     with listening("127.0.0.1", 0) as listeners:
-        announce_token(host, listeners, "secret")
+        announce(Settings(home=default_home(), host=host), listeners, "secret")
         port = listeners[0].getsockname()[1]
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == f"  router add-node http://{name}:{port} --token secret{flag}"
@@ -303,3 +305,37 @@ def test_the_line_for_the_router_works_as_it_is_printed(
         f"Where that name does not resolve, its address today is http://192.168.1.7:{port}."
     )
     assert lines[2:] == ([by_address] if name == "studio.local" else [])
+
+
+@pytest.mark.parametrize(
+    ("home", "command_line"),
+    [(default_home(), "node-agent token"), (Path("/a b"), "node-agent token --home '/a b'")],
+)
+def test_without_a_terminal_the_line_has_no_token(
+    capsys: pytest.CaptureFixture[str], home: Path, command_line: str
+) -> None:
+    with listening("127.0.0.1", 0) as listeners:
+        announce(Settings(home=home), listeners, None)
+    _, line, how = capsys.readouterr().out.splitlines()
+    assert line.endswith(" --token TOKEN")
+    assert how == f"The token is what `{command_line}` prints on this machine."
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_first_start_shows_the_token_to_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+) -> None:
+    announced: list[str | None] = []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setattr(command, "announce", lambda _s, _l, token: announced.append(token))
+    monkeypatch.setattr(command, "build_app", stopping)
+    settings = Settings(home=tmp_path, port=0, engine="scripted")
+    for _ in range(2):
+        with pytest.raises(StartError, match="enough"):
+            serve(settings)
+    token = load_token(settings)[0]
+    assert announced == [token if is_terminal else None]
+
+
+def stopping(_settings: Settings) -> NodeApp:
+    raise StartError("enough")

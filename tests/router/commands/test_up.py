@@ -3,6 +3,7 @@
 import json
 import shlex
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -85,6 +86,19 @@ def test_the_banner_has_a_line_that_can_be_pasted(tmp_path: Path) -> None:
     assert json.loads(words[-1])["model"] == "it's"
 
 
+def test_a_banner_that_somebody_keeps_has_the_keys_file(tmp_path: Path) -> None:
+    row = node("local", "http://127.0.0.1:1", "i", NodeModel(name="it's", state="on_disk"))
+    file = tmp_path / "my home" / "first.key"
+    text = fleet_of_one.banner("http://127.0.0.1:8800", file, row, a_plan(tmp_path))
+    assert f"API key   in {file}" in text
+    file.parent.mkdir()
+    file.write_text("mlxf-1\n")
+    line = next(line for line in text.splitlines() if line.startswith("curl"))
+    printing = line.replace("curl", r"printf '%s\n'", 1)
+    told = subprocess.run(["sh", "-c", printing], capture_output=True)
+    assert b"\nAuthorization: Bearer mlxf-1\n" in told.stdout
+
+
 def test_a_banner_without_models_says_where_they_go(tmp_path: Path) -> None:
     row = node("local", "http://127.0.0.1:1", "i")
     assert str(tmp_path / "n" / "models") in fleet_of_one.banner("u", "k", row, a_plan(tmp_path))
@@ -107,7 +121,7 @@ def test_a_failed_child_is_told_in_its_own_last_words() -> None:
     traceback = ["Traceback (most recent call last):", '  File "x.py", line 1', "OSError: no"]
     assert fleet_of_one.failure("router", traceback) == "OSError: no"
     missing = ["ModuleNotFoundError: No module named 'mlx_lm'"]
-    assert "pip install 'mlx-fleet[node]'" in fleet_of_one.failure("node-agent", missing)
+    assert "pip install '.[node]' in your clone" in fleet_of_one.failure("node-agent", missing)
     assert fleet_of_one.failure("router", ["one", "two"]).splitlines()[1:] == ["one", "two"]
 
 
