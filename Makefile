@@ -21,7 +21,7 @@ TEST_HOME := .cache/test-node
 TEST_MODEL := $(TEST_HOME)/models/smollm2/config.json
 
 # No target and no prerequisite holds the folder's own path: make would split it at a space.
-.PHONY: demo-model run setup test soak conformance check fmt bench bench-peers bench-fleet mac-check clean
+.PHONY: demo-model run setup test clients-real soak conformance check fmt bench bench-peers bench-fleet mac-check clean
 
 run: demo-model
 ifdef ONCE
@@ -47,6 +47,11 @@ else
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ALONE:%=--ignore=%)
 	$(BIN)/pytest $(ALONE)
 endif
+
+# Claude Code, Codex and OpenCode themselves, from npm (800 MB in .cache), each cut off from every
+# network but loopback. Takes Linux and Node.js.
+clients-real: .venv/.dev
+	MLX_FLEET_CLIENTS_REAL=1 $(BIN)/pytest -v -rs tests/clients/real $(ARGS)
 
 # 1,000 kills of a process that spills, in some minutes; 1,000,000 schedules of requests, in about two
 # hours; 1,000,000 interleavings of models that come and go, in half an hour. With `SOAK=<the file>
