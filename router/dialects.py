@@ -55,28 +55,16 @@ def event_body(error: RouterError, dialect: Dialect, sequence_number: int = 0) -
     """What an error within a stream says. `sequence_number` is the event's own, where the dialect
     counts events."""
     if dialect is Dialect.RESPONSES:
-        said = _response_error(error.message, error.code, error.param, sequence_number)
-        return _encode({**said, **error.standing()})
+        told = {"code": error.code, "message": error.message, "param": error.param}
+        return response_event(error.kind, {**told, **error.standing()}, sequence_number)
     return error_body(error, dialect)
 
 
-def response_event(
-    message: str, code: str | None, param: str | None, sequence_number: int
-) -> bytes:
-    """What the error event of a response stream says."""
-    return _encode(_response_error(message, code, param, sequence_number))
-
-
-def _response_error(
-    message: str, code: str | None, param: str | None, sequence_number: int
-) -> dict[str, object]:
-    return {
-        "type": "error",
-        "code": code,
-        "message": message,
-        "param": param,
-        "sequence_number": sequence_number,
-    }
+def response_event(kind: str, told: dict[str, object], sequence_number: int) -> bytes:
+    """What the error event of a response stream says: `told` twice, since OpenAI's clients look
+    for it in the event, and Codex in an `error` within it."""
+    numbered = {"sequence_number": sequence_number, "error": {"type": kind, **told}}
+    return _encode({"type": "error", **told, **numbered})
 
 
 def _anthropic_body(error: RouterError) -> bytes:

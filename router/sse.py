@@ -231,17 +231,18 @@ def error_event(error: RouterError, dialect: Dialect, after: bytes = b"") -> byt
 def late_error(body: bytes, otherwise: RouterError, dialect: Dialect) -> bytes:
     """A node's error answer as an event, or `otherwise` where it is not in the dialect's
     envelope."""
-    known = _event_of_answer(body, dialect)
+    known = _event_of_answer(body, otherwise, dialect)
     return error_event(otherwise, dialect) if known is None else _event(known, dialect)
 
 
-def _event_of_answer(body: bytes, dialect: Dialect) -> bytes | None:
+def _event_of_answer(body: bytes, otherwise: RouterError, dialect: Dialect) -> bytes | None:
     try:
         if dialect is Dialect.RESPONSES:
             error = _decode_spoken(body).error
             if not isinstance(error, _ErrorFields) or error.message is None:
                 return None
-            return response_event(error.message, error.code, error.param, 0)
+            told = {"code": error.code, "message": error.message, "param": error.param}
+            return response_event(error.type or otherwise.kind, told, 0)
         fields = _decode_fields(body)
     except _BROKEN:
         return None

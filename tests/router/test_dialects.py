@@ -117,6 +117,12 @@ def test_an_answer_to_openai_s_clients_has_one_envelope(dialect: Dialect) -> Non
                 "message": "Gone.",
                 "param": None,
                 "sequence_number": 7,
+                "error": {
+                    "type": "server_error",
+                    "code": "c",
+                    "message": "Gone.",
+                    "param": None,
+                },
             },
         ),
         (

@@ -54,8 +54,12 @@ def inner(said: dict[str, Any], path: str, *, in_band: bool = False) -> dict[str
         assert set(said["error"]) == {"type", "message"}
         return dict(said["error"])
     if in_band and path == RESPONSES:
+        within = said.pop("error")
         assert set(said) == {"type", "code", "message", "param", "sequence_number"}
         assert said["type"] == "error"
+        # Where Codex looks.
+        assert {**said, **within, "type": "error"} == said
+        assert within["type"].endswith("_error")
         return said
     assert set(said) == {"error"}
     assert set(said["error"]) == {"message", "type", "param", "code"}

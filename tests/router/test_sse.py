@@ -254,6 +254,7 @@ def test_a_node_s_error_becomes_an_event_of_its_dialect() -> None:
         "message": "No.",
         "param": "p",
         "sequence_number": 0,
+        "error": {"type": "server_error", "code": "c", "message": "No.", "param": "p"},
     }
 
 
