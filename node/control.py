@@ -20,6 +20,7 @@ from node.errors import (
     UnknownPath,
 )
 from node.protocol.bounds import clipped
+from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.lifecycle import PATH_POLICIES, PATH_UNLOAD, Policies, UnloadCommand
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,
@@ -118,6 +119,8 @@ def add_error_handlers(app: FastAPI) -> None:
         response = json_answer(msgspec.json.encode(told), error.status)
         if error.retry_after_s is not None:
             response.headers["retry-after"] = str(error.retry_after_s)
+        if error.is_repeated:
+            response.headers[HEADER_SHOULD_RETRY] = "false"
         return response
 
     @app.exception_handler(RequestValidationError)

@@ -1,5 +1,6 @@
 """Errors of the node agent. A class's docstring is its default message."""
 
+from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
 
 
@@ -22,6 +23,11 @@ class NodeError(Exception):
     @property
     def message(self) -> str:
         return str(self.args[0])
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the same request would be refused again."""
+        return self.is_final or is_final(self.status, tells_wait=self.retry_after_s is not None)
 
 
 class BadRequest(NodeError):

@@ -16,7 +16,7 @@ from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.fair_shares import Share
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
-from node.protocol.errors import HEADER_SHOULD_RETRY, is_final
+from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.request import TextRequest
@@ -249,7 +249,7 @@ def _error_headers(error: NodeError) -> Headers:
     headers: Headers = []
     if error.retry_after_s is not None:
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
-    if error.is_final or is_final(error.status, tells_wait=error.retry_after_s is not None):
+    if error.is_repeated:
         headers.append((HEADER_SHOULD_RETRY.encode(), b"false"))
     if isinstance(error, MethodNotAllowed):
         allowed = [*error.methods, *["HEAD"] * ("GET" in error.methods)]

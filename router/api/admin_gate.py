@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
+from node.protocol.errors import HEADER_SHOULD_RETRY
 from registry import audit
 from registry import errors as registry_errors
 from registry.db import WriteSession
@@ -129,4 +130,6 @@ def _invalid(error: RequestValidationError) -> BadRequest:
 
 def _response(error: RouterError) -> Response:
     headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+    if error.is_final:
+        headers[HEADER_SHOULD_RETRY] = "false"
     return Response(error.body(), error.status, headers, "application/json")

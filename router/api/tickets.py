@@ -37,6 +37,8 @@ THREAD_ITEMS = 3000
 _SHORT_BYTES = 256 << 10
 _EVERY_BYTES, _SEEN_BYTES = 64 << 10, 8 << 10
 """To count them all would take a tenth of the time that a chain takes."""
+_MAY_OVERFLOW_BYTES = 64 << 10
+"""No model has a context that is too small for less, whatever it says; to look takes time."""
 UNABLE = (UnknownModel, NodeAway, PaidBudgetUsed)
 """Why a ticket for one model cannot be made, where another model's may."""
 
@@ -187,7 +189,11 @@ class Tickets:
     def _check_length(self, call: Call, target: Target, prepared: Prepared) -> None:
         """Raises `ContextTooLong` for what no load of the model would make room for."""
         chain = prepared.chain
-        if chain is None or not chain.sizes or call.path == PATH_COUNT_TOKENS:
+        if (
+            chain is None
+            or chain.items_bytes < _MAY_OVERFLOW_BYTES
+            or call.path == PATH_COUNT_TOKENS
+        ):
             return
         moment = Moment(time.monotonic(), self._core.fleet.snapshot)
         found = overflow(target, chain.items_bytes, moment)

@@ -51,8 +51,15 @@ async def test_so_do_wrong_paths_and_methods(tmp_path: Path) -> None:
         answers = [
             await agent.client.post("/v1/messages/nothing"),
             await agent.client.get("/v1/messages"),
+            await agent.client.post("/chat/completions"),
+            await agent.client.get("/fleet/status", headers={"authorization": "Bearer wrong"}),
         ]
-    assert [told(each) for each in answers] == [(404, "false"), (405, "false")]
+    assert [told(each) for each in answers] == [
+        (404, "false"),
+        (405, "false"),
+        (404, "false"),
+        (401, "false"),
+    ]
 
 
 async def test_what_may_go_better_later_does_not(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ async def test_every_route_needs_a_key(world: World) -> None:
     async with connected(world, None) as client:
         for path in ("/nodes", "/models", "/aliases", "/keys", "/usage", "/audit"):
             assert "key" in message(await client.get(path), 401)
-        assert (await client.post("/nodes", content=b"{")).status_code == 401
+        refused = await client.post("/nodes", content=b"{")
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (401, "false")
         assert (await client.delete("/keys/boss")).status_code == 401
 
 

@@ -328,11 +328,11 @@ async def test_a_prompt_that_no_target_holds_is_told_as_the_last_one_says_it(
 
 
 LONG: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": "word " * 9000}]},
-    "/v1/messages": {"messages": [{"role": "user", "content": "word " * 9000}]},
-    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "word " * 9000}]},
-    "/v1/completions": {"prompt": "word " * 9000},
-    "/v1/responses": {"input": "word " * 9000},
+    CHAT: {"messages": [{"role": "user", "content": "word " * 20_000}]},
+    "/v1/messages": {"messages": [{"role": "user", "content": "word " * 20_000}]},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "word " * 20_000}]},
+    "/v1/completions": {"prompt": "word " * 20_000},
+    "/v1/responses": {"input": "word " * 20_000},
 }
 
 
@@ -341,7 +341,7 @@ LONG: dict[str, dict[str, Any]] = {
 async def test_what_can_fit_on_no_node_is_refused_before_any_is_asked_or_loads(
     router: RunningRouter, start_node: StartNode, path: str, stream: bool
 ) -> None:
-    on_disk: dict[str, Any] = {"state": ModelState.ON_DISK, "context_tokens": 100}
+    on_disk: dict[str, Any] = {"state": ModelState.ON_DISK, "context_tokens": 300}
     node = await a_fleet(router, start_node, answering, **on_disk)
     body = LONG[path] | {"model": "a", "stream": stream}
     caller = await router.post(body, path)
@@ -351,7 +351,7 @@ async def test_what_can_fit_on_no_node_is_refused_before_any_is_asked_or_loads(
     told = json.loads(await caller.body())["error"]
     assert (caller.status, caller.headers["x-should-retry"]) == (400, "false")
     if path == "/v1/messages":
-        assert told["message"] == Overflow(45_000 // 4, 100).anthropic
+        assert told["message"] == Overflow(100_000 // 4, 300).anthropic
     else:
         assert told["code"] == "context_length_exceeded"
     assert inferences(node) == []
