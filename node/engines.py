@@ -191,6 +191,8 @@ class Engines:
         try:
             info = await link.start(spec, self._spare.take())
             await preparing
+            if not link.alive:
+                raise LoadFailure("The engine process ended as soon as it was loaded.")
         except BaseException:
             preparing.cancel()
             await asyncio.wait({preparing})

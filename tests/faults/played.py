@@ -79,12 +79,18 @@ class PlayedEngine:
         self.is_here = self.is_serving = self.is_leaving = False
         self.work_tokens = 0
         self.stats: EngineStats | None = None
+        self.broken = None
+        """Its last word, which it does not have when it dies."""
         self._rows: set[asyncio.Future[None]] = set()
         self._on_died = on_died
 
     @property
     def open_rows(self) -> int:
         return len(self._rows)
+
+    @property
+    def alive(self) -> bool:
+        return self.is_here
 
     async def start(self, spec: EngineSpec, _waiting: object = None) -> Loaded:
         self.model, self.bytes = spec.model, spec.lease.total_bytes

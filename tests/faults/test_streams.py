@@ -269,7 +269,8 @@ async def test_fault_13_a_node_that_never_answers_holds_up_no_other(
         status = node_status(model_status("unheard"), node_id="id-deaf")
         router.core.fleet.heard("id-deaf", status)
         unheard = await router.post({"model": "unheard"})
-        await router.add(await start_node(foreign(whole, "other")), "c", "openai")
+        server = await start_node(foreign(whole, "other"))
+        await router.add(server, "c", "openai", accepted=("other",))
         async with asyncio.timeout(WAIT_S):
             answers = [await router.post({"model": "other"}) for _ in range(20)]
             for caller in answers:

@@ -330,7 +330,8 @@ async def test_a_failure_is_a_status_before_the_first_byte(tmp_path: Path) -> No
         for dialect, path in PATHS.items():
             for stream in (True, False):
                 failed = await post(agent, path, _body(dialect, stream=stream))
-                assert failed.status_code == 500
+                # An engine that fails twice in a row ends; a new one serves the next request.
+                assert failed.status_code in (500, 503)
                 assert failed.headers["content-type"] == "application/json"
                 assert failed.json()["error"]["message"]
 
