@@ -11,6 +11,7 @@ from node.errors import ModelBusy, UnknownModel
 from node.protocol.messages import ModelState, ModelStatus
 from node.store import PARTIAL_MARKER, ModelStore
 from node.supervisor import Supervisor
+from serving.awake import Awake, StayAwake
 from tests.node.model_folders import make_model
 
 
@@ -24,6 +25,7 @@ class PlayedSupervisor:
     def __init__(self) -> None:
         self.told = ModelStatus(name="org/tiny", state=ModelState.ON_DISK, weight_bytes=1)
         self.on_refresh: Callable[[], Awaitable[None]] = nothing
+        self.awake = Awake(StayAwake.NEVER)
 
     def status(self) -> tuple[ModelStatus, ...]:
         return (self.told,)
