@@ -17,6 +17,8 @@ LONGEST = 32 * 1024
 _DEEPEST = 64
 """Names and brackets within each other."""
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+_ANYTHING = re.compile(r"(?<!\\)\[(?:\\s\\S|\\S\\s|\\d\\D|\\D\\d|\\w\\W|\\W\\w)\]")
+"""How patterns say any character: readers who disagree about the halves agree about the whole."""
 _CONTROLS = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f"}
 _COMMON: Mapping[str, str] = {
     "CNAME": "[A-Za-z_][A-Za-z0-9_]*",
@@ -57,7 +59,11 @@ def _of_regex(definition: str) -> str:
     if has_choice and inner != definition:
         # An anchor is of one of the choices only.
         raise NotUnderstood
-    return inner
+    return _with_anything(inner)
+
+
+def _with_anything(pattern: str) -> str:
+    return _ANYTHING.sub(r"(?:[^\\n]|\\n)", pattern)
 
 
 def _of_lark(definition: str) -> str:
@@ -159,7 +165,7 @@ class _Body:
             pattern, _, flags = text[1:].rpartition("/")
             if flags:
                 raise NotUnderstood
-            return f"(?:{pattern})"
+            return f"(?:{_with_anything(pattern)})"
         if not text.startswith('"'):
             raise NotUnderstood
         said = _string(text.removesuffix("i"))
