@@ -165,6 +165,17 @@ async def test_an_agent_of_another_protocol_is_not_reachable(
     assert not view.reachable
 
 
+async def test_another_agent_at_the_address_is_not_the_node_that_was_added(
+    world: World, start_node: StartNode
+) -> None:
+    stranger = StatusEvent(node_status(node_id="id-of-another"))
+    view = await world.watch(await start_node(silent, first_events=(stranger,)))
+    assert not view.reachable and view.status is None
+    assert view.error is not None
+    assert "Another node agent answers" in view.error
+    assert "`router remove-node a`" in view.error
+
+
 async def test_nobody_at_the_address_ends_the_wait_for_the_first_word(
     world: World, start_node: StartNode
 ) -> None:
