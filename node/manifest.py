@@ -1,25 +1,19 @@
 """The files of a model, to the byte: hashed once, and known until they change."""
 
 import fnmatch
-import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from node.kept_hashes import KeptOfFolder, sha256_of, write_kept
 from node.protocol.lifecycle import ManifestFile
 from node.store import NAME_FILE, ModelEntry
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Weights, configuration and tokenizer; never code."""
 KEPT_FOLDER = ".manifests"
-HASH_BYTES = 4 * 1024 * 1024
-"""Read and hashed at a time."""
-
-
-class HashingStopped(Exception):
-    """The one who wanted the hashes does not want them any more."""
 
 
 class _KeptFile(msgspec.Struct, frozen=True):
@@ -28,8 +22,7 @@ class _KeptFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    folder: str
+class _Kept(KeptOfFolder, frozen=True):
     files: dict[str, _KeptFile]
 
 
@@ -48,7 +41,7 @@ class Manifests:
             stat = file.stat()
             kept = known.get(path)
             if kept is None or (kept.size_bytes, kept.mtime_ns) != (stat.st_size, stat.st_mtime_ns):
-                kept = _KeptFile(stat.st_size, stat.st_mtime_ns, _sha256(file, is_stopped))
+                kept = _KeptFile(stat.st_size, stat.st_mtime_ns, sha256_of(file, is_stopped))
             files[path] = kept
         if files != known:
             self._write(entry, files)
@@ -72,21 +65,7 @@ class Manifests:
         return kept.files if kept.folder == str(entry.folder) else {}
 
     def _write(self, entry: ModelEntry, files: dict[str, _KeptFile]) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._forget_the_gone()
-        file = self._file(entry.name)
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(_Kept(str(entry.folder), files)))
-        fresh.replace(file)
-
-    def _forget_the_gone(self) -> None:
-        for file in self._folder.glob("*.json"):
-            try:
-                kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
-            except (OSError, msgspec.MsgspecError):
-                continue
-            if not Path(kept.folder).is_dir():
-                file.unlink(missing_ok=True)
+        write_kept(self._file(entry.name), _Kept(str(entry.folder), files))
 
     def _file(self, name: str) -> Path:
         return self._folder / f"{name.replace('/', '--')}.json"
@@ -111,14 +90,3 @@ def model_files(folder: Path) -> dict[str, Path]:
             if is_model_file(path) and file.is_file():
                 found[path] = file
     return found
-
-
-def _sha256(file: Path, is_stopped: Callable[[], bool]) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(HASH_BYTES))
-    with file.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
-            if is_stopped():
-                raise HashingStopped
-    return digest.hexdigest()

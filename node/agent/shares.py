@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.errors import BadRequest, NodeError, ShuttingDown, UnknownPath, WrongTicket
-from node.manifest import HashingStopped, Manifests
+from node.kept_hashes import HashingStopped
+from node.manifest import Manifests
 from node.protocol.lifecycle import ManifestFile, Share
 from node.store import ModelEntry, ModelStore, read_source
 

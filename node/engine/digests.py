@@ -13,15 +13,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from node.kept_hashes import HashingStopped, KeptOfFolder, sha256_of, write_kept
+
 KEPT_FOLDER = "digests"
-HASH_BYTES = 4 * 1024 * 1024
-"""Read and hashed at a time."""
 _NAME_BYTES = 16
-_FOLDER_MODE = 0o700
-
-
-class HashingStopped(Exception):
-    """The digests are not wanted any more, or the weights change."""
 
 
 class Stamp(NamedTuple):
@@ -33,8 +28,7 @@ class Stamp(NamedTuple):
     inode: int
 
 
-class _Kept(msgspec.Struct, frozen=True):
-    folder: str
+class _Kept(KeptOfFolder, frozen=True):
     files: dict[str, tuple[Stamp, str]]
     """By name, of each that has been hashed."""
 
@@ -58,11 +52,11 @@ class Digests:
         a file is not what it was."""
         kept = self._read()
         for name in self._stamps.keys() - kept.keys():
-            digest = _sha256(self._folder / name, is_stopped)
+            digest = sha256_of(self._folder / name, is_stopped)
             if _stamps(self._folder) != self._stamps:
                 raise HashingStopped
             kept[name] = self._stamps[name], digest
-            self._write(kept)
+            write_kept(self._file(), _Kept(str(self._folder), kept))
         return {name: digest for name, (_, digest) in kept.items()}
 
     def _is_all(self, kept: dict[str, tuple[Stamp, str]]) -> bool:
@@ -80,23 +74,6 @@ class Digests:
             name: each for name, each in kept.files.items() if self._stamps.get(name) == each[0]
         }
 
-    def _write(self, kept: dict[str, tuple[Stamp, str]]) -> None:
-        self._kept_folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        self._forget_the_gone()
-        file = self._file()
-        fresh = file.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(_Kept(str(self._folder), kept)))
-        fresh.replace(file)
-
-    def _forget_the_gone(self) -> None:
-        for file in self._kept_folder.glob("*.json"):
-            try:
-                kept = msgspec.json.decode(file.read_bytes(), type=_Kept)
-            except (OSError, msgspec.MsgspecError):
-                continue
-            if not Path(kept.folder).is_dir():
-                file.unlink(missing_ok=True)
-
     def _file(self) -> Path:
         name = hashlib.blake2b(os.fsencode(self._folder), digest_size=_NAME_BYTES).hexdigest()
         return self._kept_folder / f"{name}.json"
@@ -113,14 +90,3 @@ def _stamps(folder: Path) -> dict[str, Stamp]:
         stat = path.stat()
         found[path.name] = Stamp(stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
     return found
-
-
-def _sha256(path: Path, is_stopped: Callable[[], bool]) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(HASH_BYTES))
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            if is_stopped():
-                raise HashingStopped
-            digest.update(buffer[:count])
-    return digest.hexdigest()

@@ -22,8 +22,9 @@ from node.engine.cache.disk import SsdTier, open_tier
 from node.engine.cache.disk_folder import TierBusy, TierUnavailable
 from node.engine.cache.disk_home import claim, name_folder, unnamed
 from node.engine.cache.disk_limits import Limits
-from node.engine.digests import Digests, HashingStopped
+from node.engine.digests import Digests
 from node.engine.fingerprint import ModelTexts
+from node.kept_hashes import HashingStopped
 from node.types import EngineSpec
 
 _DARWIN_THREAD, _DARWIN_BACKGROUND = 3, 0x1000

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from node.engine import digests, disk_cache
+from node.kept_hashes import HashingStopped, sha256_of
 from node.types import DiskCache, EngineSpec
 from tests.mlx.driver import Driver, make_spec, prompt
 
@@ -46,7 +47,7 @@ def test_the_next_life_finds_what_a_new_model_left(
     assert live(model) == 0
     (first,) = folders(model)
     assert first.startswith("new-")
-    monkeypatch.setattr(digests, "_sha256", None)
+    monkeypatch.setattr(digests, "sha256_of", None)
     for _ in range(2):
         assert live(model) == 99
         (named,) = folders(model)
@@ -83,11 +84,11 @@ def hashing(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     def slow(path: Path, is_stopped: Callable[[], bool]) -> str:
         while not may_go_on.wait(0.01):
             if is_stopped():
-                raise digests.HashingStopped
+                raise HashingStopped
         return hashed(path, is_stopped)
 
-    hashed = digests._sha256
-    monkeypatch.setattr(digests, "_sha256", slow)
+    hashed = sha256_of
+    monkeypatch.setattr(digests, "sha256_of", slow)
     monkeypatch.setattr(disk_cache, "NAMING_S", 0.0)
     return may_go_on
 

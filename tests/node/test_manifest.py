@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.manifest import KEPT_FOLDER, HashingStopped, Manifests, is_model_file, model_files
+from node.kept_hashes import HashingStopped
+from node.manifest import KEPT_FOLDER, Manifests, is_model_file, model_files
 from node.store import ModelEntry, read_entry
 from tests.node.model_folders import CONFIG, make_model, safetensors
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from node.engine import digests as module
-from node.engine.digests import KEPT_FOLDER, Digests, HashingStopped
+from node.engine.digests import KEPT_FOLDER, Digests
+from node.kept_hashes import HashingStopped, sha256_of
 
 NAMES = ("model-1.safetensors", "model-2.safetensors")
 
@@ -36,8 +37,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(path.name)
         return hashed(path, is_stopped)
 
-    hashed = module._sha256
-    monkeypatch.setattr(module, "_sha256", noted)
+    hashed = sha256_of
+    monkeypatch.setattr(module, "sha256_of", noted)
     return names
 
 
@@ -92,7 +93,7 @@ def test_weights_that_change_while_they_are_read_are_not_known(
         return "0" * 64
 
     begun = digests(folder)
-    monkeypatch.setattr(module, "_sha256", slow)
+    monkeypatch.setattr(module, "sha256_of", slow)
     with pytest.raises(HashingStopped):
         begun.make(never)
     assert digests(folder).known() is None

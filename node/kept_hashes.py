@@ -1,0 +1,51 @@
+"""The hashes of large files, and where they are kept: a JSON file for each model folder."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+HASH_BYTES = 4 * 1024 * 1024
+"""Read and hashed at a time."""
+
+
+class HashingStopped(Exception):
+    """The one who wanted the hashes does not want them any more, or the files change."""
+
+
+class KeptOfFolder(msgspec.Struct, frozen=True):
+    """What every such file says; its kind says more."""
+
+    folder: str
+
+
+def sha256_of(file: Path, is_stopped: Callable[[], bool]) -> str:
+    """In hex. Raises `OSError`, or `HashingStopped`."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(HASH_BYTES))
+    with file.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            if is_stopped():
+                raise HashingStopped
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def write_kept(file: Path, kept: KeptOfFolder) -> None:
+    """Replaces the file, and deletes those beside it whose folder is gone. Raises `OSError`."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _forget_the_gone(file.parent)
+    fresh = file.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(kept))
+    fresh.replace(file)
+
+
+def _forget_the_gone(place: Path) -> None:
+    for file in place.glob("*.json"):
+        try:
+            kept = msgspec.json.decode(file.read_bytes(), type=KeptOfFolder)
+        except (OSError, msgspec.MsgspecError):
+            continue
+        if not Path(kept.folder).is_dir():
+            file.unlink(missing_ok=True)
