@@ -43,6 +43,8 @@ LEAST_CHUNK_TOKENS = 64
 EXIT_GRACE_S = 1.0
 """How long a process may live on after its end of the link closed."""
 
+FAULT = "The agent failed while it loaded the model; its log tells more."
+
 logger = logging.getLogger(__name__)
 
 
@@ -115,6 +117,8 @@ class Engines:
         return task
 
     def _worked(self, slot: Slot, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            logger.error("A fault of the agent at %s.", slot.entry.name, exc_info=fault)
         # A load that was cancelled before its first step has run nothing of its own.
         if slot.work is task and slot.state is ModelState.LOADING:
             self._release(slot.entry.name)
@@ -152,29 +156,25 @@ class Engines:
 
     async def _load(self, slot: Slot, plan: Plan) -> None:
         entry = slot.entry
-        slot.cache_events.clear()
-        link = EngineLink(
-            on_progress=self._on_progress(slot),
-            on_loaded=lambda info: self._hooks.watch.on_loaded(entry, info),
-            on_marked=self._hooks.on_marked,
-            on_cache_events=lambda events: self._on_cache_events(slot, events),
-            on_stats=lambda stats: self._on_stats(slot, stats),
-            on_died=lambda: self._on_died(slot, link),
-        )
-        spec = self._spec(slot, plan)
+        link = self._new_link(slot)
         started_s = self.now_s()
-        state, reason = ModelState.ON_DISK, None
+        # What nobody foresaw fails the load as well: to try it again at once would never end.
+        state = ModelState.FAILED
+        reason: str | None = FAULT
         slot.link = link
         try:
             await self._leases.make_room()
-            info = await self._started(link, spec, entry)
+            info = await self._started(link, self._spec(slot, plan), entry)
             slot.handle = EngineHandle(entry, link, info)
             slot.load_s = self.now_s() - started_s
-            state = ModelState.READY
+            state, reason = ModelState.READY, None
         except LoadFailure as exc:
-            state, reason = ModelState.FAILED, exc.message
+            reason = exc.message
         except OSError as exc:
-            state, reason = ModelState.FAILED, f"The engine process cannot be started: {exc}."
+            reason = f"The engine process cannot be started: {exc}."
+        except asyncio.CancelledError:
+            state, reason = ModelState.ON_DISK, None
+            raise
         finally:
             if state is not ModelState.READY:
                 slot.link = None
@@ -184,6 +184,19 @@ class Engines:
             self._move_in(slot.handle, plan)
         elif reason is not None:
             logger.error("Cannot load %s: %s", entry.name, reason)
+
+    def _new_link(self, slot: Slot) -> EngineLink:
+        entry = slot.entry
+        slot.cache_events.clear()
+        link = EngineLink(
+            on_progress=self._on_progress(slot),
+            on_loaded=lambda info: self._hooks.watch.on_loaded(entry, info),
+            on_marked=self._hooks.on_marked,
+            on_cache_events=lambda events: self._on_cache_events(slot, events),
+            on_stats=lambda stats: self._on_stats(slot, stats),
+            on_died=lambda: self._on_died(slot, link),
+        )
+        return link
 
     async def _started(self, link: EngineLink, spec: EngineSpec, entry: ModelEntry) -> Loaded:
         """Raises `LoadFailure` or `OSError`; then the engine has ended."""

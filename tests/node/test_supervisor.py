@@ -242,6 +242,22 @@ async def test_a_failed_load_is_tried_again_after_a_cool_down(
         assert it.states.count(ModelState.LOADING) == 3
 
 
+async def test_a_load_that_fails_as_nobody_foresaw_is_a_failed_one_and_not_begun_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError("Nobody thought of that.")
+
+    monkeypatch.setattr(engines_module.Engines, "_started", fail)
+    async with world() as it:
+        with pytest.raises(LoadFailure, match="agent failed while it loaded"):
+            await it.touch()
+        assert it.supervisor.status()[0].state is ModelState.FAILED
+        assert it.states.count(ModelState.LOADING) == 1
+        assert it.supervisor.budget.leased_bytes == 0
+    assert "Nobody thought of that." in caplog.text
+
+
 async def test_what_does_not_fit_beside_what_is_pinned_is_refused_and_changes_nothing() -> None:
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
     async with world(script, budget_bytes=2 * GIB) as it:
