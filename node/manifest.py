@@ -72,9 +72,10 @@ class Manifests:
 
 
 def is_model_file(path: str) -> bool:
-    """Whether a file belongs to a model, by its path below the model's folder."""
+    """Whether a file belongs to a model, by its path below the model's folder. Its name is told to
+    people, as names of models are."""
     parts = PurePosixPath(path).parts
-    if path == NAME_FILE or any(part.startswith(".") for part in parts):
+    if path == NAME_FILE or not path.isprintable() or any(part[0] == "." for part in parts):
         return False
     return any(fnmatch.fnmatchcase(path, pattern) for pattern in PATTERNS)
 

@@ -18,6 +18,7 @@ from node.downloads import Progress, pull
 from node.errors import NodeError
 from node.protocol.lifecycle import PullCommand
 from node.store import ModelStore
+from serving.terminal import log_lines
 
 Write = Callable[[bytes], object]
 
@@ -47,6 +48,7 @@ def main() -> None:
     # What libraries print must not come between the lines.
     lines = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    log_lines()
     line = sys.stdin.buffer.readline()
     if not line:
         return

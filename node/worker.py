@@ -6,6 +6,7 @@ the socket; one engine thread owns load, step and free, since MLX's streams belo
 
 import contextlib
 import importlib
+import logging
 import os
 import queue
 import signal
@@ -13,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
 
 import msgspec
@@ -48,6 +48,9 @@ from node.types import (
     Shutdown,
     Submit,
 )
+from serving.terminal import log_lines
+
+logger = logging.getLogger("node.worker")
 
 _ENGINES = {
     "text": ("node.engine.load", "load"),
@@ -138,9 +141,10 @@ class Worker:
             return factory(spec, lambda fraction: self._send(Loading(fraction)))
         except LoadError as error:
             self._send(LoadFailed(str(error)))
-        except Exception as error:  # noqa: BLE001 - the edge: the agent gets a sentence
-            traceback.print_exc()
-            self._send(LoadFailed(f"The engine failed to load {self._model}: {error}"))
+        except Exception as error:
+            reason = f"The engine failed to load {self._model}: {error}"
+            logger.exception("%s", reason)
+            self._send(LoadFailed(reason))
         return None
 
     def _wanted(self) -> EngineSpec:
@@ -281,12 +285,12 @@ class _Service:
     def _failed(self, error: Exception, reason: str) -> list[Delta]:
         """Ends the rows that were inside an engine that has just raised. Raises `_EngineBroken`
         where it can do no more, once all that its rows still have to say is told."""
-        traceback.print_exc()
+        logger.error("%s", reason, exc_info=error)
         verdict = self._failures.judge(error)
         try:
             deltas = self._engine.reset(reason)
-        except Exception:  # noqa: BLE001 - the edge: what is left inside, nobody knows
-            traceback.print_exc()
+        except Exception:
+            logger.exception("What the engine held cannot be freed.")
             verdict, deltas = max(verdict, Verdict.PROCESS), []
         if verdict is Verdict.ROWS:
             return deltas
@@ -335,6 +339,7 @@ def main(arguments: list[str]) -> int:
     """Runs the engine process; its exit status."""
     # Ctrl-C goes to the whole process group; the agent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_lines()
     with socket.socket(fileno=int(arguments[0])) as link:
         return Worker(link, arguments[1]).run()
 

@@ -46,6 +46,15 @@ def put_json(text: str) -> None:
     print(shown_json(text), flush=True)
 
 
+def log_lines(
+    level: int = logging.WARNING, form: str = "%(levelname)s %(name)s: %(message)s"
+) -> None:
+    """Records of this process from that level on go to standard error."""
+    lines = logging.StreamHandler()
+    lines.setFormatter(LineFormatter(form))
+    logging.basicConfig(level=level, handlers=[lines])
+
+
 class LineFormatter(logging.Formatter):
     """A record is one line; only a traceback has more."""
 

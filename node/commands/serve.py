@@ -25,7 +25,7 @@ from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, 
 from serving.open_files import allow_many_files
 from serving.process_lock import ProcessLock, Taken
 from serving.quiet_server import QuietServer, Stop
-from serving.terminal import LineFormatter, put
+from serving.terminal import log_lines, put
 
 GRACE_S = 10.0
 """How long running answers may take to end at shutdown."""
@@ -44,9 +44,7 @@ def serve(settings: Settings) -> None:
         raise StartError("Standard input is closed, and the agent would end with it at once.")
     if settings.engine == "text":
         need_extra()
-    lines = logging.StreamHandler()
-    lines.setFormatter(LineFormatter("%(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[lines])
+    log_lines(logging.INFO)
     allow_many_files()
     with claimed_home(settings.home), bound(settings) as listeners:
         # Before anything else can fail, since the next start does not say it again.

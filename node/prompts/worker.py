@@ -4,13 +4,13 @@ FD is an inherited socket to the agent. The main thread reads it, so that the pr
 agent whatever a template does; another one makes prompts, one after the other.
 """
 
+import logging
 import os
 import queue
 import signal
 import socket
 import sys
 import threading
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ from node.prompts.wire import (
 )
 from node.template.chat_template import import_transformers
 from node.template.places import Places
+from serving.terminal import log_lines
+
+logger = logging.getLogger("node.prompts.worker")
 
 
 class Worker:
@@ -80,8 +83,8 @@ class Worker:
             return Refused(_printable(exc.message), exc.param)
         except LoadFailure as exc:
             return Failed(_printable(exc.message))
-        except Exception as exc:  # noqa: BLE001 - the edge: the agent gets a sentence
-            traceback.print_exc()
+        except Exception as exc:
+            logger.exception("A prompt cannot be made.")
             return Failed(_printable(f"The prompt cannot be made: {exc!r}."))
 
     def _do(self, command: Command) -> Answer:
@@ -121,6 +124,7 @@ def main(arguments: list[str]) -> None:
     """Runs the render process."""
     # Ctrl-C goes to the whole process group; the agent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_lines()
     with socket.socket(fileno=int(arguments[0])) as link:
         Worker(link).run()
 

@@ -28,7 +28,7 @@ from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
 from serving.open_files import allow_many_files, open_files
 from serving.quiet_server import QuietServer, Stop
-from serving.terminal import LineFormatter, put
+from serving.terminal import LineFormatter, log_lines, put
 
 SHUTDOWN_S = 5.0
 """How long requests may go on once the router is told to end."""
@@ -173,9 +173,7 @@ def log_to_streams() -> None:
     """Request lines to standard output, everything else to standard error."""
     # A reader that has gone must not turn each line into a traceback.
     logging.raiseExceptions = False
-    errors = logging.StreamHandler(sys.stderr)
-    errors.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[errors])
+    log_lines(form="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("mlx_fleet").setLevel(logging.INFO)
     lines = logging.StreamHandler(sys.stdout)
     lines.setFormatter(LineFormatter("%(asctime)s %(message)s", "%H:%M:%S"))

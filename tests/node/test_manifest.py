@@ -39,7 +39,16 @@ def test_a_models_files_are_weights_configuration_and_tokenizer(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "path", ["a.py", "mlx-fleet.json", ".x.json", ".cache/a.json", "a/.b/c.txt"]
+    "path",
+    [
+        "a.py",
+        "mlx-fleet.json",
+        ".x.json",
+        ".cache/a.json",
+        "a/.b/c.txt",
+        "\x1b[2Ja.json",
+        "a\nb.txt",
+    ],
 )
 def test_code_and_what_is_hidden_belongs_to_no_model(path: str) -> None:
     assert not is_model_file(path)

@@ -187,7 +187,9 @@ def test_a_path_that_leads_elsewhere_is_refused(path: str) -> None:
         check_paths((ManifestFile(path, 1, ""),))
 
 
-@pytest.mark.parametrize("path", ["x.py", "mlx-fleet.json", ".partial", ".cache/x.json"])
+@pytest.mark.parametrize(
+    "path", ["x.py", "mlx-fleet.json", ".partial", ".cache/x.json", "\x1b[2Jx.json"]
+)
 def test_a_file_that_is_none_of_a_model_is_refused(path: str) -> None:
     with pytest.raises(DownloadError, match="none of a model"):
         check_paths((ManifestFile(path, 1, ""),))

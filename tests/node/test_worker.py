@@ -85,6 +85,15 @@ def test_a_load_that_breaks_is_a_sentence_too() -> None:
         assert status == 1 and "MemoryError" in errors
 
 
+def test_what_it_writes_is_lines_of_a_log_whatever_a_model_is_called() -> None:
+    name = "m\x1b[2J\nERROR forged"
+    script = Script(load_out_of_memory=True, models=(ScriptedModel(name),))
+    with EngineProcess(msgspec.structs.replace(spec(script), model=name)) as engine:
+        _, errors = engine.end()
+        first = r"ERROR node.worker: The engine failed to load m\x1b[2J\nERROR forged: "
+        assert errors.startswith(first) and "\x1b" not in errors
+
+
 def test_an_engine_that_does_not_exist_is_a_failed_load() -> None:
     with EngineProcess(spec(Script(), engine="steam")) as engine:
         assert "steam" in engine.next(LoadFailed).reason

@@ -176,6 +176,15 @@ async def test_another_agent_at_the_address_is_not_the_node_that_was_added(
     assert "`router remove-node a`" in view.error
 
 
+async def test_a_node_whose_models_cannot_be_shown_is_not_heard(
+    world: World, start_node: StartNode
+) -> None:
+    told = StatusEvent(node_status(model_status("m\x1b[2J")))
+    view = await world.watch(await start_node(silent, first_events=(told,)))
+    assert not view.reachable and view.status is None
+    assert "a model whose name cannot be shown" in str(view.error)
+
+
 async def test_nobody_at_the_address_ends_the_wait_for_the_first_word(
     world: World, start_node: StartNode
 ) -> None:
