@@ -11,6 +11,7 @@ from rich.console import Console
 from tests.bench import (
     admin,
     caching,
+    callers,
     chain,
     control,
     copying,
@@ -39,6 +40,7 @@ PARTS = (
     "chain",
     "decision",
     "prompt",
+    "callers",
     "admin",
     "copy",
     "models",
@@ -90,6 +92,7 @@ def rows(
         "chain": lambda: chain.measure(quick=quick),
         "decision": lambda: decision.measure(quick=quick),
         "prompt": lambda: long_prompts.measure(tools, cores, quick=quick),
+        "callers": lambda: callers.measure(cores),
         "admin": lambda: admin.measure(tools, cores, quick=quick),
         "copy": lambda: copying.measure(cores, quick=quick),
         "models": lambda: residency.measure(cores, quick=quick),

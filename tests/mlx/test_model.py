@@ -13,7 +13,9 @@ import pytest
 
 from node.engine.base import LoadError
 from node.engine.model import LoadedModel, load_folder
+from node.engine.weights import load_network
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE
+from tests.node.model_folders import bring_code
 
 pytestmark = pytest.mark.mlx
 
@@ -53,6 +55,26 @@ def test_reads_the_facts_of_a_model(folder: Path) -> None:
     assert model.end_tokens == {0, 2}
     header_and_weights = (folder / "model.safetensors").stat().st_size
     assert 0 <= header_and_weights - model.weight_bytes < 4096
+
+
+def test_code_of_a_tokeniser_is_not_run(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    ran = bring_code(folder)
+    with pytest.raises(LoadError, match=r"The tokenizer of .* cannot be read"):
+        load(folder)
+    assert not ran.exists()
+
+
+def test_code_of_a_network_is_not_run(folder: Path) -> None:
+    ran = folder / "ran"
+    (folder / "x.py").write_text(f"open({str(ran)!r}, 'w')")
+    edit(folder / "config.json", model_file="x.py")
+    with pytest.raises(LoadError):
+        load(folder)
+    # Whoever lets it through to the library finds that shut as well.
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        load_network(folder)
+    assert not ran.exists()
 
 
 def test_gives_back_the_limit_of_open_files_as_far_as_allowed(folder: Path) -> None:

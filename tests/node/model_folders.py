@@ -32,3 +32,13 @@ def manifest(files: dict[str, bytes]) -> tuple[ManifestFile, ...]:
 
 def share(files: dict[str, bytes], source: str = "") -> Share:
     return Share("ticket", 900.0, source, manifest(files))
+
+
+def bring_code(folder: Path) -> Path:
+    """Gives a folder a tokeniser of its own code; the file that it would write."""
+    ran = folder / "ran"
+    code = f"open({str(ran)!r}, 'w')\nfrom transformers import PreTrainedTokenizerFast as Own\n"
+    (folder / "own.py").write_text(code)
+    config = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return ran

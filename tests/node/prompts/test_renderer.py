@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.errors import BadRequest, ContextTooLong
+from node.errors import BadRequest, ContextTooLong, LoadFailure
 from node.prompts.prompt import Prompt
 from node.prompts.renderer import PromptRenderer
 from node.protocol.overflow import Overflow
 from node.request import TextPart, TextRequest
 from node.template.chat import MARKERS
 from node.template.chat_template import ChatTemplate
+from tests.node.model_folders import bring_code, make_model
 from tests.node.prompts.words import TEMPLATE, chat, completion, words, words_folder
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
@@ -52,6 +53,14 @@ def test_a_model_without_a_template_takes_completions_only(tmp_path: Path) -> No
         renderer.render(chat(("user", "a")))
     assert caught.value.param == "messages"
     assert words(renderer.render(completion("a b"))) == "[BOS] a b"
+
+
+def test_a_tokeniser_of_its_own_code_is_not_loaded(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model")
+    ran = bring_code(folder)
+    with pytest.raises(LoadFailure, match="The tokeniser of model cannot be loaded"):
+        PromptRenderer(folder)
+    assert not ran.exists()
 
 
 def test_token_ids_pass_as_they_are(folder: Path) -> None:

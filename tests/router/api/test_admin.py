@@ -334,6 +334,16 @@ async def test_a_foreign_server_takes_no_orders(world: World, api: httpx.AsyncCl
     assert "not a node agent" in message(response, 400)
 
 
+async def test_a_node_whose_id_cannot_be_shown_is_not_added(
+    world: World, api: httpx.AsyncClient
+) -> None:
+    world.play("http://127.0.0.1:1", PlayedNode(a_status("id\x1b[2J", a_model("tiny"))))
+    response = await api.post("/nodes", json={"url": "http://127.0.0.1:1"})
+    assert response.status_code >= 400
+    assert response.json()["error"]["message"].endswith("has an id that cannot be shown.")
+    assert world.records == {}
+
+
 @pytest.mark.parametrize("name", ["a\x1b[31m", "a\r\nb", "a\0", "\u202ea", "\u2066a", "x" * 300])
 async def test_what_cannot_be_shown_names_nothing(
     world: World, api: httpx.AsyncClient, name: str
