@@ -116,5 +116,8 @@ class OutputFormat(msgspec.Struct, frozen=True):
     """The answer is a call of one of `tools`, or several where `parallel_calls` lets it."""
     must_call_param: str = "tool_choice"
     """The body's field that asks for it, for errors."""
+    streams_calls: bool = False
+    """True: the arguments of a call are told as they come, where that is safe. One that turns out
+    to be none then ends the row with an error."""
     is_json: bool = False
     """The answer's text is JSON: a code fence around it is no part of it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from node.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
+from node.parsing.json_members import CallShape
 from node.parsing.lark import Lark
 from node.parsing.sink import Call
 from node.parsing.source import Source
@@ -21,6 +22,9 @@ def _call(source: Source, value: object) -> Call:
         raise Malformed
     ((name, arguments),) = value.items()
     return call_of(source, name, arguments)
+
+
+_SHAPE = CallShape(_call, lambda members, key: None if members else key)
 
 
 class Apertus(ToolFormat):
@@ -39,7 +43,7 @@ class Apertus(ToolFormat):
 
     def read(self, source: Source, opener: str) -> Step[None]:
         yield from source.space()
-        yield from read_marked_calls(source, each=_call)
+        yield from read_marked_calls(source, shape=_SHAPE)
         yield from close_block(source, *self.orphans)
 
 

@@ -3,18 +3,17 @@ tags of their own. Values are bare text that may hold anything, as those of `inv
 
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
-from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
 from node.parsing.held_arguments import arguments_of
 from node.parsing.invoke import read_value
 from node.parsing.json_calls import (
     NAME,
     close_block,
-    read_arguments,
+    read_call,
     read_declared_name,
     read_marked_calls,
 )
@@ -41,14 +40,17 @@ class PairTags(NamedTuple):
     note_end: str = ""
 
 
-def read_pairs(source: Source, tags: PairTags, schema: Schema) -> Step[dict[str, Any]]:
-    """Reads arguments of a tool's schema up to the call's end, or such as `a=1 b=2`. Raises
+def read_pairs(source: Source, tags: PairTags, name: str) -> Step[None]:
+    """Reads the arguments of a call up to its end, or such as `a=1 b=2`, and tells the call. Raises
     `Malformed`."""
-    arguments = BareArguments(schema)
+    call = source.open_call(name)
+    arguments = BareArguments(call)
     yield from source.space()
     tag = yield from source.accept(tags.key, *tags.ends)
     if not tag:
-        return (yield from read_key_values(source, schema, _BARE, *tags.ends))
+        call.put((yield from read_key_values(source, call.schema, _BARE, *tags.ends)))
+        call.end()
+        return
     while tag == tags.key:
         key, _ = yield from source.capture(tags.key_end)
         yield from source.space()
@@ -56,9 +58,12 @@ def read_pairs(source: Source, tags: PairTags, schema: Schema) -> Step[dict[str,
             yield from source.capture(tags.note_end)
             yield from source.space()
         yield from source.expect(tags.value)
-        text, tag = yield from read_value(source, (tags.value_end,), (tags.key, *tags.ends))
-        arguments.add(key.strip(), text)
-    return arguments.values()
+        arguments.begin(key.strip())
+        followers = (tags.key, *tags.ends)
+        tag = yield from read_value(source, (tags.value_end,), followers, arguments.take)
+        arguments.end()
+    arguments.close()
+    call.end()
 
 
 def spell_call(
@@ -114,7 +119,6 @@ class PairCalls(ToolFormat):
         name = yield from read_declared_name(source)
         yield from source.space()
         if (yield from source.peek()) == "{":
-            source.call(name, (yield from read_arguments(source, name, self._end)))
+            (yield from read_call(source, name, self._end)).end()
             return
-        arguments = yield from read_pairs(source, self._tags, source.schemas[name])
-        source.call(name, arguments)
+        yield from read_pairs(source, self._tags, name)

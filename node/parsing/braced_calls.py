@@ -17,12 +17,13 @@ from node.parsing.held_values import Flat, Place
 from node.parsing.json_calls import NAME, read_declared_name, read_marked_calls
 from node.parsing.lark import Lark, Text
 from node.parsing.literal_values import Language, spell_members
+from node.parsing.markers import Markers
+from node.parsing.open_call import Members, OpenCall
 from node.parsing.python_blocks import read_brackets, read_call_list, read_python
-from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import tell, tell_passed
+from node.parsing.tell import tell
 from node.parsing.text_patterns import patterns_of
 
 _KEY = re.compile(r"[^\s:{}\[\],<\"]*")
@@ -107,6 +108,7 @@ class BracedCalls(ToolFormat):
         self._opener = opener
         self._closer = closer
         self._quote = quote
+        self._quotes = Markers((quote,))
         self._language = _Braced(quote, sorts=sorts)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
@@ -148,7 +150,6 @@ class BracedCalls(ToolFormat):
         no declared tool is text beside others in the same block."""
         begin = source.position - len("call:")
         name = yield from source.run(NAME)
-        schema = source.tool(name) if name in source.schemas else {}
         yield from source.space()
         bracket = yield from source.expect("{", "(")
         if name not in source.schemas:
@@ -156,13 +157,37 @@ class BracedCalls(ToolFormat):
             yield from (skipped if bracket == "{" else read_brackets(source, bracket))
             return passed + source.since(begin)
         if bracket == "(":
+            source.tool(name)
             calls = yield from read_python(source, name + bracket)
+            source.say_beside(passed)
+            tell(source, calls)
         else:
-            arguments = yield from self._object(source, _Place(schema, schema, 0))
-            calls = [Call(name, arguments, "")]
-        tell_passed(source, passed)
-        tell(source, calls)
+            call = source.open_call(name, before=passed)
+            yield from self._arguments(source, call)
+            call.end()
         return ""
+
+    def _arguments(self, source: Source, call: OpenCall) -> Step[None]:
+        """Reads on behind the `{` of a call."""
+        members = Members(call)
+        place, separator = _Place(call.schema, call.schema, 0), ","
+        while separator == ",":
+            yield from source.space()
+            if (yield from source.accept("}")):
+                break
+            key = yield from self._key(source)
+            yield from source.space()
+            yield from source.expect(":")
+            yield from source.space()
+            if members.takes_text(key) and (yield from source.accept(self._quote)):
+                members.begin_text(key)
+                yield from source.pass_to(self._quotes, members.text)
+                members.end_text()
+            else:
+                members.value(key, (yield from self._value(source, place.member(key))))
+            yield from source.space()
+            separator = yield from source.expect(",", "}")
+        members.close()
 
     def _tool_code(self, source: Source, opener: str) -> Step[None]:
         yield from source.space()
@@ -239,6 +264,6 @@ class BracedCalls(ToolFormat):
         if (yield from source.peek()) == '"':
             return (yield from source.json_value())
         text = (yield from source.run(_BARE)).strip()
-        if not text:
+        if not text or source.at_end:
             raise Malformed
         return typed(text, place.schema, place.root)

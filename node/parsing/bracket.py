@@ -14,7 +14,7 @@ from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
 from node.parsing.function_xml import FUNCTION_XML
 from node.parsing.json_calls import NAME, close_block, read_declared_name, read_object
-from node.parsing.json_members import read_call_object, read_string
+from node.parsing.json_members import read_members, read_string
 from node.parsing.key_values import read_key_values, read_loose_value
 from node.parsing.lark import Lark
 from node.parsing.python_blocks import read_python
@@ -81,7 +81,7 @@ class Bracket(ToolFormat):
         source.call(name, (yield from read_key_values(source, schema, _BARE, "]")))
 
     def _json(self, source: Source) -> Step[None]:
-        source.call(*json_call(source, (yield from read_call_object(source))))
+        source.call(*json_call(source, (yield from read_members(source))))
 
     def _arrows(self, source: Source) -> Step[None]:
         """`{tool => "f", args => {--a "v"}}`, an argument a line."""

@@ -26,7 +26,8 @@ _SPELLINGS = {
     "tuple": "array",
 }
 """What clients write for a type that is none of JSON Schema's."""
-_DEPTH = 16
+MOST_DEPTH = 16
+"""How deep values are fitted."""
 
 Schema = Mapping[str, Any]
 
@@ -34,7 +35,7 @@ Schema = Mapping[str, Any]
 def types_of(schema: object, root: Schema | None = None, depth: int = 0) -> frozenset[str]:
     """The JSON types that a schema takes; empty where it does not say. `root` is where its
     references point into."""
-    if not isinstance(schema, Mapping) or depth > _DEPTH:
+    if not isinstance(schema, Mapping) or depth > MOST_DEPTH:
         return frozenset()
     root = schema if root is None else root
     if (target := _referred(schema, root)) is not None:
@@ -82,7 +83,7 @@ def property_schema(parameters: Schema, name: str) -> object:
 
 def branch_of(schema: object, kind: str, root: Schema, depth: int = 0) -> Schema:
     """Of a schema, what it says of values of one JSON type; empty where it says nothing."""
-    if not isinstance(schema, Mapping) or depth > _DEPTH:
+    if not isinstance(schema, Mapping) or depth > MOST_DEPTH:
         return {}
     if (target := _referred(schema, root)) is not None:
         return branch_of(target, kind, root, depth + 1)
@@ -125,12 +126,15 @@ def _unless_string(text: str, types: frozenset[str], schema: object) -> Any:
 
 def fit(value: Any, schema: object, root: Schema | None = None, depth: int = 0) -> Any:
     """The value with its strings read where the schema takes no string, in depth."""
-    if depth > _DEPTH or not isinstance(schema, Mapping):
+    if depth > MOST_DEPTH or not isinstance(schema, Mapping):
         return value
     root = schema if root is None else root
     if isinstance(value, str):
         types = types_of(schema, root)
-        return value if not types or "string" in types else typed(value, schema, root)
+        if not types or "string" in types:
+            return value
+        found = typed(value, schema, root)
+        return found if isinstance(found, str) else fit(found, schema, root, depth)
     if isinstance(value, dict):
         inner = branch_of(schema, "object", root)
         return {

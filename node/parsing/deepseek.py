@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from node.generate import ToolSchema
-from node.parsing.json_calls import WORD, close_block, read_arguments
+from node.parsing.json_calls import WORD, close_block, read_call
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source
@@ -55,10 +55,10 @@ class DeepSeek(SectionCalls):
             yield from source.space()
             fence_end = _FENCE if (yield from source.accept("```json", _FENCE)) else ""
         ends = (fence_end,) if fence_end else _CALL_END
-        arguments = yield from read_arguments(source, name, *ends)
+        call = yield from read_call(source, name, *ends)
         if fence_end:
             yield from close_block(source, *_CALL_END)
-        source.call(name, arguments)
+        call.end()
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         begin, separator, end = map(lark.prefer, (self.calls, _SEPARATOR, _CALL_END))

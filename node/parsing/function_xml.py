@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
-from node.parsing.json_calls import NAME, read_arguments, read_declared_name
+from node.parsing.json_calls import NAME, read_call, read_declared_name
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, between, blocks
@@ -25,10 +25,11 @@ class FunctionXml(ToolFormat):
         yield from source.expect("</name>")
         yield from source.space()
         yield from source.expect("<arguments>", "<parameters>")
-        arguments = yield from read_arguments(source, name, "</arguments>", "</parameters>")
+        ends = ("</arguments>", "</parameters>")
+        call = yield from read_call(source, name, *ends, is_marked=False)
         yield from source.space()
         yield from source.expect("</function>")
-        source.call(name, arguments)
+        call.end()
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []

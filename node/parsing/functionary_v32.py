@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
-from node.parsing.json_calls import WORD, read_arguments, read_function
+from node.parsing.json_calls import WORD, read_call, read_function
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name
@@ -59,7 +59,7 @@ class FunctionaryV32(Channels):
             return
         yield from source.space()
         name = channel.target or ""
-        source.call(name, (yield from read_arguments(source, name, *self.ends)))
+        (yield from read_call(source, name, *self.ends)).end()
         yield from source.space()
 
     def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.headers import CHANNEL, CONSTRAIN, MESSAGE, START, read_message_header
-from node.parsing.json_calls import WORD, read_arguments
+from node.parsing.json_calls import WORD, read_call
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name
@@ -63,7 +63,7 @@ class Harmony(Channels):
         name = channel.target or ""
         source.tool(name)
         yield from source.space()
-        source.call(name, (yield from read_arguments(source, name, *self.ends)))
+        (yield from read_call(source, name, *self.ends)).end()
         yield from source.space()
 
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from node.generate import ToolSchema
 from node.parsing.arg_pairs import PairTags, read_pairs, spell_call
 from node.parsing.format import ReasoningFormat, ToolFormat
-from node.parsing.json_calls import read_arguments, read_declared_name
+from node.parsing.json_calls import read_call, read_declared_name
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source
@@ -47,9 +47,9 @@ class _Suffixed(SectionCalls):
             return
         yield from source.space()
         if (yield from source.peek()) == "{":
-            source.call(name, (yield from read_arguments(source, name, *self._call_ends)))
+            (yield from read_call(source, name, *self._call_ends)).end()
             return
-        source.call(name, (yield from read_pairs(source, self._tags, source.schemas[name])))
+        yield from read_pairs(source, self._tags, name)
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         begin, separator = self.calls[0], self._separator

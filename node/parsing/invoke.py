@@ -15,6 +15,7 @@ from node.parsing.format import ToolFormat
 from node.parsing.held_arguments import arguments_of
 from node.parsing.held_values import Argument
 from node.parsing.lark import Lark
+from node.parsing.markers import markers_of
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
@@ -61,18 +62,23 @@ def read_attributes(source: Source) -> Step[dict[str, str]]:
 
 
 def read_value(
-    source: Source, closers: tuple[str, ...], followers: tuple[str, ...]
-) -> Step[tuple[str, str]]:
-    """Reads (a value, the follower that comes behind its closing tag). Raises `Malformed`."""
-    value = ""
+    source: Source,
+    closers: tuple[str, ...],
+    followers: tuple[str, ...],
+    tell: Callable[[str], None],
+) -> Step[str]:
+    """Reads a value and tells it as it comes; the follower that comes behind its closing tag.
+    Raises `Malformed`."""
+    markers = markers_of(closers)
     while True:
-        text, closer = yield from source.capture(*closers)
-        value += text
+        closer = yield from source.pass_to(markers, tell)
         space = yield from source.space()
         follower = yield from source.accept(*followers)
         if follower:
-            return value, follower
-        value += closer + space
+            return follower
+        if source.ends_within(*followers):
+            raise Malformed
+        tell(closer + space)
 
 
 def says_nothing_of_it(_attributes: Attributes) -> bool | None:
@@ -86,22 +92,22 @@ def read_invoke(
     """Reads on behind the begin of a call's tag, and tells the call, which may be one of `only`
     that tool where it is given. Raises `Malformed`."""
     name = (yield from read_attributes(source)).get("name", "")
-    schema = source.tool(name)
     if only not in ("", name):
         raise Malformed
-    arguments = BareArguments(schema)
+    call = source.open_call(name)
+    arguments = BareArguments(call)
     yield from source.space()
     tag = yield from source.expect(*tags.parameter, *tags.call_end)
     while tag in tags.parameter:
         attributes = yield from read_attributes(source)
         if "name" not in attributes:
             raise Malformed
-        key = attributes["name"]
-        text, tag = yield from read_value(
-            source, tags.parameter_end, (*tags.parameter, *tags.call_end)
-        )
-        arguments.add(key, text, is_text=is_text(attributes))
-    source.call(name, arguments.values())
+        arguments.begin(attributes["name"], is_text=is_text(attributes))
+        followers = (*tags.parameter, *tags.call_end)
+        tag = yield from read_value(source, tags.parameter_end, followers, arguments.take)
+        arguments.end()
+    arguments.close()
+    call.end()
 
 
 def read_invokes(

@@ -5,15 +5,17 @@ told once it has ended: all of it are calls, or it is text.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from node.generate import ToolSchema
 from node.parsing.format import ToolFormat
-from node.parsing.json_members import read_call_object, read_string
+from node.parsing.json_arguments import read_json_arguments
+from node.parsing.json_members import STANDARD, CallShape, read_json_call, read_string
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
+from node.parsing.open_call import OpenCall
 from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.spelled_json import (
@@ -24,19 +26,14 @@ from node.parsing.spelled_json import (
     call_objects,
     list_of,
 )
-from node.parsing.step import Malformed, Step
-from node.parsing.tell import call_of, json_call, no_arguments, tell, tell_passed
+from node.parsing.step import Malformed, NoCall, Step
+from node.parsing.tell import call_of, no_arguments, tell
 from node.types import PartKind
 
 NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
 """Characters of a function's name where it stands bare."""
 WORD = re.compile(r"[\w.:/\-]*")
 """Characters of a name where marks may follow at once."""
-
-CallOf = Callable[[Source, object], Call]
-"""The call that a JSON value is. Raises `Malformed` where it is none."""
-ElementOf = Callable[[Source, object], Call | None]
-"""As `CallOf`, of an element of a list; None where it is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +97,16 @@ def blank(source: Source) -> None:
 
 
 def read_marked_calls(
-    source: Source, *, in_list: bool = False, each: CallOf = json_call
+    source: Source, *, in_list: bool = False, shape: CallShape = STANDARD
 ) -> Step[None]:
     """Reads the list that comes, or began before (`in_list`), or else the objects that come, and
     tells their calls. Raises `Malformed`."""
     if in_list or (yield from source.accept("[")):
-        yield from tell_list(source, each)
+        yield from tell_list(source, shape)
         return
     passed = ""
     while True:
-        passed = yield from tell_object(source, passed, each)
+        passed = yield from tell_object(source, passed, shape)
         yield from source.space()
         if not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
             break
@@ -118,46 +115,40 @@ def read_marked_calls(
         raise Malformed
 
 
-def tell_object(source: Source, passed: str, each: CallOf = json_call) -> Step[str]:
+def tell_object(source: Source, passed: str, shape: CallShape = STANDARD) -> Step[str]:
     """Reads an object and tells its call, and before it what was `passed` as none; what is passed
     then: an object that is no call is text beside others of the same block. Raises `Malformed`."""
     begin = source.position
-    value = yield from read_call_object(source)
     try:
-        call = each(source, value)
-    except Malformed:
+        yield from read_json_call(source, shape, passed)
+    except NoCall:
         return passed + source.since(begin)
-    tell_passed(source, passed)
-    source.call(*call)
     return ""
 
 
-def tell_list(source: Source, each: ElementOf = json_call) -> Step[None]:
-    """Reads on behind the `[` of a list, and tells its calls. Raises `Malformed`."""
+def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
+    """Reads on behind the `[` of a list, and tells its calls: once it has ended, or as they come
+    where calls are streamed. Only its end may be missing, where the output ends. Raises
+    `Malformed`."""
     yield from source.space()
     if (yield from source.accept("]")):
         blank(source)
-    else:
-        tell(source, (yield from read_list(source, each)))
-
-
-def read_list(source: Source, each: ElementOf) -> Step[list[Call]]:
-    """Reads a list of at least one call, on behind the `[`. Only its end may be missing, where the
-    output ends. Raises `Malformed`."""
-    calls: list[Call] = []
+        return
+    calls: list[Call] | None = None if source.is_streaming and shape.is_streamed else []
     separator = ","
     while separator == ",":
         yield from source.space()
-        is_object = (yield from source.peek()) == "{"
-        value = yield from (read_call_object(source) if is_object else source.json_value())
-        call = each(source, value)
-        if call is not None:
-            calls.append(call)
+        if (yield from source.peek()) == "{":
+            yield from read_json_call(source, shape, into=calls)
+        else:
+            # What is no object may be nothing, and is never a call.
+            shape.call_of(source, (yield from source.json_value()))
         yield from source.space()
         separator = "" if source.at_end else (yield from source.expect(",", "]"))
-    if not calls:
-        raise Malformed
-    return calls
+    if calls is not None:
+        if not calls:
+            raise Malformed
+        tell(source, calls)
 
 
 def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
@@ -252,23 +243,31 @@ def close_block(source: Source, *closers: str) -> Step[None]:
         yield from source.accept(*closers)
 
 
-def read_arguments(source: Source, name: str, *ends: str) -> Step[str | Mapping[str, Any]]:
+def read_call(
+    source: Source, name: str, *ends: str, call_id: str = "", is_marked: bool = True
+) -> Step[OpenCall]:
     """Reads the arguments of a call of a tool, then one of the ends, which may be missing behind
-    an object: the object, or its JSON text. Raises `Malformed`."""
-    source.tool(name)
+    an object: the call, for what follows to end. `is_marked` as of `Source.open_call`. Raises
+    `Malformed`."""
+    call = source.open_call(name, call_id, is_marked=is_marked)
     yield from source.space()
     if ends and (yield from source.accept(*ends)):
-        return no_arguments(source, name)
-    text = yield from source.json()
+        call.put(no_arguments(source, name))
+        return call
+    if (yield from source.peek()) == "{":
+        yield from read_json_arguments(source, call)
+    else:
+        text = yield from source.json()
+        call.put(call_of(source, name, text).arguments)
     yield from close_block(source, *ends)
-    return call_of(source, name, text).arguments
+    return call
 
 
 def read_function(source: Source) -> Step[None]:
     """Reads `f>{…}</function>`, on behind `<function=`, and tells the call. Raises `Malformed`."""
     name = yield from read_declared_name(source)
     yield from source.expect(">")
-    source.call(name, (yield from read_arguments(source, name, "</function>")))
+    (yield from read_call(source, name, "</function>")).end()
 
 
 def spell_functions(lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:

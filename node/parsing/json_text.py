@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
 
@@ -33,7 +34,14 @@ def _whole(digits: str) -> int | float:
         return _nearest(digits)
 
 
-_decode = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_shared).decode
+def _once(members: list[tuple[str, Any]]) -> None:
+    if len({name for name, _ in members}) < len(members):
+        raise ValueError("an object has two members of one name")
+
+
+_check = json.JSONDecoder(
+    object_pairs_hook=_once, parse_constant=_refuse_constant, parse_float=_shared
+).decode
 _decode_lenient = json.JSONDecoder(
     parse_constant=_refuse_constant, parse_float=_nearest, parse_int=_whole, strict=False
 ).decode
@@ -86,10 +94,11 @@ def read_json(text: str) -> Any:
 
 
 def is_strict_json(text: str) -> bool:
-    """Whether any JSON reader takes the text."""
+    """Whether any JSON reader takes the text; some refuse an object with two members of one
+    name."""
     try:
         _refuse_deep(text)
-        _decode(text)
+        _check(text)
         text.encode()
     except ValueError:
         return False
@@ -105,6 +114,13 @@ def write_json(value: Any) -> str:
         # Halves of characters, as Python's literals may have them.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def write_characters(text: str) -> str:
+    """What stands between the quotes of a JSON string that says the text."""
+    if text.isascii():
+        return encode_basestring(text)[1:-1]
+    return write_json(text)[1:-1]
 
 
 _OUTSIDE = re.compile(r'["{}\[\]]|[^\s\w:,.+-]')

@@ -52,7 +52,7 @@ class K2Horizon(SectionCalls):
             yield from close_block(source, _CALL_END)
             return
         name = yield from read_declared_name(source)
-        source.call(name, (yield from read_pairs(source, _TAGS, source.schemas[name])))
+        yield from read_pairs(source, _TAGS, name)
 
 
 K2_HORIZON = K2Horizon()

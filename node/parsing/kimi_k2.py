@@ -5,7 +5,7 @@ import re
 from collections.abc import Container, Sequence
 
 from node.generate import ToolSchema
-from node.parsing.json_calls import read_arguments
+from node.parsing.json_calls import read_call
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source
@@ -42,8 +42,8 @@ class KimiK2(SectionCalls):
         name = declared_name(call_id, source.schemas)
         yield from source.space()
         yield from source.expect("<|tool_call_argument_begin|>")
-        arguments = yield from read_arguments(source, name, _CALL_END)
-        source.call(name, arguments, call_id if _NUMBERED.fullmatch(call_id) else "")
+        told_id = call_id if _NUMBERED.fullmatch(call_id) else ""
+        (yield from read_call(source, name, _CALL_END, call_id=told_id)).end()
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []

@@ -13,6 +13,7 @@ from node.parsing.held_schema import NotHeld
 from node.parsing.held_values import Argument, Flat, flat_schemas, is_of, takes
 from node.parsing.json_text import read_json
 from node.parsing.lark import Lark
+from node.parsing.markers import Markers
 from node.parsing.raw_values import RawText, spell_other, spell_string
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of
@@ -30,6 +31,7 @@ _CALL = "<|open|>call "
 _CALL_END = "<|close|>call<|sep|>"
 _ARGUMENT = "<|open|>argument "
 _ARGUMENT_END = "<|close|>argument<|sep|>"
+_ARGUMENT_ENDS = Markers((_ARGUMENT_END,))
 _JSON = "<|open|>json"
 _JSON_END = "<|close|>json<|sep|>"
 _MESSAGE_END = "<|close|>message<|sep|>"
@@ -110,8 +112,8 @@ class KimiK3(Channels):
 
     def _call(self, source: Source) -> Step[None]:
         name = (yield from _read_tag(source)).get("tool", "")
-        schema = source.tool(name)
-        arguments = BareArguments(schema)
+        call = source.open_call(name)
+        arguments = BareArguments(call)
         while True:
             yield from source.space()
             tag = yield from source.expect(_ARGUMENT, _JSON, _CALL_END)
@@ -125,11 +127,13 @@ class KimiK3(Channels):
                 continue
             if "key" not in attributes:
                 raise Malformed
-            text, _ = yield from source.capture(_ARGUMENT_END)
             of_type = attributes.get("type")
             is_text = None if of_type is None else of_type == "string"
-            arguments.add(attributes["key"], text, is_text=is_text)
-        source.call(name, arguments.values())
+            arguments.begin(attributes["key"], is_text=is_text)
+            yield from source.pass_to(_ARGUMENT_ENDS, arguments.take)
+            arguments.end()
+        arguments.close()
+        call.end()
 
 
 def _spell_call(lark: Lark, tool: ToolSchema) -> str:

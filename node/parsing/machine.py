@@ -43,6 +43,11 @@ class TextMachine:
         return self._stops.found
 
     @property
+    def error(self) -> str | None:
+        """Why the output cannot be told to its end, a sentence; it has `ended` then."""
+        return None if self._reader is None else self._reader.teller.error
+
+    @property
     def in_reasoning(self) -> bool:
         """Whether the text that comes now is reasoning."""
         return self._reader is not None and self._reader.source.in_reasoning
@@ -121,6 +126,8 @@ class _Reader:
         self.teller = Teller(output, stops, uid)
         schemas = {tool.name: tool.parameters for tool in output.tools}
         self.source = Source(self.teller, schemas, grammar.strict & token_markers)
+        if output.streams_calls:
+            self.source.stream_calls()
         self.source.tokens.pair(*grammar.families(reads_calls=calls_are_read))
         splits_reasoning = output.reasoning != "none"
         if not splits_reasoning:

@@ -2,7 +2,7 @@
 around. Values that hold markup are in `<![CDATA[` … `]]>`; others may have entities in them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
@@ -11,6 +11,7 @@ from node.parsing.held_arguments import arguments_of
 from node.parsing.held_values import Argument
 from node.parsing.invoke import read_value
 from node.parsing.lark import Lark
+from node.parsing.markers import Markers
 from node.parsing.python_literals import spell_repr
 from node.parsing.raw_values import (
     RawText,
@@ -24,10 +25,10 @@ from node.parsing.raw_values import (
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
 from node.parsing.step import Malformed, Step
-from node.types import PartKind
 
 _CDATA = "<![CDATA["
 _CDATA_END = "]]>"
+_CDATA_ENDS = Markers((_CDATA_END,))
 _PARAM = "<param name="
 _PARAM_END = "</param>"
 _END = "</function>"
@@ -40,6 +41,7 @@ _BLANKS = re.compile(r"[ \t\r]*")
 _TAG = "<function name="
 _ON_A_LINE = f"\n{_TAG}"
 _ENTITY = re.compile(r"&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|(lt|gt|amp|quot|apos));")
+_LONGEST_ENTITY = len("&#1234567;")
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 
 
@@ -63,22 +65,23 @@ class MiniCpm5(ToolFormat):
 
     def read(self, source: Source, opener: str) -> Step[None]:
         name = yield from self._read_name(source)
-        schema = source.tool(name)
-        arguments = BareArguments(schema)
+        before = "\n" if opener == _ON_A_LINE and not source.in_reasoning else ""
+        # The line's begin is read with the tag, but it is none of the call.
+        call = source.open_call(name, before=before)
+        arguments = BareArguments(call)
         if (yield from source.expect(">", "/>")) == ">":
             yield from source.space()
             mark = yield from source.expect(_PARAM, _END)
             while mark == _PARAM:
                 key = yield from self._read_name(source)
                 yield from source.expect(">")
-                text, mark = yield from self._read_value(source)
-                arguments.add(key, text)
-        if not arguments.values() and source.has_spoken:
+                arguments.begin(key)
+                mark = yield from self._read_value(source, arguments.take)
+                arguments.end()
+        if arguments.is_empty and source.has_spoken:
             yield from self._end_line(source, opener)
-        if opener == _ON_A_LINE and not source.in_reasoning:
-            # The line's begin is read with the tag, but it is none of the call.
-            source.say(PartKind.CONTENT, "\n")
-        source.call(name, arguments.values())
+        arguments.close()
+        call.end()
 
     def _end_line(self, source: Source, opener: str) -> Step[None]:
         """Within a sentence it is talk about calls: raises `Malformed` if the call is not all that
@@ -90,23 +93,47 @@ class MiniCpm5(ToolFormat):
     def _read_name(self, source: Source) -> Step[str]:
         return (yield from source.run(_NAME)).strip().strip("\"'").strip()
 
-    def _read_value(self, source: Source) -> Step[tuple[str, str]]:
-        """(a value, the tag that followed its end)."""
+    def _read_value(self, source: Source, tell: Callable[[str], None]) -> Step[str]:
+        """Tells a value as it comes; the tag that followed its end."""
         space = yield from source.space()
         if not (yield from source.accept(_CDATA)):
-            text, mark = yield from read_value(source, (_PARAM_END,), (_PARAM, _END))
-            return _ENTITY.sub(_entity, space + text), mark
-        value = ""
+            if source.ends_within(_CDATA):
+                raise Malformed
+            entities = _Entities(tell)
+            entities.take(space)
+            mark = yield from read_value(source, (_PARAM_END,), (_PARAM, _END), entities.take)
+            entities.end()
+            return mark
         more = _CDATA
         while more:
             # Text with the end mark in it is in several pieces.
-            text, _ = yield from source.capture(_CDATA_END)
-            value += text
+            yield from source.pass_to(_CDATA_ENDS, tell)
             more = yield from source.accept(_CDATA)
         yield from source.space()
         yield from source.expect(_PARAM_END)
         yield from source.space()
-        return value, (yield from source.expect(_PARAM, _END))
+        return (yield from source.expect(_PARAM, _END))
+
+
+class _Entities:
+    """Reads the entities in text that comes in pieces."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._held = ""
+        """What may be an entity."""
+
+    def take(self, text: str) -> None:
+        text = self._held + text
+        at = text.rfind("&", max(0, len(text) - _LONGEST_ENTITY))
+        end = at if at >= 0 and ";" not in text[at:] else len(text)
+        self._held = text[end:]
+        if end:
+            self._tell(_ENTITY.sub(_entity, text[:end]))
+
+    def end(self) -> None:
+        if self._held:
+            self._tell(self._held)
 
 
 def _spell_parameter(lark: Lark, argument: Argument) -> str:

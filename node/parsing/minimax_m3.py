@@ -26,6 +26,7 @@ from node.parsing.held_values import (
     times,
 )
 from node.parsing.lark import Lark
+from node.parsing.markers import markers_of
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.sections import SectionCalls
 from node.parsing.source import Source
@@ -63,22 +64,25 @@ class MinimaxM3(SectionCalls):
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         name = (yield from _read_tag(source)).strip("\"' ")
-        schema = source.tool(name)
+        call = source.open_call(name)
+        schema = call.schema
         yield from source.space()
         mark = yield from source.expect(_TAG, _INVOKE_END)
-        arguments = BareArguments(schema)
+        arguments = BareArguments(call)
         while mark == _TAG:
             key = yield from _read_tag(source)
             said = property_schema(schema, key)
             if "string" in types_of(said, schema):
                 # Tags within it are text.
-                text, _ = yield from source.capture(f"{_MARK}</{key}>")
-                arguments.add(key, text)
+                arguments.begin(key)
+                yield from source.pass_to(markers_of((f"{_MARK}</{key}>",)), arguments.take)
+                arguments.end()
             else:
                 arguments.put(key, (yield from self._value(source, key, said, schema)))
             yield from source.space()
             mark = yield from source.expect(_TAG, _INVOKE_END)
-        source.call(name, arguments.values())
+        arguments.close()
+        call.end()
 
     def _value(self, source: Source, key: str, schema: object, root: Schema) -> Step[Any]:
         """Up to the end tag of the key."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from node.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
-from node.parsing.json_calls import NAME, read_arguments, read_declared_name, tell_list
-from node.parsing.json_members import read_call_object
+from node.parsing.json_calls import NAME, read_call, read_declared_name, tell_list
+from node.parsing.json_members import CallShape, read_members
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.sink import Call
@@ -65,7 +65,7 @@ class Mistral(ToolFormat):
         while (yield from source.accept(_OPENER)):
             yield from source.space()
         if (yield from source.accept("[")):
-            yield from tell_list(source, _element)
+            yield from tell_list(source, _SHAPE)
         elif (yield from source.peek()) == "{":
             yield from self._objects(source)
         else:
@@ -85,7 +85,7 @@ class Mistral(ToolFormat):
         return (yield from self._object(source))
 
     def _object(self, source: Source) -> Step[Call]:
-        return _call(source, (yield from read_call_object(source)))
+        return _call(source, (yield from read_members(source)))
 
     def _named(self, source: Source) -> Step[None]:
         name = yield from read_declared_name(source)
@@ -95,7 +95,7 @@ class Mistral(ToolFormat):
             call_id = yield from source.run(_ID)
         yield from source.accept("[ARGS]")
         yield from source.space()
-        source.call(name, (yield from read_arguments(source, name)), call_id)
+        (yield from read_call(source, name, call_id=call_id)).end()
 
 
 def _element(source: Source, value: object) -> Call | None:
@@ -109,5 +109,7 @@ def _call(source: Source, value: object) -> Call:
     return call._replace(call_id=call_id if isinstance(call_id, str) else "")
 
 
+_SHAPE = CallShape(_element, lambda members, key: None, is_streamed=False)
+"""The id of a call stands behind its arguments, so it is not told before its end."""
 MISTRAL = Mistral()
 MISTRAL_REASONING = ReasoningFormat("mistral", ("[THINK]",), ("[/THINK]",), repeats=True)

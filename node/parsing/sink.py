@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from node.parsing.digests import Digests
 from node.types import PartKind
 
 
@@ -30,6 +31,22 @@ class Sink(Protocol):
         """A whole call; `arguments` is an object, or its JSON text. Raises `source.Malformed` where
         it is not one of the request's tools, or the arguments are no object, and
         `source.Finished`."""
+
+    def earlier_calls(self, name: str) -> list[Digests] | None:
+        """Of the calls of the tool that were told; None where a call that says the same as one is
+        told again."""
+
+    def begin_call(self, name: str, call_id: str) -> None:
+        """A call of one of the request's tools, whose arguments follow."""
+
+    def argue(self, text: str) -> None:
+        """More of its arguments' JSON text."""
+
+    def end_call(self, name: str, digests: Digests) -> None:
+        """The call is whole. Raises `source.Finished`."""
+
+    def fail(self, reason: str) -> None:
+        """The call that was begun is none; the reason is a sentence. Raises `source.Finished`."""
 
     def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
         """Raises `source.Malformed` where `call` would."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from node.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
-from node.parsing.json_calls import WORD, read_arguments
+from node.parsing.json_calls import WORD, read_call
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, blocks
@@ -75,7 +75,7 @@ class Solar(Channels):
         yield from source.expect(_CALL_NAME)
         name = yield from source.run(WORD)
         yield from source.expect(_CALL_ARGUMENTS)
-        source.call(name, (yield from read_arguments(source, name, _CALL_END)), call_id)
+        (yield from read_call(source, name, _CALL_END, call_id=call_id)).end()
 
     def spell_calls(
         self,

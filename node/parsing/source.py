@@ -4,16 +4,24 @@ Text that a grammar lets through is told at once; a block that is being read is 
 text again if it turns out to be none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from node.parsing.budget import Budget
+from node.parsing.digests import Digests
 from node.parsing.markers import Markers
+from node.parsing.open_call import OpenCall
 from node.parsing.sink import Call, Sink
 from node.parsing.step import HELD_LENGTH, LONGEST_CALL, Malformed, Step, T, TooLong
 from node.parsing.text_reader import TextReader
 from node.parsing.tokens import Tokens
 from node.types import PartKind
+
+_BROKEN = "The model's call of {} broke off: it is not in the format of its calls."
+_KEPT_LENGTH = 4096
+"""Characters of arguments that were told and are not forgotten yet: to do that costs more than to
+keep them."""
+_ENDED = "The model ended its output within a call of {}."
 
 
 class Source(TextReader):
@@ -44,6 +52,9 @@ class Source(TextReader):
         self._kept: list[Call] | None = None
         """The calls of the block, while it is not sure that they are any."""
         self._hides_calls = False
+        self._streams = False
+        self._open: OpenCall | None = None
+        """The call that was begun, while its arguments come."""
 
     # --- what comes ---------------------------------------------------------------------------
 
@@ -92,7 +103,7 @@ class Source(TextReader):
             except TooLong:
                 raise
             except Malformed:
-                if self._block != block:
+                if self._block != block or self._open is not None:
                     raise
                 self._give_back(start)
                 self._kept = kept
@@ -107,7 +118,7 @@ class Source(TextReader):
         except TooLong:
             raise
         except Malformed:
-            if self._block != block:
+            if self._block != block or self._open is not None:
                 raise
             self._give_back(start)
             return None
@@ -125,11 +136,19 @@ class Source(TextReader):
             self._forget()
             buffer.at += len(marker)
             if self._block is not None:
-                self._block = buffer.at
+                self._begin_block(buffer.at)
             if marker or ended:
                 return marker
             yield
         return ""
+
+    def pass_to(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
+        """Reads the text of an argument up to the first of the markers and tells it, as it comes
+        where calls are streamed, and reads the marker, which it returns. Raises `Malformed` where
+        none comes."""
+        if self.is_streaming:
+            return self._pass_pieces(markers, tell)
+        return self._pass_whole(markers, tell)
 
     # --- what was found -----------------------------------------------------------------------
 
@@ -152,6 +171,49 @@ class Source(TextReader):
         self._sink.call(name, arguments, call_id)
         self.has_spoken = False
         self._pass_call()
+
+    def stream_calls(self) -> None:
+        """The arguments of calls are told as they come."""
+        self._streams = True
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether they are those of calls of the block that is being read."""
+        return self._streams and self._kept is None and not self._hides_calls
+
+    def open_call(
+        self, name: str, call_id: str = "", *, before: str = "", is_marked: bool = True
+    ) -> OpenCall:
+        """A call whose arguments are being read, and that is told with its `end`. `before`: content
+        that stands before it; not `is_marked`: all of it shows only at its end whether it is a
+        call. Raises `Malformed` where the tool may not be called."""
+        schema = self.tool(name)
+        is_streamed = is_marked and self.is_streaming
+        return OpenCall(self, name, schema, call_id, before=before, is_streamed=is_streamed)
+
+    def earlier(self, name: str) -> list[Digests] | None:
+        return self._sink.earlier_calls(name)
+
+    def begin(self, call: OpenCall) -> None:
+        self.say_beside(call.before)
+        self._sink.begin_call(call.name, call.call_id)
+        self._open = call
+        self.has_spoken = False
+        self._pass_arguments()
+
+    def argue(self, text: str) -> None:
+        self._sink.argue(text)
+        if self._buffer.at - self._passed >= _KEPT_LENGTH:
+            self._pass_arguments()
+
+    def end_call(self, call: OpenCall, digests: Digests) -> None:
+        self._open = None
+        self._pass_call()
+        self._sink.end_call(call.name, digests)
+
+    def give(self, call: OpenCall, arguments: str | Mapping[str, Any]) -> None:
+        self.say_beside(call.before)
+        self.call(call.name, arguments, call.call_id)
 
     def hide_calls(self) -> None:
         """Calls may be of any tool, and are not told."""
@@ -191,6 +253,13 @@ class Source(TextReader):
                 self.has_spoken = True
                 self.has_answered = self.has_answered or kind is PartKind.CONTENT
 
+    def say_beside(self, text: str) -> None:
+        """Content that stands in a block besides its calls. Raises `Malformed` in reasoning, where
+        all of the block may turn out to be text."""
+        if text and self.in_reasoning:
+            raise Malformed
+        self.say(PartKind.CONTENT, text)
+
     def say_marker(self, kind: PartKind, marker: str) -> None:
         """The marker that was just read is text."""
         self.tokens.begin_text(marker)
@@ -227,8 +296,15 @@ class Source(TextReader):
     # --- inside -------------------------------------------------------------------------------
 
     def _begin_block(self, at: int) -> None:
-        self._block = at
+        self._block = self._passed = at
         self._most_length = HELD_LENGTH
+
+    def _pass_arguments(self) -> None:
+        """Arguments were told: what was read so far cannot become text any more."""
+        if self._block is not None:
+            self._passed = self._buffer.at
+            self._most_length = LONGEST_CALL
+            self._forget()
 
     def _pass_call(self) -> None:
         """A call was told: what was read so far is none of the block any more."""
@@ -241,10 +317,12 @@ class Source(TextReader):
         self._most_length = HELD_LENGTH
 
     def _refuse(self, opener: str, start: int, kind: PartKind, *, is_too_long: bool) -> bool:
-        """Ends a block that is none; whether a call of it was told."""
+        """Ends a block that is none; whether a call of it was told. Raises `Finished`."""
+        if self._open is not None:
+            return self._break_off(self._open)
         begin, self._kept = self._block, None
         assert begin is not None
-        limit = self._most(begin)
+        limit = self._most()
         self._end_block()
         # What follows the last call may be anything.
         is_told = begin != start
@@ -260,6 +338,16 @@ class Source(TextReader):
                 self.tokens.begin_text(opener)
         self._tell(kind, end, verbatim=True)
         return is_told
+
+    def _break_off(self, call: OpenCall) -> bool:
+        """Ends a block within a call of which arguments were told."""
+        self._open = None
+        if not (self._ended and self.is_cut):
+            reason = _ENDED if self._ended else _BROKEN
+            self._sink.fail(reason.format(call.name))
+        self._end_block()
+        self._buffer.at = self._buffer.end
+        return True
 
     def _give_back(self, at: int) -> None:
         """What was read from there on is to be read again."""

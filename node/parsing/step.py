@@ -19,6 +19,10 @@ class Malformed(Exception):
     """What was read is no block after all."""
 
 
+class NoCall(Malformed):
+    """What was read is whole, and yet no call."""
+
+
 class TooLong(Malformed):
     """The block is longer than any may be."""
 

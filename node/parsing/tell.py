@@ -12,7 +12,6 @@ from node.parsing.json_text import read_json
 from node.parsing.sink import Call
 from node.parsing.source import Source
 from node.parsing.step import Malformed
-from node.types import PartKind
 
 INNER = "function"
 """What some models call an object within the object, which is the call."""
@@ -50,7 +49,7 @@ def json_call(source: Source, value: object) -> Call:
         raise Malformed
     inner = value.get(INNER)
     call = inner if isinstance(inner, Mapping) else value
-    return call_of(source, _first(call, NAMES), _first(call, ARGUMENTS))
+    return call_of(source, first_of(call, NAMES), first_of(call, ARGUMENTS))
 
 
 def tell(source: Source, calls: Iterable[Call]) -> None:
@@ -59,15 +58,7 @@ def tell(source: Source, calls: Iterable[Call]) -> None:
         source.call(*call)
 
 
-def tell_passed(source: Source, text: str) -> None:
-    """Tells what stands in a block besides calls: in an answer only, for in reasoning it may all
-    turn out to be text. Raises `Malformed`."""
-    if text and source.in_reasoning:
-        raise Malformed
-    source.say(PartKind.CONTENT, text)
-
-
-def _first(call: Mapping[str, Any], keys: tuple[str, ...]) -> object:
+def first_of(call: Mapping[str, Any], keys: tuple[str, ...]) -> object:
     return next((call[key] for key in keys if key in call), None)
 
 

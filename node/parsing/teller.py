@@ -1,12 +1,12 @@
 """Makes parts of what a grammar finds, up to a stop string."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from node.generate import OutputFormat
 from node.parsing.coercion import fit
+from node.parsing.digests import Digests, digests_of
 from node.parsing.fence import Fence
 from node.parsing.json_text import is_strict_json, read_json, write_json
 from node.parsing.step import Finished, Malformed
@@ -15,6 +15,7 @@ from node.types import Part, PartKind
 
 _CONTENT = PartKind.CONTENT
 _REASONING = PartKind.REASONING
+_ARGUMENTS = PartKind.TOOL_ARGS
 _SPACE_LENGTH = 4096
 """Characters of white space that are held; of a longer run the begin is told."""
 
@@ -26,6 +27,8 @@ class Teller:
         """Ids of calls are made of `uid`."""
         self.ended = False
         """A stop string was found."""
+        self.error: str | None = None
+        """Why the output cannot be told to its end, a sentence."""
         self._output = output
         self._stops = stops
         self._fence = Fence() if output.is_json else None
@@ -40,8 +43,8 @@ class Teller:
         """Whether there was markup since the last text of the kind, other than white space."""
         self._told: set[PartKind] = set()
         """Of which there was such text. Only then white space before more of it counts."""
-        self._calls: set[bytes] = set()
-        """Digests of those that were told."""
+        self._calls: dict[str, list[Digests]] = {}
+        """Those that were told, by the tool."""
         self._call_ids: set[str] = set()
         self._count = 0
 
@@ -99,22 +102,44 @@ class Teller:
 
     def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
         text = self._arguments(name, arguments)
+        digests = digests_of(text)
         self.edge()
-        said = _digest(name, text)
-        if said not in self._calls or self._output.repeated_calls:
-            self._calls.add(said)
-            index, self._count = self._count, self._count + 1
-            if not call_id or call_id in self._call_ids:
-                call_id = self._call_id(index)
-            self._call_ids.add(call_id)
-            self._join()
-            self._parts.append(Part(PartKind.TOOL_START, "", index, name, call_id))
-            self._parts.append(Part(PartKind.TOOL_ARGS, text, index))
+        if digests not in (self.earlier_calls(name) or ()):
+            self.begin_call(name, call_id)
+            self.argue(text)
+            self._calls.setdefault(name, []).append(digests)
         if not self._output.parallel_calls:
             raise Finished
 
     def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
         self._arguments(name, arguments)
+
+    def earlier_calls(self, name: str) -> list[Digests] | None:
+        return None if self._output.repeated_calls else self._calls.get(name, [])
+
+    def begin_call(self, name: str, call_id: str) -> None:
+        self.edge()
+        self._join()
+        index, self._count = self._count, self._count + 1
+        if not call_id or call_id in self._call_ids:
+            call_id = self._call_id(index)
+        self._call_ids.add(call_id)
+        self._parts.append(Part(PartKind.TOOL_START, "", index, name, call_id))
+
+    def argue(self, text: str) -> None:
+        if self._kind is not _ARGUMENTS:
+            self._join()
+            self._kind = _ARGUMENTS
+        self._pieces.append(text)
+
+    def end_call(self, name: str, digests: Digests) -> None:
+        self._calls.setdefault(name, []).append(digests)
+        if not self._output.parallel_calls:
+            raise Finished
+
+    def fail(self, reason: str) -> None:
+        self.error = reason
+        raise Finished
 
     # --- parts --------------------------------------------------------------------------------
 
@@ -148,7 +173,8 @@ class Teller:
 
     def _join(self) -> None:
         if self._pieces:
-            self._parts.append(Part(self._kind, "".join(self._pieces)))
+            index = self._count - 1 if self._kind is _ARGUMENTS else 0
+            self._parts.append(Part(self._kind, "".join(self._pieces), index))
             self._pieces = []
 
     def _arguments(self, name: str, arguments: str | Mapping[str, Any]) -> str:
@@ -178,9 +204,3 @@ class Teller:
     def _call_id(self, index: int) -> str:
         digest = hashlib.blake2b(f"{self._uid}:{index}".encode(), digest_size=12)
         return f"call_{digest.hexdigest()}"
-
-
-def _digest(name: str, arguments: str) -> bytes:
-    """The same for calls that say the same."""
-    said = json.dumps([name, read_json(arguments)], ensure_ascii=False, sort_keys=True)
-    return hashlib.blake2b(said.encode(errors="surrogatepass"), digest_size=16).digest()

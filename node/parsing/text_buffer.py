@@ -5,8 +5,7 @@ What was read and may be given back is kept in pieces, so that a piece of text c
 however much is kept.
 """
 
-_JOINED = 256
-"""So many pieces are kept as one: each takes memory of its own."""
+from node.parsing.pieces import Pieces
 
 
 class TextBuffer:
@@ -19,10 +18,8 @@ class TextBuffer:
         """Where `text` begins."""
         self.at = 0
         """Up to where it was read."""
-        self._past: list[str] = []
+        self._past = Pieces()
         """What stands before `text` and may be given back."""
-        self._recent: list[str] = []
-        """The end of it."""
 
     @property
     def end(self) -> int:
@@ -34,17 +31,13 @@ class TextBuffer:
         if not read:
             self.text += text
             return
-        self._recent.append(self.text[:read])
-        if len(self._recent) == _JOINED:
-            self._past.append("".join(self._recent))
-            self._recent.clear()
+        self._past.add(self.text[:read])
         self.text = self.text[read:] + text
         self.begin = self.at
 
     def forget(self) -> None:
         """What was read is not given back any more."""
         self._past.clear()
-        self._recent.clear()
         # The rest is copied: not before it is the shorter part.
         read = self.at - self.begin
         if 2 * read >= len(self.text):
@@ -54,19 +47,15 @@ class TextBuffer:
     def back(self, at: int) -> None:
         """Gives back what was read from a position on."""
         while at < self.begin:
-            piece = (self._recent or self._past).pop()
+            piece = self._past.pop()
             self.text = piece + self.text
             self.begin -= len(piece)
         self.at = at
 
     def slice(self, begin: int, end: int) -> str:
         """The text between two positions, of which none was forgotten."""
-        at, pieces = self.begin, [self.text]
-        for kept in (self._recent, self._past):
-            for piece in reversed(kept):
-                if at <= begin:
-                    break
-                at -= len(piece)
-                pieces.append(piece)
-        text = "".join(reversed(pieces)) if len(pieces) > 1 else self.text
-        return text[begin - at : end - at]
+        if begin >= self.begin:
+            return self.text[begin - self.begin : end - self.begin]
+        past, length = self._past.end(self.begin - begin)
+        at = self.begin - length
+        return (past + self.text)[begin - at : end - at]

@@ -6,6 +6,7 @@ that was cut.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from node.parsing.json_text import JsonScan, read_json
@@ -26,6 +27,8 @@ class TextReader:
         self._ended = False
         self._block: int | None = None
         """Where the block begins that is being read, or what its last call left of it."""
+        self._passed = 0
+        """Up to where it was told, roughly: arguments of a call that has not ended."""
         self._block_end: int | None = None
         """Where it ends at last, if that is sure; else where it would be too long."""
         self._most_length = HELD_LENGTH
@@ -56,14 +59,21 @@ class TextReader:
 
     @property
     def block_text(self) -> str:
-        """What has come of it; none where there is no block."""
-        begin = self.block_begin
-        return "" if begin is None else self._buffer.slice(begin, self._buffer.end)
+        """What has come of it and is not told; none where there is no block."""
+        is_none = self.block_begin is None
+        return "" if is_none else self._buffer.slice(self._passed, self._buffer.end)
 
     @property
     def at_end(self) -> bool:
         """Whether all text has been read, and no more comes."""
         return self._ended and not self._have()
+
+    def ends_within(self, *literals: str) -> bool:
+        """Whether the output ends where one of the literals may have come, or within it."""
+        if not self._ended:
+            return False
+        ahead = self._buffer.slice(self._buffer.at, self._buffer.end)
+        return any(each.startswith(ahead) for each in literals)
 
     @property
     def position(self) -> int:
@@ -123,6 +133,21 @@ class TextReader:
                 return buffer.slice(begin, buffer.at)
             yield
 
+    def pass_run(self, pattern: "re.Pattern[str]", tell: Callable[[str], None]) -> Step[None]:
+        """Reads as many characters as the pattern matches and tells them as they come; as `run`,
+        of the pattern."""
+        buffer = self._buffer
+        while True:
+            text, at, limit = buffer.text, buffer.at - buffer.begin, self._limit()
+            match = pattern.match(text, at, limit)
+            end = at if match is None else match.end()
+            if end > at:
+                buffer.at += end - at
+                tell(text[at:end])
+            if end < limit or self._is_last():
+                return
+            yield
+
     def capture(self, *markers: str, at_end: bool = False) -> Step[tuple[str, str]]:
         """(the text up to the first of the markers, the marker), both read and not told. At the
         end of all text ("the rest", "") where `at_end` allows it; else raises `Malformed`."""
@@ -174,6 +199,32 @@ class TextReader:
         except ValueError:
             raise Malformed from None
 
+    def _pass_whole(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
+        """Reads the text up to the first of the markers and tells it, and reads the marker, which
+        it returns. Raises `Malformed` where none comes."""
+        text, marker = yield from self.capture_any(markers)
+        tell(text)
+        return marker
+
+    def _pass_pieces(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
+        """As `_pass_whole`, telling the text as it comes."""
+        buffer = self._buffer
+        while True:
+            begin, limit = buffer.at, self._limit()
+            at, marker = markers.find(buffer.text, begin - buffer.begin, limit, ended=self._ended)
+            if not marker and self._ended:
+                # Where nothing more comes, the begin of a marker is none of the text all the same.
+                at, _ = markers.find(buffer.text, begin - buffer.begin, limit, ended=False)
+            buffer.at = at + buffer.begin
+            if buffer.at > begin:
+                tell(buffer.slice(begin, buffer.at))
+            if marker:
+                buffer.at += len(marker)
+                return marker
+            if self._is_last():
+                raise Malformed
+            yield
+
     # --- inside -------------------------------------------------------------------------------
 
     def _limit(self) -> int:
@@ -181,11 +232,11 @@ class TextReader:
         buffer = self._buffer
         if self._block is None:
             return len(buffer.text)
-        return min(len(buffer.text), self._most(self._block) - buffer.begin)
+        return min(len(buffer.text), self._most() - buffer.begin)
 
-    def _most(self, begin: int) -> int:
-        """Up to where a block that begins there may go."""
-        most = begin + self._most_length
+    def _most(self) -> int:
+        """Up to where the block may go."""
+        most = self._passed + self._most_length
         return most if self._block_end is None else min(most, self._block_end)
 
     def _have(self) -> int:

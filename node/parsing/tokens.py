@@ -82,6 +82,8 @@ class Tokens:
 
     def forget(self, end: int) -> None:
         """Those before a position are not asked for again."""
+        if not self._begins:
+            return
         count = bisect_left(self._begins, end)
         for at in self._begins[:count]:
             del self._tokens[at]

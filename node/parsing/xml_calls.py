@@ -7,18 +7,16 @@ its own: within a sentence it is talk about calls.
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from node.generate import ToolSchema
-from node.parsing.coercion import Schema
 from node.parsing.format import ToolFormat
+from node.parsing.json_arguments import read_json_arguments
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
-from node.parsing.sink import Call
+from node.parsing.open_call import OpenCall
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, blocks
 from node.parsing.step import Malformed, Step
-from node.parsing.tell import tell_passed
 from node.parsing.xml_values import (
     BARE_NAME,
     XmlTags,
@@ -26,7 +24,6 @@ from node.parsing.xml_values import (
     spell_parameters,
     unquoted,
 )
-from node.types import PartKind
 
 _NAME = re.compile(r"[^>\n<]*")
 _TEXT = re.compile(r"[^<\n]*")
@@ -95,15 +92,11 @@ class XmlCalls(ToolFormat):
         mark: str | None = self._function
         while mark == self._function:
             begin = source.position - len(mark)
-            call, mark = yield from self._read_function(source, opener)
+            call, mark = yield from self._read_function(source, opener, said)
             if call is None:
                 said += source.since(begin)
             else:
-                if opener == self._on_a_line and not source.in_reasoning:
-                    # The line's begin is read with the tag, but it is none of the call.
-                    source.say(PartKind.CONTENT, "\n")
-                tell_passed(source, said)
-                source.call(*call)
+                call.end()
                 said = ""
             if mark != self._wrapper_end:
                 mark = yield from source.maybe(self._read_next(source, opener))
@@ -140,34 +133,41 @@ class XmlCalls(ToolFormat):
             return mark
         rest = yield from source.run(_TEXT)
         yield from source.expect(self._wrapper_end)
-        tell_passed(source, rest)
+        source.say_beside(rest)
         return self._wrapper_end
 
-    def _read_function(self, source: Source, opener: str) -> Step[tuple[Call | None, str]]:
+    def _read_function(
+        self, source: Source, opener: str, said: str
+    ) -> Step[tuple[OpenCall | None, str]]:
         """(the call whose name comes next, the tag that ended it); None in place of a call that is
-        of no declared tool, which is text beside others in the same tag."""
+        of no declared tool, which is text beside others in the same tag. `said` is told before
+        it."""
         name = unquoted((yield from source.run(_NAME)))
         is_declared = name in source.schemas or opener != self._wrapper
-        schema = source.tool(name) if is_declared else {}
+        # A line's begin is read with the tag, but it is none of the call.
+        line_end = "\n" if opener == self._on_a_line and not source.in_reasoning else ""
+        call = OpenCall(source, name, {})
+        if is_declared:
+            call = source.open_call(name, before=line_end + said)
         if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
             raise Malformed
         yield from source.space()
-        arguments, mark = yield from self._read_arguments(source, schema)
-        if not arguments and opener != self._wrapper and source.has_spoken:
+        is_empty, mark = yield from self._read_arguments(source, call)
+        if is_empty and opener != self._wrapper and source.has_spoken:
             if opener != self._on_a_line or mark != self._function_end:
                 raise Malformed
             yield from source.run(_BLANKS)
             if (yield from source.peek()) not in ("", "\n"):
                 raise Malformed
-        return Call(name, arguments, "") if is_declared else None, mark
+        return call if is_declared else None, mark
 
-    def _read_arguments(self, source: Source, schema: Schema) -> Step[tuple[Any, str]]:
-        """The arguments, and the tag that ended them."""
+    def _read_arguments(self, source: Source, call: OpenCall) -> Step[tuple[bool, str]]:
+        """(whether there are no arguments, the tag that ended them)."""
         if (yield from source.peek()) != "{":
-            return (yield from read_parameters(source, self._tags, schema))
-        arguments = yield from source.json_value()
+            return (yield from read_parameters(source, self._tags, call))
+        yield from read_json_arguments(source, call)
         yield from source.space()
-        return arguments, (yield from source.expect(*self._tags.ends))
+        return call.is_empty, (yield from source.expect(*self._tags.ends))
 
 
 def _end_of(tag: str) -> str:

@@ -2,7 +2,8 @@
 the tags, which may hold tags itself. The end of a value may be missing."""
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from node.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
@@ -11,6 +12,8 @@ from node.parsing.held_arguments import arguments_of
 from node.parsing.held_values import Argument
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
+from node.parsing.open_call import OpenCall
+from node.parsing.pieces import Pieces
 from node.parsing.python_literals import spell_repr
 from node.parsing.raw_values import RawText, in_order, spell_raw, written_name
 from node.parsing.source import Source
@@ -58,11 +61,10 @@ class _Text(NamedTuple):
     begins: list[_Begin]
 
 
-def read_parameters(
-    source: Source, tags: XmlTags, schema: Schema
-) -> Step[tuple[dict[str, Any], str]]:
-    """Reads (the arguments of a call, the tag that ended it). Raises `Malformed`."""
-    arguments = BareArguments(schema)
+def read_parameters(source: Source, tags: XmlTags, call: OpenCall) -> Step[tuple[bool, str]]:
+    """Reads the arguments of a call: (whether there are none, the tag that ended it). Raises
+    `Malformed`."""
+    arguments, schema = BareArguments(call), call.schema
     known: set[str] = set()
     mark = yield from source.expect(tags.parameter, *tags.ends)
     key = ""
@@ -71,12 +73,18 @@ def read_parameters(
         if not key:
             raise Malformed
     while mark == tags.parameter:
-        found = yield from _read_text(source, tags, schema, {*known, key})
-        for name, value in _values(key, found, tags):
+        arguments.begin(key)
+        told = _Told(arguments.take)
+        found = yield from _read_text(source, tags, schema, {*known, key}, told)
+        (_, first), *others = _values(key, found, tags)
+        arguments.take(first[told.length :])
+        arguments.end()
+        for name, value in others:
             arguments.add(name, value)
-            known.add(name)
+        known |= {key, *(name for name, _ in others)}
         mark, key = found.mark, found.key
-    return arguments.values(), mark
+    arguments.close()
+    return arguments.is_empty, mark
 
 
 def spell_parameters(lark: Lark, tool: ToolSchema, tags: XmlTags) -> str:
@@ -110,12 +118,15 @@ def unquoted(name: str) -> str:
 def without_line_ends(text: str, *, last: bool = True) -> str:
     """The value without the line ends that part it from its tags: one at each end; the last only
     if there is a first, where not `last`."""
-    begins = text.startswith(("\n", "\r\n"))
-    if begins:
-        text = text[1 + (text[0] == "\r") :]
+    found = _without_first_line_end(text)
+    begins, text = found != text, found
     if begins or last:
         text = text.removesuffix("\n").removesuffix("\r") if text.endswith("\n") else text
     return text
+
+
+def _without_first_line_end(text: str) -> str:
+    return text[1 + (text[0] == "\r") :] if text.startswith(("\n", "\r\n")) else text
 
 
 def _ends_a_line(text: str) -> bool:
@@ -130,14 +141,39 @@ def _read_key(source: Source) -> Step[tuple[str, str]]:
     return unquoted(read) if end else "", read + end
 
 
-def _read_text(source: Source, tags: XmlTags, schema: Schema, known: set[str]) -> Step[_Text]:
+class _Told:
+    """Tells of a value what is surely its own, as it comes."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.length = 0
+        self.text = Pieces()
+        """All of it that came."""
+        self._tell = tell
+        self._held = ""
+        """Line ends that may part the value from its tags."""
+        self._has_begun = False
+
+    def take(self, text: str) -> None:
+        self.text.add(text)
+        text = self._held + text
+        if not self._has_begun and text != "\r":
+            self._has_begun = True
+            text = _without_first_line_end(text)
+        kept = text.removesuffix("\n").removesuffix("\r")
+        self._held = text[len(kept) :]
+        self.length += len(kept)
+        self._tell(kept)
+
+
+def _read_text(
+    source: Source, tags: XmlTags, schema: Schema, known: set[str], told: _Told
+) -> Step[_Text]:
     """Up to the last end tag before the next parameter or the function's end; without one, up to
-    that end. `known`: the parameters that were there."""
-    text = ""
+    that end. `known`: the parameters that were there. Tells the text up to the first mark."""
+    mark = yield from source.pass_to(tags.in_value, told.take)
+    text = told.text.take()
     begins: list[_Begin] = []
     while True:
-        piece, mark = yield from source.capture_any(tags.in_value)
-        text += piece
         read, closed, key = mark, mark == tags.parameter_end, ""
         if closed:
             space = yield from source.space()
@@ -156,7 +192,8 @@ def _read_text(source: Source, tags: XmlTags, schema: Schema, known: set[str]) -
         if key and key not in known and declares(schema, key) and _ends_a_line(text):
             begins.append(_Begin(len(text), len(text) + len(read), key))
             known.add(key)
-        text += read
+        piece, mark = yield from source.capture_any(tags.in_value)
+        text += read + piece
 
 
 def _read_end(source: Source, tags: XmlTags) -> Step[tuple[str, str]]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from msgspec.structs import replace
+
 from node.dialects.base import Collected
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
@@ -81,6 +83,9 @@ def check_case(case: Case, tokens: tuple[Vocabulary, Tokens] | None) -> str | No
         return failure
     if read_pieces(form, output) != whole:
         return "by single characters it reads otherwise"
+    streamed = read_streamed(form, output)
+    if streamed is not None and answer_of(streamed) != answer_of(whole):
+        return "with its calls streamed it reads otherwise"
     for at in range(1, len(output)):
         if read_pieces(form, (output[:at], output[at:])) != whole:
             return f"split at {at}, before {_short.repr(output[at:])}, it reads otherwise"
@@ -91,7 +96,18 @@ def check_case(case: Case, tokens: tuple[Vocabulary, Tokens] | None) -> str | No
 
 def read_pieces(form: OutputFormat, pieces: Iterable[str]) -> Said:
     """What the machine finds in text that comes in these pieces."""
-    machine = TextMachine(form)
+    return _read(TextMachine(form), pieces)
+
+
+def read_streamed(form: OutputFormat, pieces: Iterable[str]) -> Said | None:
+    """The same where the arguments of calls are told as they come; None where a call broke off that
+    was begun, which then is text where they are not."""
+    machine = TextMachine(replace(form, streams_calls=True))
+    said = _read(machine, pieces)
+    return said if machine.error is None else None
+
+
+def _read(machine: TextMachine, pieces: Iterable[str]) -> Said:
     collected = Collected()
     for piece in pieces:
         collected.add(machine.feed(piece))

@@ -234,6 +234,20 @@ ALL_TAGGED = [(name, wire) for name, wires in PARAMETER_WIRES.items() for wire i
 """(format, spelling) of all whose arguments stand in tags."""
 
 
+BRACED = [
+    (
+        "gemma4",
+        ("<|tool_call>call:NAME{PARAMETERS}<tool_call|>", 'KEY:<|"|>VALUE<|"|>,'),
+    ),
+    (
+        "functiongemma",
+        (
+            "<start_function_call>call:NAME{PARAMETERS}<end_function_call>",
+            "KEY:<escape>VALUE<escape>,",
+        ),
+    ),
+]
+"""Of the same kind, in braces, where all values are strings."""
 ALL_PYTHON = [(name, wire) for name, wires in PYTHON_WIRES.items() for wire in wires]
 """(format, spelling) of all whose arguments are Python's."""
 

@@ -3,6 +3,10 @@
 import pytest
 
 from node.parsing.bare_arguments import BareArguments
+from node.parsing.machine import TextMachine
+from node.parsing.source import Source
+from node.parsing.stops import StopMatcher
+from node.parsing.teller import Teller
 from tests.node.parsing.call_wires import ALL_TAGGED, in_tags
 from tests.node.parsing.reading import Said, Tools, output_format, said
 
@@ -67,15 +71,28 @@ def test_one_of_some_values_may_be_quoted(name: str, wire: tuple[str, str]) -> N
 
 
 def test_a_tag_that_says_so_has_text_as_it_stands() -> None:
-    arguments = BareArguments(TOOLS["edit"])
+    source = Source(Teller(output_format(tools=TOOLS), StopMatcher(()), ""), TOOLS)
+    call = source.open_call("edit")
+    arguments = BareArguments(call)
     arguments.add("old", '"a"', is_text=True)
     arguments.add("any", '"b"', is_text=False)
     arguments.add("line", "x", is_text=False)
-    assert arguments.values() == {"old": '"a"', "any": "b", "line": "x"}
+    arguments.put("note", None)
+    arguments.close()
+    source.keep_calls()
+    call.end()
+    (told,) = source.take_kept()
+    assert told.arguments == '{"old": "\\"a\\"", "any": "b", "line": "x", "note": null}'
 
 
-def test_the_last_value_of_a_name_counts() -> None:
-    arguments = BareArguments(TOOLS["edit"])
-    arguments.add("old", '"a"')
-    arguments.put("old", '"b"')
-    assert arguments.values() == {"old": '"b"'}
+@pytest.mark.parametrize(
+    "output",
+    [
+        "<tool_call><function=edit><parameter=old>a</parameter><parameter=old>b</parameter>"
+        "</function></tool_call>",
+        '<tool_call>{"name": "edit", "arguments": {"old": "a", "old": "b"}}</tool_call>',
+    ],
+)
+def test_the_last_value_of_a_name_counts_and_is_the_only_one(output: str) -> None:
+    parts = TextMachine(output_format(tool_calls="hermes", tools=TOOLS)).feed(output)
+    assert [part.text for part in parts] == ["", '{"old": "b"}']

@@ -29,7 +29,7 @@ TOOLS = (
 )
 CALL = '<tool_call>{{"name": "f", "arguments": {{"n": {}}}}}</tool_call>'
 LENGTH = 32_000
-MOST_STEPS = 10
+MOST_STEPS = 12
 """Function calls that a character may take, all together."""
 
 

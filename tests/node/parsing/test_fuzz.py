@@ -164,6 +164,7 @@ def forms(draw: st.DrawFn, tool_calls: str) -> OutputFormat:
         tools=draw(st.sampled_from((TOOLS, ()))),
         parallel_calls=draw(st.booleans()),
         repeated_calls=draw(st.booleans()),
+        streams_calls=draw(st.booleans()),
     )
 
 
@@ -203,16 +204,24 @@ def test_what_is_read_is_in_the_text_however_it_is_cut(
     for pieces in (data.draw(cuts(text)), list(text)):
         again, other = read(form, pieces, stops)
         assert again == whole
-        assert (other.ended, other.stop) == (machine.ended, machine.stop)
-    check_calls(whole, form)
+        assert (other.ended, other.stop, other.error) == (
+            machine.ended,
+            machine.stop,
+            machine.error,
+        )
+    check_calls(whole, form, machine.error)
     if stops:
         assert STOP not in joined(whole, PartKind.CONTENT)
     assert machine.stop in (None, *stops)
     assert machine.ended or machine.stop is None
 
 
-def check_calls(segments: Sequence[Segment], form: OutputFormat) -> None:
+def check_calls(segments: Sequence[Segment], form: OutputFormat, error: str | None = None) -> None:
     calls = [each for each in segments if each.kind is PartKind.TOOL_START]
+    if error is not None:
+        # The last one turned out to be none, and nothing follows it.
+        assert form.streams_calls
+        assert segments[-1] is calls.pop()
     names = {tool.name for tool in form.tools}
     for call in calls:
         assert call.name in names
@@ -249,10 +258,11 @@ def test_tokens_of_the_vocabulary_are_read_however_the_text_between_is_cut(
                 if not machine.ended:
                     collected.add(machine.feed(text))
         collected.add(machine.finish())
-        results.append(collected.segments)
+        results.append((collected.segments, machine.error))
     assert results[0] == results[1]
-    assert within(spoken(results[0]), "".join(pieces))
-    check_calls(results[0], form)
+    segments, error = results[0]
+    assert within(spoken(segments), "".join(pieces))
+    check_calls(segments, form, error)
 
 
 @pytest.mark.parametrize("tool_calls", tool_call_names())
@@ -310,13 +320,17 @@ def openings(tool_calls: str) -> list[str]:
     return [*grammar_for("none", tool_calls).openers[:2], BLOCKS.get(tool_calls, "")[:-1]]
 
 
+def longest(opening: str) -> int:
+    """Of a block that begins so."""
+    return LONGEST_CALL if "find" in opening or "click(" in opening else HELD_LENGTH
+
+
 @pytest.mark.parametrize("tool_calls", tool_call_names())
 @pytest.mark.parametrize("filler", ["a", '{"a": [', "word \n", "<", '"'])
 def test_no_more_is_held_than_a_block_may_have(tool_calls: str, filler: str) -> None:
     piece = (filler * 4096)[:4096]
     for opening in openings(tool_calls):
-        is_call = "find" in opening or "click(" in opening
-        most = LONGEST_CALL if is_call else HELD_LENGTH
+        most = longest(opening)
         machine = TextMachine(OutputFormat(tool_calls=tool_calls, tools=TOOLS))
         told = sum(len(part.text) for part in machine.feed(opening))
         fed = len(opening)
@@ -339,4 +353,4 @@ def test_white_space_without_end_takes_no_memory(tool_calls: str) -> None:
                 machine.feed(piece)
         held_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert held_bytes < 4 * HELD_LENGTH
+        assert held_bytes < 4 * longest(opening)

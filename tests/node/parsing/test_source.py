@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from node.parsing.digests import Digests
 from node.parsing.markers import Markers
 from node.parsing.source import Source
-from node.parsing.step import HELD_LENGTH, Malformed, Step
+from node.parsing.step import HELD_LENGTH, Finished, Malformed, Step
 from node.parsing.tokens import Family
 from node.types import PartKind
 
@@ -39,6 +40,22 @@ class Notes:
     def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
         self.check(name, arguments)
         self.notes.append((name, arguments))
+
+    def earlier_calls(self, name: str) -> list[Digests] | None:
+        return None
+
+    def begin_call(self, name: str, call_id: str) -> None:
+        self.notes.append(("begin", name))
+
+    def argue(self, text: str) -> None:
+        self.notes.append(("argue", text))
+
+    def end_call(self, name: str, digests: Digests) -> None:
+        self.notes.append(("end", name))
+
+    def fail(self, reason: str) -> None:
+        self.notes.append(("fail", reason))
+        raise Finished
 
     def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
         if name not in self.names:
