@@ -130,13 +130,16 @@ class Arrivals:
 
     def run(self, files: Sequence[WantedFile], at_once: int) -> None:
         """Brings all files, so many at a time. Raises the first `DownloadError` or `OSError`."""
-        with ThreadPoolExecutor(at_once) as threads:
-            try:
-                begun = [threads.submit(self._bring_or_stop, file) for file in files]
-                wait(begun, return_when=FIRST_EXCEPTION)
-            finally:
-                self._stopped.set()
-                threads.shutdown(cancel_futures=True)
+        threads = ThreadPoolExecutor(at_once)
+        is_cut = True
+        try:
+            begun = [threads.submit(self._bring_or_stop, file) for file in files]
+            wait(begun, return_when=FIRST_EXCEPTION)
+            is_cut = False
+        finally:
+            self._stopped.set()
+            # Who is interrupted does not wait for a hub that is silent.
+            threads.shutdown(wait=not is_cut, cancel_futures=True)
         errors = [each.exception() for each in begun if not each.cancelled()]
         for error in errors:
             if error is not None and not isinstance(error, _Stopped):

@@ -1,4 +1,5 @@
-"""The `node-agent` command. Exit codes: 0 done, 1 failed, 2 cannot start or wrong use.
+"""The `node-agent` command. Exit codes: 0 done, 1 failed, 2 cannot start or wrong use, 130 ended
+by Ctrl-C.
 
 Whatever fails is one line on standard error.
 """
@@ -15,9 +16,13 @@ from node.commands import options
 from node.errors import NodeError, StartError
 from node.settings import Settings
 from serving.terminal import put, shown
+from serving.verbs import Verbs
+
+NAME = "node-agent"
 
 app = typer.Typer(
-    name="node-agent",
+    name=NAME,
+    cls=Verbs,
     help="The node agent of mlx-fleet: serves language models on this Mac.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -42,7 +47,7 @@ def _show_version(wanted: bool) -> None:
             version = importlib.metadata.version("mlx-fleet")
         except importlib.metadata.PackageNotFoundError:
             version = "(not installed)"
-        put(f"node-agent {version}")
+        put(f"{NAME} {version}")
         raise typer.Exit
 
 
@@ -331,14 +336,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _run(arguments: list[str] | None) -> int:
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, prog_name=NAME, standalone_mode=False)
     except StartError as error:
         return _failed(error.message, 2)
     except NodeError as error:
         return _failed(error.message, 1)
     except typer.TyperException as error:
         return _failed(error.format_message(), 2)
-    except (typer.Abort, KeyboardInterrupt):
+    except typer.Abort:
         return _failed("Stopped.", 1)
     except OSError as error:
         return _failed(f"{error}.", 1)
@@ -346,7 +351,7 @@ def _run(arguments: list[str] | None) -> int:
 
 
 def _failed(sentence: str, code: int) -> int:
-    put(f"node-agent: {shown(' '.join(sentence.split()))}", err=True)
+    put(f"{NAME}: {shown(' '.join(sentence.split()))}", err=True)
     return code
 
 

@@ -160,6 +160,11 @@ def delete_folder(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
+def partial_folder(folder: Path) -> Path:
+    """Where a model is written that is to become `folder` at once, when it is whole."""
+    return folder.with_name(folder.name + PARTIAL_MARKER)
+
+
 def read_source(folder: Path) -> str:
     """Where the model in `folder` came from, as `write_name` kept it; empty if that is unknown."""
     try:
@@ -231,6 +236,12 @@ class ModelStore:
         """Where a model of that name goes; nothing is made. Raises `BadRequest` for a bad name."""
         return self.folder / check_name(name).replace("/", "--")
 
+    def is_begun(self, name: str) -> bool:
+        """Whether a pull of that name has begun in the store's own folder, and not ended. Raises
+        `BadRequest` for a bad name."""
+        folder = self.folder_for(name)
+        return (folder / PARTIAL_MARKER).exists() and not folder.is_symlink()
+
     def remove(self, name: str) -> int:
         """Deletes a model of the store's own folder, finished or not; the bytes freed. A link in
         the folder is deleted, never what it points to. Raises `UnknownModel`, or `BadRequest` if
@@ -244,8 +255,8 @@ class ModelStore:
             freed_bytes = entry.disk_bytes
             delete_folder(path)
             return freed_bytes
-        unfinished = self.folder_for(name)
-        if (unfinished / PARTIAL_MARKER).exists() and not unfinished.is_symlink():
+        if self.is_begun(name):
+            unfinished = self.folder_for(name)
             freed_bytes = folder_bytes(unfinished)
             delete_folder(unfinished)
             return freed_bytes

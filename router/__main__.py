@@ -1,6 +1,17 @@
-"""`python -m router` is `router`."""
+"""The command `router`, also as `python -m router`."""
 
-from router.cli import main
+from serving.stopped import leave
+
+
+def main() -> None:
+    try:
+        # Ctrl-C may come before the command has been imported.
+        from router.cli import main as run
+
+        run()
+    except KeyboardInterrupt as stop:
+        leave("router", str(stop))
+
 
 if __name__ == "__main__":
     main()

@@ -9,12 +9,12 @@ import typer
 from router.cli_keys import alias_app, keys_app
 from router.cli_lifecycle import add_to
 from router.cli_models import models_app
-from router.cli_verbs import Verbs, admin, group
+from router.cli_verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
 from serving.terminal import put
 
-app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=Verbs)
+app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=RouterVerbs)
 app.add_typer(models_app, name="models")
 app.add_typer(alias_app, name="alias")
 app.add_typer(keys_app, name="keys")

@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperGroup
 
 from router.errors import RouterError, StartError
 from serving.terminal import put, shown
+from serving.verbs import Verbs
 
 if TYPE_CHECKING:
     from router.commands.client import AdminClient
@@ -15,7 +15,7 @@ EXIT_FAILED = 1
 EXIT_CANNOT_START = 2
 
 
-class Verbs(TyperGroup):
+class RouterVerbs(Verbs):
     """Turns every error of ours into one sentence and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:

@@ -8,13 +8,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from rich.progress import Progress, ProgressColumn
+from rich.progress import Progress
 
 from node.app import is_loopback
 from node.commands.configuration import read_settings
 from node.errors import NodeError, StartError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
-from serving.screen import Screen
 from serving.terminal import put
 
 CONNECT_TIMEOUT_S = 5.0
@@ -86,12 +85,6 @@ def posting(place: Place, path: str, body: dict[str, Any]) -> Iterator[httpx.Res
                 yield response
         except httpx.HTTPError as exc:
             raise unreachable(place, exc) from exc
-
-
-def shown_bars(*columns: ProgressColumn) -> Progress:
-    """Bars on standard error, where that is a terminal."""
-    console = Screen(stderr=True)
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
 def tell(bars: Progress, line: str) -> None:

@@ -12,8 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from node.commands.agent_client import CommandFailed, NotRunning, Place, shown_bars, tell
+from node.commands.agent_client import CommandFailed, NotRunning, Place, tell
 from node.commands.bench_load import Load, Repeat, Sessions, Stall, Streams
+from serving.bars import shown_bars
 from serving.screen import Screen
 from serving.terminal import put, put_json
 

@@ -1,18 +1,21 @@
 """`node-agent import`: a GGUF file becomes a model of the store."""
 
 import json
-import subprocess
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
 from node.commands.configuration import need_extra, open_store
+from node.commands.own_process import own_process
 from node.errors import NodeError
 from node.hardware import python_command
+from node.store import partial_folder
 from serving.awake import kept_awake
-from serving.screen import Screen
+from serving.bars import shown_bars
 from serving.terminal import put
 
 
@@ -46,22 +49,34 @@ def import_model(home: Path | None, job: Import) -> None:
     """Imports a GGUF file under a name. Raises `ImportFailed` with the importer's sentence."""
     need_extra()
     folder = open_store(home, make_home=True).folder_for(job.name)
-    with (
-        subprocess.Popen(job.command(folder), stdout=subprocess.PIPE, text=True) as process,
-        Progress(*_COLUMNS, console=Screen(), transient=True) as bars,
-        kept_awake(),
-    ):
-        bar = bars.add_task(job.name, total=1.0)
-        failure: str | None = None
-        for message in _messages(process.stdout or ()):
+    with _never_half_left(folder), own_process(job.command(folder)) as process:
+        failure = _follow(job.name, process.stdout or ())
+    if failure is not None or process.returncode != 0:
+        raise ImportFailed(failure)
+    put(f"{job.name} is at {folder}")
+
+
+def _follow(name: str, lines: Iterable[str]) -> str | None:
+    """Shows how far the importer is until it ends; its sentence where it fails."""
+    failure: str | None = None
+    with shown_bars(*_COLUMNS) as bars, kept_awake():
+        bar = bars.add_task(name, total=1.0)
+        for message in _messages(lines):
             fraction, error = message.get("fraction"), message.get("error")
             if isinstance(fraction, float):
                 bars.update(bar, completed=fraction)
             if isinstance(error, str):
                 failure = error
-    if failure is not None or process.returncode != 0:
-        raise ImportFailed(failure)
-    put(f"{job.name} is at {folder}")
+    return failure
+
+
+@contextmanager
+def _never_half_left(folder: Path) -> Iterator[None]:
+    """An importer that is killed cannot delete what it has written."""
+    try:
+        yield
+    finally:
+        shutil.rmtree(partial_folder(folder), ignore_errors=True)
 
 
 def _messages(lines: Iterable[str]) -> Iterable[dict[str, object]]:

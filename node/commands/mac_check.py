@@ -17,6 +17,7 @@ import msgspec
 from rich.text import Text
 
 from node.commands import mac_settings, trials
+from node.commands.own_process import own_process
 from node.engine.probe.line import Line, not_here
 from node.errors import StartError
 from node.hardware import python_command, read_machine, run_command, this_kernel
@@ -92,9 +93,7 @@ def _with_model(wanted: Wanted) -> Iterator[Line]:
 def probed(section: str, *rest: str) -> Iterator[Line]:
     """The lines of a process of its own, and one more where that does not end well."""
     command = [*python_command(), "-m", "node.engine.probe", section, *rest]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with own_process(command, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         for text in process.stdout:
             yield msgspec.json.decode(text, type=Line)
@@ -113,7 +112,12 @@ def soak(wanted: Wanted) -> Iterator[Line]:
     marker = wanted.out / _MARKER
     marker.write_text("A soak began and has not ended.\n")
     subprocess.run(["sync"], check=True)
-    yield from probed("soak", str(wanted.model), str(wanted.soak_minutes))
+    try:
+        yield from probed("soak", str(wanted.model), str(wanted.soak_minutes))
+    except KeyboardInterrupt:
+        # Nobody is to take that for a panic.
+        marker.unlink()
+        raise
     marker.unlink()
 
 

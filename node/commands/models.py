@@ -35,7 +35,7 @@ def remove_model(home: Path | None, name: str, *, yes: bool) -> None:
     """Deletes a model after a question."""
     store = open_store(home)
     if not yes:
-        if store.find(name) is None:
+        if store.find(name) is None and not store.is_begun(name):
             near = store.near(name)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise UnknownModel(f"There is no model {name!r} on this node.{hint}")

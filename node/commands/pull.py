@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from node.commands.configuration import open_store
 from node.downloads import HubSource, open_hub, pull
 from node.protocol.lifecycle import PullCommand
 from serving.awake import kept_awake
-from serving.screen import Screen
+from serving.bars import shown_bars
+from serving.stopped import Stopped
 from serving.terminal import put
 
 
@@ -20,13 +21,20 @@ def pull_model(
     """Pulls a model and shows how far it is."""
     store = open_store(home, make_home=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    shown = Progress(*columns, TransferSpeedColumn(), console=Screen(), transient=True)
-    with kept_awake(), shown as bars:
-        bar = bars.add_task(command.repo_id, total=None)
-        entry = pull(
-            command,
-            store,
-            lambda done, total: bars.update(bar, completed=done, total=total),
-            hub,
-        )
+    try:
+        with kept_awake(), shown_bars(*columns, TransferSpeedColumn()) as bars:
+            bar = bars.add_task(command.repo_id, total=None)
+            entry = pull(
+                command,
+                store,
+                lambda done, total: bars.update(bar, completed=done, total=total),
+                hub,
+            )
+    except KeyboardInterrupt:
+        if not store.is_begun(command.model):
+            raise
+        raise Stopped(
+            f"Stopped; {command.model} is not complete. The same command goes on where this one "
+            f"ended, and `node-agent rm {command.model}` deletes what has come."
+        ) from None
     put(f"{entry.name} is at {entry.folder}{os.sep}")

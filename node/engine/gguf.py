@@ -33,7 +33,7 @@ from node.engine.gguf_tensors import (
     written_bytes,
 )
 from node.engine.gguf_tokenizer import special_ids, write_tokenizer
-from node.store import PARTIAL_MARKER, write_name
+from node.store import partial_folder, write_name
 
 MAX_LAYERS = 1000
 MAX_WIDTH = 2**20
@@ -80,7 +80,7 @@ def import_gguf(
     any other end before the last step, `dest` does not exist."""
     if dest.exists():
         raise GgufError(f"{dest} exists already.")
-    partial = dest.with_name(dest.name + PARTIAL_MARKER)
+    partial = partial_folder(dest)
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:

@@ -1,7 +1,8 @@
 """How a command reaches the router: its address, its key, and its errors as one sentence."""
 
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from router.credentials import is_loopback
 from router.errors import RouterError
 from router.settings import Settings, default_home
+from serving.stopped import Stopped
 
 T = TypeVar("T")
 
@@ -136,6 +138,17 @@ class AdminClient:
         except ValueError as error:
             raise CommandFailed(f"{self.place.url} does not answer like a router.") from error
         raise refused(self.place, response, self.place.admin_key_file)
+
+
+@contextmanager
+def goes_on(what: str) -> Iterator[None]:
+    """For an order that the router carries out to its end, whoever waits for it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Stopped(
+            f"{what} goes on without this command; `router models` shows how far it is."
+        ) from None
 
 
 class _Key(httpx.Auth):

@@ -9,7 +9,8 @@ import typer
 from router.api.admin_views import ModelPlace, ModelRow, OrderDone
 from router.api.disk_views import PullStarted
 from router.commands import console
-from router.commands.client import AdminClient, CommandFailed, read_row, read_rows
+from router.commands.client import AdminClient, CommandFailed, goes_on, read_row, read_rows
+from serving.stopped import Stopped
 
 POLL_S = 0.5
 ORDER_TIMEOUT_S = 3600.0
@@ -21,7 +22,7 @@ PULLING = "pulling"
 
 def pull(client: AdminClient, asked: dict[str, Any]) -> None:
     """Begins a pull and shows how far it is; Ctrl-C leaves it running."""
-    with console.progress(f"asking for {asked['model']}"):
+    with console.progress(f"asking for {asked['model']}"), goes_on(f"The pull of {asked['model']}"):
         answer = client.post("/models/pull", asked, ORDER_TIMEOUT_S)
     started = read_row(PullStarted, answer)
     if not started.source:
@@ -34,12 +35,11 @@ def pull(client: AdminClient, asked: dict[str, Any]) -> None:
         with console.bar(what) as show:
             _follow(client, started, show)
     except KeyboardInterrupt:
-        console.say(
+        raise Stopped(
             f"The pull of {started.model} to {started.node} goes on without this command; "
             f"`router models` shows how far it is, and `router models cancel-pull {started.model} "
             f"--node {started.node}` ends it."
-        )
-        return
+        ) from None
     console.say(f"{started.model} is on {started.node} now, from {started.source}.")
 
 
@@ -52,7 +52,7 @@ def cancel_pull(client: AdminClient, model: str, node: str | None) -> None:
 def remove(client: AdminClient, model: str, node: str, *, yes: bool) -> None:
     if not yes:
         typer.confirm(f"Delete {model} from the disk of {node}?", abort=True)
-    with console.progress(f"deleting {model}"):
+    with console.progress(f"deleting {model}"), goes_on(f"The deletion of {model}"):
         answer = client.post("/models/remove", {"model": model, "node": node}, ORDER_TIMEOUT_S)
     done = read_row(OrderDone, answer)
     console.say(f"{done.model} is deleted from {', '.join(done.nodes)}.")

@@ -11,6 +11,7 @@ from router.commands import console, durations, wording
 from router.commands.client import AdminClient, CommandFailed, Unreachable, read_rows
 from router.commands.nodes import in_flight, set_state
 from router.states import CORDONED, KIND_OPENAI, MAINTENANCE
+from serving.stopped import Stopped
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ def _left(leaving: "_Leaving", *, models: bool) -> NodeRow:
         row = leaving.requests()
         return leaving.models() if models else row
     except KeyboardInterrupt:
-        raise CommandFailed(f"Stopped. {leaving.stays()}") from None
+        raise Stopped(f"Stopped. {leaving.stays()}") from None
 
 
 class _Leaving:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from router.api.admin_views import ModelPlace, ModelRow, OrderDone
 from router.commands import console, wording
-from router.commands.client import AdminClient, CommandFailed, read_row, read_rows
+from router.commands.client import AdminClient, CommandFailed, goes_on, read_row, read_rows
 from router.states import REST_WORDS
 
 LOAD_TIMEOUT_S = 3600.0
@@ -49,6 +49,7 @@ def load(client: AdminClient, model: str, node: str | None) -> None:
     started_s = time.monotonic()
     what = f"loading {model}" + (f" on {node}" if node else "")
     with (
+        goes_on(f"The load of {model}"),
         console.progress(what) as show,
         _watching(client, model, lambda done: show(f"{what} {done}")),
     ):
@@ -81,7 +82,8 @@ def _watching(client: AdminClient, model: str, show: Callable[[str], None]) -> I
         yield
     finally:
         over.set()
-        thread.join()
+        # Not for as long as a router may be silent.
+        thread.join(_POLL_S)
 
 
 def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
@@ -97,7 +99,7 @@ def _loaded_share(rows: list[ModelRow], model: str) -> float | None:
 
 
 def unload(client: AdminClient, model: str, node: str | None) -> None:
-    with console.progress(f"unloading {model}"):
+    with console.progress(f"unloading {model}"), goes_on(f"The unload of {model}"):
         answer = client.post("/models/unload", {"model": model, "node": node}, LOAD_TIMEOUT_S)
     done = read_row(OrderDone, answer)
     console.say(f"{done.model} is unloaded on {', '.join(done.nodes)}.")

@@ -19,6 +19,7 @@ from router.commands.client import AdminClient, CommandFailed, Place, in_path, r
 from router.commands.fleet_of_one import AGENT, ROUTER, Plan
 from router.errors import StartError
 from serving.listening import CannotListen, listening
+from serving.stopped import Stopped
 from serving.terminal import put
 
 AGENT_START_S = 120.0
@@ -36,6 +37,7 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
     """Serves until a signal, or answers one prompt. Leaves no process behind."""
     check_installed(plan)
     check_ports(plan)
+    is_up = False
     try:
         with Family(plan) as family:
             place, node = family.start()
@@ -43,12 +45,14 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
                 # What goes to no terminal is kept by somebody.
                 key = place.inference_key() if sys.stdout.isatty() else place.first_key_file
                 put(fleet_of_one.banner(place.url, key, node, plan))
+                is_up = True
                 family.wait_for_end()
             else:
                 answer_once(place, plan, fleet_of_one.pick_model(node, model), once)
     except KeyboardInterrupt:
-        if once is not None:
-            raise CommandFailed("Interrupted before the answer was whole.") from None
+        if not is_up:
+            what = "the fleet was up" if once is None else "the answer was whole"
+            raise Stopped(f"Stopped before {what}.") from None
 
 
 class Family:

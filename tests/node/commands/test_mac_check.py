@@ -101,19 +101,36 @@ def test_a_section_whose_process_dies_is_one_more_line() -> None:
     assert "ended with 1 (ValueError)" in found.found
 
 
+class Panic(BaseException):
+    """The end of the machine."""
+
+
 def test_a_soak_that_did_not_end_is_told_at_the_next_run(
     wanted: Wanted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def panic(*_section: str) -> Iterator[Line]:
         yield line()
-        raise KeyboardInterrupt
+        raise Panic
 
     assert list(last_soak(wanted)) == []
     monkeypatch.setattr(mac_check, "probed", panic)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Panic):
         list(soak(wanted))
     (told,) = last_soak(wanted)
     assert told.ok is False and "may have panicked" in told.found
+    assert list(last_soak(wanted)) == []
+
+
+def test_a_soak_that_is_stopped_leaves_no_mark(
+    wanted: Wanted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_section: str) -> Iterator[Line]:
+        yield line()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mac_check, "probed", stop)
+    with pytest.raises(KeyboardInterrupt):
+        list(soak(wanted))
     assert list(last_soak(wanted)) == []
 
 

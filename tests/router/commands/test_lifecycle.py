@@ -13,6 +13,7 @@ from router.api.admin_views import ScheduleRow
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.drain import Drain, asked, drain, maintain
 from router.commands.lifecycle import add_schedule, list_schedules, pin, read_keep_alive
+from serving.stopped import Stopped
 from tests.fakes import FakeClock
 from tests.router.commands.running import running_router
 from tests.router.test_cli import Cli
@@ -282,7 +283,7 @@ def test_who_is_interrupted_is_told_how_the_node_stays(
         raise KeyboardInterrupt
 
     node = PlayedNode(0 if state == "maintenance" else 1, models=1)
-    with pytest.raises(CommandFailed, match=rf"stays .*{state}; `router uncordon mini` ends that"):
+    with pytest.raises(Stopped, match=rf"stays .*{state}; `router uncordon mini` ends that"):
         command(played(node), Drain("mini", None, False, FakeClock(), interrupt))
     assert node.orders[-1][1] == {"node": "mini", "state": state}
 
