@@ -13,6 +13,8 @@ from node.protocol.media import line_of, noun_of
 from node.request import Content, MediaPart, Message, TextPart
 
 _SYSTEMS = ("system", "developer")
+_REMINDER = "<system-reminder>"
+"""Claude Code's own words within a user's message begin so."""
 
 
 def media_part(part: Mapping[str, Any], path: str) -> MediaPart | None:
@@ -25,10 +27,9 @@ def text_only(messages: Sequence[Message]) -> list[Message]:
     """The messages with a line of text in place of all media. Raises `Unsupported` for media in
     what the user says now."""
     asked = _asked(messages)
-    return [
-        _as_text(message, refused=number == asked) if _has_media(message.content) else message
-        for number, message in enumerate(messages)
-    ]
+    if asked is not None:
+        _refuse_shown_now(messages[asked].content)
+    return [_as_text(each) if _has_media(each.content) else each for each in messages]
 
 
 def _asked(messages: Sequence[Message]) -> int | None:
@@ -48,14 +49,31 @@ def _has_media(content: Content) -> bool:
     return not isinstance(content, str) and any(isinstance(part, MediaPart) for part in content)
 
 
-def _as_text(message: Message, *, refused: bool) -> Message:
-    assert not isinstance(message.content, str)
-    parts = []
-    for part in message.content:
-        if refused and isinstance(part, MediaPart):
+def _refuse_shown_now(content: Content) -> None:
+    """Raises `Unsupported` for media at the end of what is said, or at its begin with one text
+    behind them. Those before more were refused once: clients put all that a user says without an
+    answer into one message, and send it again with all that follows."""
+    if isinstance(content, str):
+        return
+    behind = sum(map(_is_said, content))
+    most_behind = 1
+    for part in content:
+        if _is_said(part):
+            behind, most_behind = behind - 1, 0
+        elif isinstance(part, TextPart):
+            continue
+        elif behind <= most_behind:
             raise Unsupported(
                 f"This model takes text only; leave the {part.kind} out.", param=part.param
             )
-        parts.append(TextPart(part.text))
+
+
+def _is_said(part: TextPart | MediaPart) -> bool:
+    return isinstance(part, TextPart) and not part.text.startswith(_REMINDER)
+
+
+def _as_text(message: Message) -> Message:
+    assert not isinstance(message.content, str)
+    parts = [TextPart(part.text) for part in message.content]
     # One text is the same as a string, which every template takes.
     return replace(message, content=parts[0].text if len(parts) == 1 else tuple(parts))

@@ -127,6 +127,28 @@ def test_what_the_user_shows_now_is_refused(path: str, *, is_late: bool) -> None
     assert caught.value.param == f"{name}[{number}].content[1].type"
 
 
+@each_dialect
+def test_what_was_refused_once_does_not_stay_in_the_way(path: str) -> None:
+    """Claude Code sends one message of what a user said in a row."""
+    picture = PICTURE[path]
+    for said, told in (
+        ([picture, "what is it?", "never mind"], f"{LINE}\nwhat is it?\nnever mind"),
+        (["what is it?", picture, "never mind"], f"what is it?\n{LINE}\nnever mind"),
+        (["see", picture, picture, "what?", "so?"], f"see\n{LINE}\n{LINE}\nwhat?\nso?"),
+    ):
+        assert texts(request_of(path, [user(path, *said)])) == [told]
+    for now in (
+        [picture, "what is it?"],
+        [picture, picture, "what are they?"],
+        ["what are they?", picture, picture],
+        [picture, "what is it?", "never mind, but this?", picture],
+        ["<system-reminder>\nA</system-reminder>", picture, "what is it?"],
+        [picture, "what is it?", "<system-reminder>B</system-reminder>"],
+    ):
+        with pytest.raises(Unsupported):
+            request_of(path, [user(path, *now)])
+
+
 def test_a_system_message_behind_it_changes_nothing() -> None:
     for role, path in (("system", CHAT), ("developer", CHAT), ("system", MESSAGES)):
         late = {"role": role, "content": "be brief"}
