@@ -3,10 +3,11 @@ for the tokens that it took, and what the caller did not ask for is taken out ag
 stream before there is content, and may not end it after its last event."""
 
 import re
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
+from node.protocol.bounds import Tokens as Told
 from node.protocol.messages import Finished, FinishReason
 from node.protocol.prefix import read_fields
 from router import foreign_events, sse
@@ -16,8 +17,6 @@ from router.types import Lease, Tokens
 ASKED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 """Elsewhere a stream says it by itself."""
 REFUSAL_STATUSES = frozenset((400, 422))
-MAX_TOKENS = 1_000_000_000
-"""A server that says more than that is not believed."""
 _FIELD = "stream_options"
 _ASK = msgspec.Raw(b'{"include_usage":true}')
 _COUNT = re.compile(rb'"usage"\s*:\s*\{')
@@ -26,7 +25,8 @@ _DATA = re.compile(rb"^data:[ ]?(\{.*)$", re.MULTILINE)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)] | None
+_Count = Told | None
+"""A server that says more is not believed."""
 
 
 class _Cached(msgspec.Struct):

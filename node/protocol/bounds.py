@@ -9,6 +9,9 @@ MOST = 2**53
 """Of a whole number: all readers of JSON, and all columns, hold it exactly."""
 MAX_MODELS = 500
 """Of one node."""
+MAX_TOKENS = 1_000_000_000
+"""Of one request, and of what it was answered: thousands of millions of them can be summed in 64
+bits."""
 NAME_CHARS = 256
 ORIGIN_CHARS = 200
 PROOF_CHARS = 64
@@ -17,6 +20,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 
 Count = Annotated[int, Meta(ge=0, le=MOST)]
 """Of whatever: bytes, tokens, requests."""
+Tokens = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 """No more than thirty years."""
 UnixSeconds = Annotated[float, Meta(ge=0.0, le=253_402_300_799.0)]

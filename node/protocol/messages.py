@@ -24,6 +24,7 @@ from node.protocol.bounds import (
     Proof,
     Seconds,
     Sentence,
+    Tokens,
     UnixSeconds,
     Word,
 )
@@ -193,10 +194,10 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     request_id: Id
     origin: Origin
     model: Name
-    prompt_tokens: Count
-    cached_tokens: Count
-    completion_tokens: Count
-    reasoning_tokens: Count
+    prompt_tokens: Tokens
+    cached_tokens: Tokens
+    completion_tokens: Tokens
+    reasoning_tokens: Tokens
     queue_s: Seconds
     """From acceptance by the engine until its prefill began."""
     ttft_s: Seconds | None

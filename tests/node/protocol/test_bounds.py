@@ -11,9 +11,11 @@ import pytest
 from msgspec import inspect
 
 from node.protocol import lifecycle, messages
-from node.protocol.bounds import clipped
+from node.protocol.bounds import MAX_TOKENS, clipped
 from node.protocol.messages import (
     ControlError,
+    Finished,
+    FinishReason,
     ModelState,
     ModelStatus,
     Stored,
@@ -27,6 +29,9 @@ STRUCTS = [
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct
 ]
+FINISHED = Finished(
+    *(1, "r", "o", "m", 0, 0, 0, 0), *(0.0, None, 0.0, 0.0), FinishReason.STOP, finished_unix_s=0.0
+)
 BY_HAND = {"Stored.hash", "Stored.front"}
 """Of 64 bits, which no `Meta` can say."""
 
@@ -66,6 +71,17 @@ def test_every_field_of_every_message_has_a_bound(kind: type[msgspec.Struct]) ->
 def test_the_test_sees_all_messages() -> None:
     names = {kind.__name__ for kind in STRUCTS}
     assert {"Finished", "NodeStatus", "PrefixDelta", "PullCommand", "Policies", "Share"} <= names
+
+
+@pytest.mark.parametrize("field", ["prompt", "cached", "completion", "reasoning"])
+def test_the_tokens_of_all_requests_can_be_summed(field: str) -> None:
+    """SQLite's `sum` fails beyond 63 bits, and `router usage` with it."""
+    assert MAX_TOKENS * 2**33 < 2**63
+    told = json.loads(encode_event(FINISHED)) | {f"{field}_tokens": MAX_TOKENS}
+    assert isinstance(decode_event(json.dumps(told).encode()), Finished)
+    told[f"{field}_tokens"] += 1
+    with pytest.raises(msgspec.ValidationError, match=f"{field}_tokens"):
+        decode_event(json.dumps(told).encode())
 
 
 @pytest.mark.parametrize("field", ["hash", "front"])
