@@ -82,6 +82,7 @@ class Engines:
         self.now_s = now_s
         self.budget = budget
         self.pressure = Pressure.NONE
+        self.pressure_since_s = now_s()
         self._kind = kind
         self._hooks = hooks
         self._on_end = on_end

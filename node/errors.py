@@ -180,7 +180,7 @@ class EngineSilent(NodeError):
 
 
 class MemoryShort(NodeError):
-    """The machine is short of memory: the node takes no new requests until some is free again."""
+    """The machine is short of memory: no model is loaded until some is free again."""
 
     status = 503
     code = "memory_pressure"

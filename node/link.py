@@ -19,6 +19,7 @@ from node.errors import (
     EngineFault,
     EngineSilent,
     LoadFailure,
+    MemoryShort,
     NodeError,
     RowRefused,
 )
@@ -306,6 +307,8 @@ class EngineLink:
 def _refusal(refused: Refused) -> NodeError:
     if refused.is_fault:
         return EngineFault(refused.reason)
+    if refused.is_short:
+        return MemoryShort(refused.reason)
     return RowRefused(refused.reason, refused.param, refused.overflow)
 
 

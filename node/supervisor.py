@@ -98,6 +98,7 @@ class Supervisor:
         self._kind = kind
         hooks = hooks or Hooks()
         self._on_change = hooks.on_change
+        self.now_s: Callable[[], float] = time.monotonic
         self._engines = Engines(kind, budget, hooks, self._on_end, lambda: self.now_s())
         settings = kind.settings
         self._residency = Residency(self, Rules(settings.min_residency_s, settings.max_swap_wait_s))
@@ -105,7 +106,6 @@ class Supervisor:
         """Of a model's residency, by its name."""
         self.awake = Awake(StayAwake.NEVER)
         """Of the machine, while models are held or waited for."""
-        self.now_s: Callable[[], float] = time.monotonic
         self._disk_free_bytes = 0
         self._entries: dict[str, ModelEntry] = {}
         self._slots: dict[str, Slot] = {}
@@ -160,10 +160,10 @@ class Supervisor:
     async def ensure_ready(self, slot: Slot, *, ahead: bool = False) -> EngineHandle:
         """One load however many wait, which ends soon after the last of them has left. Ask through
         `Lease.ready`."""
-        if self.pressure is Pressure.HARD:
-            raise MemoryShort
         if (handle := self._serving(slot)) is not None:
             return handle
+        if self.pressure is Pressure.HARD:
+            raise MemoryShort
         if slot.state is ModelState.FAILED and self.now_s() < slot.retry_at_s:
             raise self._failure(slot)
         slot.is_hurried |= not ahead
@@ -268,9 +268,15 @@ class Supervisor:
     def pressure(self) -> Pressure:
         return self._engines.pressure
 
+    @property
+    def pressure_age_s(self) -> float:
+        """How long it has been as it is."""
+        return self.now_s() - self._engines.pressure_since_s
+
     def set_pressure(self, level: Pressure) -> None:
         """Tells all engines, also those that are loaded later."""
         self._engines.pressure = level
+        self._engines.pressure_since_s = self.now_s()
         self._residency.tell()
         for engine in self.engines().values():
             engine.handle.link.set_pressure(level)

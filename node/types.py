@@ -12,6 +12,7 @@ from enum import IntEnum, StrEnum
 import msgspec
 
 from node.generate import GenerateRequest
+from node.learned_rates import DecodeRate, PrefillRate
 from node.long_step import LongStep
 from node.protocol.messages import FinishReason
 from node.protocol.overflow import Overflow
@@ -191,6 +192,8 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """Of a prompt that is too long."""
     is_fault: bool = False
     """Whether the engine failed on it; it is then no fault of the request."""
+    is_short: bool = False
+    """Whether the machine is too short of memory for it now; it may be sent again later."""
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
@@ -264,23 +267,6 @@ class Frame(msgspec.Struct, frozen=True, tag="frame"):
     cache_events: tuple[CacheEvent, ...] = ()
 
 
-class PrefillRate(msgspec.Struct, frozen=True, array_like=True):
-    """Learned speed of prefill at a depth."""
-
-    depth_tokens: int
-    """Lower end of the class; its upper end is the next class's lower one."""
-    tokens_per_s: float
-
-
-class DecodeRate(msgspec.Struct, frozen=True, array_like=True):
-    """Learned time of one decode step."""
-
-    rows: int
-    depth_tokens: int
-    """Of the longest row; lower end of the class."""
-    step_s: float
-
-
 class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
     """The state of an engine: at least every `STATS_S` while it works, and after each command
     that says so."""
@@ -311,6 +297,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag="engine_stats"):
     """The lease that the engine keeps within."""
     pinned_kv_bytes: int = 0
     """Share of `stored_kv_bytes` that is never evicted."""
+    stored_cap_bytes: int | None = None
+    """Most stored KV that it keeps since the machine is, or was, short of memory; None: as the
+    lease says."""
     answered: tuple[int, ...] = ()
     """Numbers of the `SetLease` and `ClearCache` commands that are done now; the worker's."""
 
@@ -332,9 +321,9 @@ class Pressure(IntEnum):
 
     NONE = 0
     SOFT = 1
-    """Store nothing new, and evict."""
+    """Evict what is stored, step by step; nothing is refused."""
     HARD = 2
-    """Take no new requests either."""
+    """Store nothing, load nothing, and take small requests only."""
 
 
 class MemoryLease(msgspec.Struct, frozen=True):

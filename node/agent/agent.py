@@ -12,7 +12,7 @@ from node.agent.caretaker import Caretaker
 from node.agent.disk import Disk
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
-from node.agent.report import node_report
+from node.agent.report import node_report, shortage_of
 from node.agent.requests import Requests
 from node.agent.sound import SoundModels
 from node.agent.warming import Warming
@@ -213,6 +213,7 @@ class Agent:
             min_residency_s=self._kind.settings.min_residency_s,
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
             rests=self._wishes.rests,
+            pressure=shortage_of(self._supervisor),
         )
 
     def report(self) -> dict[str, Any]:

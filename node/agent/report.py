@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from node.protocol.messages import ModelStatus
+from node.protocol.messages import MemoryPressure, ModelStatus
 from node.slots import EngineState
 from node.supervisor import Supervisor
-from node.types import EngineStats
+from node.types import EngineStats, Pressure
 
 PATH = "/v1/node/status"
 
@@ -18,18 +18,41 @@ def node_report(supervisor: Supervisor) -> dict[str, Any]:
     budget = supervisor.budget
     engines = supervisor.engines()
     granted_bytes = budget.fixed_bytes + budget.stored_bytes
+    pressure = pressure_of(supervisor)
     return {
         "memory": {
             "limit_bytes": budget.total_bytes,
             "leased_bytes": granted_bytes,
             "stored_kv_bytes": budget.stored_bytes,
             "free_bytes": max(budget.total_bytes - granted_bytes, 0),
-            "pressure": supervisor.pressure.name.lower(),
+            "pressure": pressure.level,
+            "pressure_s": pressure.for_s,
+            "pressure_effect": pressure.effect,
+            "stored_kv_cap_bytes": pressure.stored_cap_bytes,
         },
         "models": [
             _model(status, engines.get(status.name), supervisor) for status in supervisor.status()
         ],
     }
+
+
+def pressure_of(supervisor: Supervisor) -> MemoryPressure:
+    """How short the machine is of memory, and what its engines keep for it."""
+    told = [engine.handle.link.stats for engine in supervisor.engines().values()]
+    caps = [each.stored_cap_bytes for each in told if each is not None]
+    known = [cap for cap in caps if cap is not None]
+    return MemoryPressure(
+        level=supervisor.pressure.name.lower(),
+        for_s=supervisor.pressure_age_s,
+        stored_cap_bytes=sum(known) if known else None,
+    )
+
+
+def shortage_of(supervisor: Supervisor) -> MemoryPressure | None:
+    """The same; None where nothing is cut or refused."""
+    pressure = pressure_of(supervisor)
+    is_free = supervisor.pressure is Pressure.NONE and pressure.stored_cap_bytes is None
+    return None if is_free else pressure
 
 
 def _model(

@@ -2,8 +2,8 @@
 
 Warm prompts are nobody's requests: they have no account, and hold up no request. Those of the
 agent's settings are prefilled at each load of their model. They wait for the engine's share of
-memory and while the machine is short of it, and those that there was no room for are tried again
-when there is more.
+memory and while the machine is very short of it, and those that there was no room for are tried
+again when there is more.
 """
 
 import asyncio
@@ -155,25 +155,29 @@ class Warming:
     async def _follow_plan(self, run: _Run) -> None:
         name = run.handle.entry.name
         try:
-            while await self._has_memory(run) and not await self._try(run):
-                pass
+            most = Pressure.SOFT
+            while await self._has_memory(run, most) and not await self._try(run):
+                # What found no room then may find it once nothing is short any more.
+                most = Pressure.NONE
         except NodeError as exc:
             logger.warning("The warm prompts of %s: %s", name, exc.message)
         finally:
             run.rested.set()
 
-    async def _has_memory(self, run: _Run) -> bool:
-        """Waits while the machine is short of memory; whether the engine is still there."""
+    async def _has_memory(self, run: _Run, most: Pressure) -> bool:
+        """Waits while the machine is shorter of memory than `most`; whether the engine is still
+        there."""
         await self._supervisor.settled()
-        if run.handle.link.alive and self._is_short():
+        if run.handle.link.alive and self._supervisor.pressure > most:
             logger.info("The warm prompts of %s wait for memory.", run.handle.entry.name)
-        while run.handle.link.alive and self._is_short():
+        while run.handle.link.alive and self._supervisor.pressure > most:
             run.rested.set()
             await asyncio.sleep(PRESSURE_S)
         return run.handle.link.alive
 
     async def _try(self, run: _Run) -> bool:
-        """Prefills what is left until the machine is short of memory; whether it never was."""
+        """Prefills what is left; False where something found no room while the machine was short
+        of memory."""
         started_s, tokens, entry = time.monotonic(), 0, run.handle.entry
         run.granted_bytes = self._granted(run)
         for index, request in tuple(run.left):
@@ -181,8 +185,8 @@ class Warming:
                 if await lease.ready() is not run.handle:
                     return True
                 result = await self._result(run.handle, index, request)
-            # An engine keeps nothing then, and it is not the prompt's fault.
-            if result.error is not None and self._is_short():
+            # An engine keeps little or nothing then, and it is not the prompt's fault.
+            if result.error is not None and self._supervisor.pressure is not Pressure.NONE:
                 return False
             if result.error is None:
                 run.left.remove((index, request))
@@ -198,9 +202,6 @@ class Warming:
 
     def _granted(self, run: _Run) -> int:
         return self._supervisor.budget.lease(run.handle.entry.name).stored_kv_bytes
-
-    def _is_short(self) -> bool:
-        return self._supervisor.pressure is not Pressure.NONE
 
     # --- one prompt --------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 
-from node.hardware import read_memory, this_kernel
+from node.agent.report import pressure_of
+from node.hardware import GIB, MemoryReading, read_memory, this_kernel
 from node.pressure import PressureGauge
 from node.supervisor import Supervisor
 
@@ -18,8 +19,27 @@ async def watch_pressure(supervisor: Supervisor, memory_bytes: int) -> None:
     gauge = PressureGauge(memory_bytes)
     kernel = this_kernel()
     while True:
-        level = gauge.feed(read_memory(kernel))
+        reading = read_memory(kernel)
+        level = gauge.feed(reading)
         if level is not supervisor.pressure:
-            logger.warning("Memory pressure of this machine is now %s.", level.name.lower())
+            before = pressure_of(supervisor)
             supervisor.set_pressure(level)
+            now = pressure_of(supervisor)
+            logger.warning(
+                "Memory pressure of this machine is now %s, after %.0f s of %s: %s.%s",
+                *(now.level, before.for_s, before.level, now.effect, _left(reading)),
+            )
         await asyncio.sleep(WATCH_S)
+
+
+def _left(reading: MemoryReading) -> str:
+    """What the machine has left, as a sentence; empty where it does not say."""
+    told = {
+        "available": reading.available_bytes,
+        "compressed": reading.compressor_bytes,
+        "in swap": reading.swap_bytes,
+    }
+    sizes = [
+        f"{nbytes / GIB:.1f} GiB {word}" for word, nbytes in told.items() if nbytes is not None
+    ]
+    return f" There are {', '.join(sizes)}." if sizes else ""

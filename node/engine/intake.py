@@ -15,13 +15,13 @@ import numpy as np
 from node.engine.grammar import Compiler
 from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.model import LoadedModel
-from node.engine.refusals import refusal, refused_size
+from node.engine.refusals import refusal, refused_size, refused_while_short
 from node.engine.room import Room
 from node.engine.row import Row, make_row, output_limit
 from node.engine.steering import steering_of
 from node.generate import GenerateRequest
 from node.parsing.held_schema import NotHeld
-from node.types import Loaded, Refused
+from node.types import Loaded, Pressure, Refused
 
 _NO_TOKEN = 2**31 - 1
 _POLL_S = 0.002
@@ -63,6 +63,10 @@ class Intake:
         longest = self.room.longest_tokens(self.info.context_tokens)
         if (refused := refused_size(request, longest)) is not None:
             return refused
+        if self.room.pressure is Pressure.HARD:
+            refused = refused_while_short(request, self.room.live_bytes, self.room.lease)
+            if refused is not None:
+                return refused
         row = make_row(request, tokens, output_limit(request, longest), self.model.vocabulary)
         if is_held(request) and not request.warm:
             job = partial(compile_answer, self._compiler, request, self._markers)

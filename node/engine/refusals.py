@@ -1,13 +1,19 @@
 """What an engine will not run, as sentences for the caller."""
 
+from collections.abc import Callable
+
 from node.engine.cache.parts import Tokens
+from node.engine.schedule import USUAL_ANSWER_TOKENS
 from node.generate import GenerateRequest
 from node.parsing.registry import grammar_for
 from node.protocol.overflow import Overflow
-from node.types import Loaded, Refused
+from node.types import Loaded, MemoryLease, Refused
 
 _PROMPT = "messages"
 """What the field with a prompt is called in a refusal; the agent knows its name in each dialect."""
+SMALL_SHARE = 1 / 8
+"""Of the live KV that an engine may hold: what a request may take while memory is very short."""
+_MIB = 1024**2
 
 
 def refusal(
@@ -51,6 +57,28 @@ def refused_size(request: GenerateRequest, longest_tokens: int) -> Refused | Non
         return None
     reason = too_large(prompt_tokens, longest_tokens)
     return Refused(request.uid, reason, _PROMPT, Overflow(prompt_tokens, longest_tokens))
+
+
+def refused_while_short(
+    request: GenerateRequest, live_bytes: Callable[[int], int], lease: MemoryLease
+) -> Refused | None:
+    """The refusal, for now, of a request whose KV is not small while the machine is very short of
+    memory; `live_bytes` is that of a row of so many tokens. A `max_tokens` beyond a usual answer
+    does not count: many programs send the same large one with every request."""
+    if request.warm:
+        reason = "The machine is short of memory, and keeps no prompt until some is free again."
+        return Refused(request.uid, reason, is_short=True)
+    answer_tokens = min(request.max_tokens or USUAL_ANSWER_TOKENS, USUAL_ANSWER_TOKENS)
+    needed_bytes = request.choices * live_bytes(len(request.tokens) + answer_tokens)
+    most_bytes = int(lease.live_kv_bytes * SMALL_SHARE)
+    if lease.total_bytes <= 0 or needed_bytes <= most_bytes:
+        return None
+    reason = (
+        "The machine is short of memory, and until some is free again only small requests are "
+        f"answered: the KV of this one takes {needed_bytes / _MIB:.0f} MiB, and up to "
+        f"{most_bytes / _MIB:.0f} MiB are taken now. Send it again later, or a shorter prompt."
+    )
+    return Refused(request.uid, reason, is_short=True)
 
 
 def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:

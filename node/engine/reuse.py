@@ -13,7 +13,8 @@ from node.engine.rates import Rates
 from node.engine.row import Row
 from node.engine.schedule import SHARED_TOKENS, choose_cuts
 from node.engine.spans import KvSpan, LayerSnapshot
-from node.types import CacheEvent, EngineSpec
+from node.engine.stored_cap import Held, StoredCap
+from node.types import CacheEvent, EngineSpec, Pressure
 
 MOST_SNAPSHOTS = 8
 """Of one prompt."""
@@ -38,9 +39,13 @@ class Reuse:
         self._layout = layout
         self._rates = rates
         self._tier = tier
-        self._stored_bytes = spec.lease.stored_kv_bytes
+        self._stored_bytes = self._leased_bytes = spec.lease.stored_kv_bytes
+        self._slack_bytes = 0
         self._snapshot_bytes = spec.snapshot_bytes
-        self._storing = True
+        self._pressure = Pressure.NONE
+        self._cap = StoredCap()
+        self.cap_bytes: int | None = None
+        """Most that is stored since memory is, or was, short; None: as the lease says."""
         self._promotions: dict[Row, Hit] = {}
         self._polled_s = 0.0
         self.cached_tokens = 0
@@ -75,7 +80,7 @@ class Reuse:
 
     def fetchable(self, row: Row) -> Hit | None:
         """What of the row's KV is on disk, where it is quicker to read than to prefill again."""
-        if self._tier is None or not self._storing or row in self._promotions:
+        if self._tier is None or not self._is_storing or row in self._promotions:
             return None
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         read_s = hit.disk_bytes / self._tier.read_bytes_per_s
@@ -84,6 +89,7 @@ class Reuse:
 
     def fetch(self, row: Row, hit: Hit) -> bool:
         """Starts to read it; False where there is no room for it in memory."""
+        self._note_session(row, hit.disk_tokens)
         self.cache.hold(hit)
         if not self.cache.promote(hit):
             self.cache.release(hit)
@@ -136,7 +142,7 @@ class Reuse:
         needed = tokens * self._layout.span_bytes_per_token
         if self._layout.needs_snapshot:
             needed += self._layout.snapshot_bytes
-        return self._storing and needed <= self._stored_bytes
+        return self._is_storing and needed <= self._stored_bytes
 
     def keep_prompt(self, row: Row, view: RowView) -> None:
         """Stores what has been prefilled of the prompt, as far as a later one can begin with it."""
@@ -172,8 +178,9 @@ class Reuse:
         return True
 
     def _store(self, row: Row, length: int, view: RowView) -> None:
-        if not length or not self._storing:
+        if not length or not self._is_storing:
             return
+        self._note_session(row, length)
         snapshot = None
         if self._layout.needs_snapshot:
             snapshot = (self._layout.snapshot_bytes, view.snapshot)
@@ -181,23 +188,54 @@ class Reuse:
 
     # --- memory ------------------------------------------------------------------------------
 
-    def set_stored_bytes(self, stored_bytes: int, snapshot_bytes: int) -> None:
-        """Evicts at once what is over."""
-        if (stored_bytes, snapshot_bytes) != (self._stored_bytes, self._snapshot_bytes):
-            self._stored_bytes, self._snapshot_bytes = stored_bytes, snapshot_bytes
-            self.cache.set_lease(stored_bytes, snapshot_bytes)
+    def set_stored_bytes(self, stored_bytes: int) -> None:
+        """What may be stored while memory is not short. Evicts at once what is over."""
+        self._leased_bytes = stored_bytes
+        self._keep_within()
 
-    def set_storing(self, *, storing: bool) -> None:
-        self._storing = storing
-        self.cache.set_storing(storing=storing)
+    def set_pressure(self, level: Pressure) -> None:
+        """How short the machine is of memory from now on. Evicts at once what is over."""
+        self._pressure = level
+        self.cache.set_storing(storing=self._is_storing)
+        self._keep_within()
 
-    def relieve(self, *, all_of_it: bool) -> None:
-        """Under pressure: evicts half of what is stored, or all of it."""
-        nbytes = self.cache.nbytes
-        self.cache.evict(nbytes if all_of_it else nbytes // 2)
+    @property
+    def _is_storing(self) -> bool:
+        return self._pressure is not Pressure.HARD
+
+    def _keep_within(self) -> None:
+        """Of the lease and the cap, the smaller one."""
+        if self._cap.is_free and self._pressure is Pressure.NONE:
+            self.cap_bytes = None
+        else:
+            held = Held(self.cache.nbytes, self.pinned_bytes, self._leased_bytes)
+            self.cap_bytes = self._cap.feed(self._pressure, held, time.monotonic())
+        stored_bytes = self._leased_bytes if self.cap_bytes is None else self.cap_bytes
+        # What a cap cuts is still within the lease while it is written.
+        slack_bytes = self._leased_bytes - stored_bytes
+        if (stored_bytes, slack_bytes) != (self._stored_bytes, self._slack_bytes):
+            self._stored_bytes, self._slack_bytes = stored_bytes, slack_bytes
+            self.cache.set_lease(stored_bytes, self._snapshot_bytes, slack_bytes)
+
+    def _note_session(self, row: Row, length: int) -> None:
+        """A session of so many tokens goes on, and is to find room also where memory is short."""
+        nbytes = length * self._layout.span_bytes_per_token
+        if self._layout.needs_snapshot:
+            nbytes += self._layout.snapshot_bytes
+        self._cap.note_session(row.uid, nbytes)
+        if not self._cap.is_free:
+            self._keep_within()
 
     def wait_s(self) -> float | None:
-        """Seconds until the disk is to be asked what it has done; None while it does nothing."""
+        """Seconds until the disk is to be asked what it has done, or less is to be stored, or more
+        may be; None without any of it."""
+        disk_s, due_s = self._disk_wait_s(), self._cap.due_s()
+        if due_s is None:
+            return disk_s
+        cap_s = max(0.0, due_s - time.monotonic())
+        return cap_s if disk_s is None else min(cap_s, disk_s)
+
+    def _disk_wait_s(self) -> float | None:
         reading = any(self.cache.promoting(held) for held in self._promotions.values())
         if not reading and not self.cache.writing:
             return None

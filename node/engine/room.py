@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from node.engine.schedule import Companions, place
-from node.types import MemoryLease
+from node.types import MemoryLease, Pressure
 
 _SAMPLE_TOKENS = 4096
 """Beyond most sliding windows: what grows there grows with every token."""
@@ -26,6 +26,9 @@ class Room:
 
     kept_bytes: int = 0
     """Stored KV that is never evicted."""
+
+    pressure: Pressure = Pressure.NONE
+    """How short the machine is of memory."""
 
     @property
     def most_bytes(self) -> int:

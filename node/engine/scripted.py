@@ -16,10 +16,16 @@ from collections.abc import Callable
 
 from node.engine.base import LoadError
 from node.engine.choices import Tally, choice_of
-from node.engine.refusals import refused_choices, refused_length, unknown_format
+from node.engine.refusals import (
+    refused_choices,
+    refused_length,
+    refused_while_short,
+    unknown_format,
+)
 from node.engine.script import Script, parse_script
 from node.engine.scripted_cache import PrefixCache
 from node.engine.scripted_row import ScriptedRow, pieces_of
+from node.engine.stored_cap import Held, StoredCap
 from node.generate import GenerateRequest
 from node.parsing.machine import TextMachine
 from node.protocol.messages import FinishReason
@@ -109,6 +115,8 @@ class ScriptedEngine:
         self._kv_bytes = kv_bytes_per_token
         self._lease = lease
         self._pressure = Pressure.NONE
+        self._cap = StoredCap()
+        self._cap_bytes: int | None = None
         self._progress: list[Progress] = []
         self._prefill_tokens = 0
         self._cached_tokens = 0
@@ -138,7 +146,14 @@ class ScriptedEngine:
             return Refused(request.uid, NOT_FORCED, output.must_call_param)
         if request.constraint is not None:
             return Refused(request.uid, NOT_FORCED, request.constraint.param)
+        if self._pressure is Pressure.HARD and self._lease is not None:
+            refused = refused_while_short(request, self._live_bytes, self._lease)
+            if refused is not None:
+                return refused
         return refused_choices(request, self.info) or unknown_format(request)
+
+    def _live_bytes(self, tokens: int) -> int:
+        return tokens * self._kv_bytes
 
     def _row(self, request: GenerateRequest, choice: int, tally: Tally) -> ScriptedRow:
         pieces = self._pieces()
@@ -174,6 +189,7 @@ class ScriptedEngine:
         self._admit(now_s)
         self._stay_if_endless()
         due = [row.due_s for row in self._running if not row.stalled]
+        due += [] if (cap_s := self._cap.due_s()) is None else [cap_s]
         due += [row.told_s + self._script.progress_interval_s for row in self._prefilling()]
         if self._waiting and self._has_place(self._waiting[0]):
             due.append(self._waiting[0].arrived_s + self._script.accept_delay_s)
@@ -181,6 +197,8 @@ class ScriptedEngine:
 
     def step(self) -> list[Delta]:
         now_s = self._clock()
+        if not self._cap.is_free:
+            self._limit_cache()
         self._admit(now_s)
         due = [row for row in self._running if not row.stalled and row.due_s <= now_s]
         self._raise_faults(due)
@@ -233,6 +251,7 @@ class ScriptedEngine:
             cached_tokens=self._cached_tokens,
             lease=self._lease,
             pinned_kv_bytes=self._prefixes.pinned_tokens * self._kv_bytes,
+            stored_cap_bytes=self._cap_bytes,
         )
 
     def take_progress(self) -> tuple[Progress, ...]:
@@ -255,12 +274,17 @@ class ScriptedEngine:
             raise CommandFailure(self._script.step_failure_text)
 
     def _limit_cache(self) -> None:
-        tokens = self._script.cache.capacity_tokens
-        if self._pressure >= Pressure.SOFT:
-            tokens = 0
-        elif self._lease is not None and self._kv_bytes:
-            tokens = self._lease.stored_kv_bytes // self._kv_bytes
-        self._prefixes.limit(tokens)
+        # Where the script does not say what a token takes, the cap counts tokens.
+        each_bytes = self._kv_bytes or 1
+        most_bytes = self._script.cache.capacity_tokens * each_bytes
+        if self._lease is not None and self._kv_bytes:
+            most_bytes = min(most_bytes, self._lease.stored_kv_bytes)
+        prefixes = self._prefixes
+        held = Held(
+            prefixes.held_tokens * each_bytes, prefixes.pinned_tokens * each_bytes, most_bytes
+        )
+        self._cap_bytes = self._cap.feed(self._pressure, held, self._clock())
+        prefixes.limit((most_bytes if self._cap_bytes is None else self._cap_bytes) // each_bytes)
 
     def _prefilling(self) -> list[ScriptedRow]:
         """The rows of which a progress is to be told."""
@@ -355,4 +379,7 @@ class ScriptedEngine:
         cached_tokens = row.tally.cached_tokens
         self._prefill_tokens += len(request.tokens) - cached_tokens
         self._cached_tokens += cached_tokens
+        self._cap.note_session(request.uid, len(request.tokens) * (self._kv_bytes or 1))
+        if not self._cap.is_free:
+            self._limit_cache()
         return self._prefixes.store(request)

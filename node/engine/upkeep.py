@@ -32,33 +32,34 @@ class Upkeep:
         self.device = Device(room.lease, is_wired=spec.wired == "lease")
         self._room = room
         self._reuse = reuse
-        self._snapshot_bytes = spec.snapshot_bytes
-        self._pressure = Pressure.NONE
         self._worked_s = time.monotonic()
         self._tidied = True
 
     def wait_s(self) -> float | None:
         """Seconds until an idle engine has something to do for memory; None if it has not."""
-        disk_s = self._reuse.wait_s()
+        stored_s = self._reuse.wait_s()
         if self._tidied:
-            return disk_s
+            return stored_s
         tidy_s = max(0.0, self._worked_s + TIDY_AFTER_S - time.monotonic())
-        return tidy_s if disk_s is None else min(disk_s, tidy_s)
+        return tidy_s if stored_s is None else min(stored_s, tidy_s)
 
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
         """Called once per step, with what live rows take."""
         self._room.kept_bytes = self._reuse.pinned_bytes
         self._room.tolerated_bytes = min(self._room.tolerated_bytes, live_bytes)
-        stored_bytes = self._room.stored_bytes(live_bytes)
-        self._reuse.set_stored_bytes(stored_bytes, self._snapshot_bytes)
+        before_bytes = self._reuse.cap_bytes
+        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes))
         now_s = time.monotonic()
         if busy:
             self._worked_s, self._tidied = now_s, False
-            if self._pressure is not Pressure.NONE:
+            if self._room.pressure is Pressure.HARD:
                 self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
         elif not self._tidied and now_s >= self._worked_s + TIDY_AFTER_S:
             self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
-            self._tidied = True
+            # What leaves for the disk is free once it is written.
+            self._tidied, self._worked_s = not self._reuse.cache.writing, now_s
+        if self._is_cut(before_bytes):
+            self._give_back()
 
     def tidy_soon(self) -> None:
         """In the next step that is idle. MLX may raise there what the GPU has failed at since."""
@@ -70,18 +71,26 @@ class Upkeep:
         self._room.lease = lease
         self._room.tolerated_bytes = live_bytes
         self.device.set_lease(lease)
-        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes), self._snapshot_bytes)
+        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes))
         if shrinks:
             self.device.tidy(keep_bytes=0)
 
     def set_pressure(self, level: Pressure) -> None:
-        """Stops storing while there is any, and evicts each time when it rises."""
-        rising = level > self._pressure
-        self._pressure = level
-        self._reuse.set_storing(storing=level is Pressure.NONE)
-        if rising:
-            self._reuse.relieve(all_of_it=level is Pressure.HARD)
-            self.device.tidy(keep_bytes=0)
+        before_bytes = self._reuse.cap_bytes
+        self._room.pressure = level
+        self._reuse.set_pressure(level)
+        if self._is_cut(before_bytes):
+            self._give_back()
+
+    def _is_cut(self, before_bytes: int | None) -> bool:
+        """Whether less may be stored than before, since memory is short."""
+        cap_bytes = self._reuse.cap_bytes
+        return cap_bytes is not None and (before_bytes is None or cap_bytes < before_bytes)
+
+    def _give_back(self) -> None:
+        """What is free now goes to the system at once, and what is being written later."""
+        self.device.tidy(keep_bytes=0)
+        self._worked_s, self._tidied = time.monotonic(), False
 
     def stats(self, rates: Rates, rows: RowCounts) -> EngineStats:
         cache = self._reuse.cache
@@ -103,4 +112,5 @@ class Upkeep:
             decode_rates=rates.decode_rates(),
             lease=self._room.lease,
             pinned_kv_bytes=cache.pinned_nbytes,
+            stored_cap_bytes=self._reuse.cap_bytes,
         )

@@ -145,6 +145,27 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """None while the model is not loaded, and where nothing is kept."""
 
 
+class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """That a node's machine is short of memory, or was until a while ago."""
+
+    level: Word
+    """`soft`, `hard`, or `none` while what was cut grows again."""
+    for_s: Seconds
+    """How long it has been at this level."""
+    stored_cap_bytes: Count | None = None
+    """Most stored KV that all models may keep in memory now; None: as ever."""
+
+    @property
+    def effect(self) -> str:
+        """What it does to the node, as the end of a sentence."""
+        size = "" if self.stored_cap_bytes is None else f"{self.stored_cap_bytes / 1024**3:.1f} GiB"
+        if self.level == "hard":
+            return "it stores no KV, loads no model, and answers small requests only"
+        if self.level == "soft":
+            return "its stored KV is cut step by step" + (f", to {size} now" if size else "")
+        return f"its stored KV grows back, to {size} now" if size else "nothing is cut or refused"
+
+
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node agent's whole state at one moment."""
 
@@ -168,6 +189,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request whose model has to wait for another one's to leave goes first after so long."""
     rests: bool = False
     """A router has it under maintenance: no pin holds, also none of other routers."""
+    pressure: MemoryPressure | None = None
+    """None where the machine has memory, and has had for a while."""
 
 
 class FinishReason(StrEnum):

@@ -7,13 +7,23 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
+from node.protocol.messages import MemoryPressure
 from node.protocol.names import is_name
 from registry import nodes
 from registry.records import NodeRecord
 from router import checkup
 from router.api.admin_bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
 from router.api.admin_gate import AdminGiven
-from router.api.admin_views import BreakerRow, NodeCheckRow, NodeModel, NodePrices, NodeRow
+from router.api.admin_views import (
+    BreakerRow,
+    NodeCheckRow,
+    NodeModel,
+    NodePressure,
+    NodePrices,
+    NodeRow,
+)
 from router.core import Core
 from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict, NodeRefused
@@ -146,6 +156,10 @@ def default_name(url: str, taken: Collection[str]) -> str:
     return name
 
 
+def _pressure(told: MemoryPressure | None) -> NodePressure | None:
+    return None if told is None else NodePressure(**structs.asdict(told), effect=told.effect)
+
+
 def node_row(core: Core, record: NodeRecord) -> NodeRow:
     view = core.fleet.node(record.id)
     status = view.status if view else None
@@ -174,6 +188,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         too_large=tuple(each.name for each in status.models if not fits(status, each))
         if status
         else (),
+        pressure=_pressure(status.pressure) if status else None,
         prices=NodePrices(**record.prices) if record.prices is not None else None,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)

@@ -60,6 +60,18 @@ class BreakerRow(Shown):
     """How many these are."""
 
 
+class NodePressure(Shown):
+    """That a node is short of memory, or was until a while ago."""
+
+    level: str
+    for_s: float
+    """How long it has been at this level."""
+    stored_cap_bytes: int | None
+    """Most stored KV that its models may keep in memory now; None: as ever."""
+    effect: str
+    """What it does to the node, as the end of a sentence."""
+
+
 class NodeRow(Shown):
     id: str
     name: str
@@ -89,6 +101,8 @@ class NodeRow(Shown):
     """Models with which the node makes no progress."""
     too_large: tuple[str, ...] = ()
     """Models for which its memory is too small."""
+    pressure: NodePressure | None = None
+    """None where it has memory."""
     unaccepted: tuple[str, ...] = ()
     """What a server of kind openai lists besides, and no admin has accepted."""
     models: tuple[NodeModel, ...]

@@ -174,6 +174,15 @@ def _failing(row: NodeRow) -> list[str]:
     return sorted({*row.wedged, *(each.model for each in row.breakers)})
 
 
+def _pressure(row: NodeRow) -> Iterator[tuple[str, str]]:
+    told = row.pressure
+    # What a node that is gone told last is over.
+    if told is not None and row.reachable:
+        style = "red" if told.level == "hard" else "yellow"
+        since = wording.span(told.for_s)
+        yield f"Its memory pressure is {told.level}, since {since}: {told.effect}.", style
+
+
 def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
     """What the table has no room for, with the style of each."""
     if row.error:
@@ -192,6 +201,7 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
     if row.too_large:
         models = wording.several(row.too_large)
         yield f"Its memory is too small for {models}; `router models` says by how much.", "red"
+    yield from _pressure(row)
     for each in row.breakers:
         failed = f"{each.model} failed {each.failures} of its last {each.outcomes} requests"
         is_open = each.state == BreakerState.OPEN

@@ -12,8 +12,9 @@ import pytest
 
 from node.engine.model import LoadedModel
 from node.engine.schedule import Limits
+from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
-from node.types import CacheEventKind, MemoryLease, Pressure, Progress
+from node.types import CacheEventKind, MemoryLease, Pressure, Progress, Refused
 from tests.mlx.driver import Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx
@@ -297,13 +298,20 @@ def test_events_tell_what_a_prompt_can_reuse(kind: Path) -> None:
         assert engine.call(engine.engine.take_cache_events) == ()
 
 
-def test_nothing_is_stored_under_pressure(tiny: Path) -> None:
+def test_nothing_is_stored_while_memory_is_very_short(tiny: Path) -> None:
     with Counted(tiny) as engine:
         engine.ask("a", BASE)
         engine.call(lambda: engine.engine.set_pressure(Pressure.HARD))
-        assert engine.call(engine.engine.stats).stored_kv_bytes == 0
+        stats = engine.call(engine.engine.stats)
+        assert (stats.stored_kv_bytes, stats.stored_cap_bytes) == (0, 0)
         engine.ask("b", BASE)
         assert engine.ask("c", BASE) == 0
+        each = engine.engine._layout.live_bytes(len(BASE) + 1)
+        lease = MemoryLease(0, live_kv_bytes=8 * each - 8, stored_kv_bytes=1 << 28)
+        engine.call(lambda: engine.engine.set_lease(lease))
+        large = GenerateRequest("large", tokens=BASE, max_tokens=1)
+        refused = engine.call(lambda: engine.engine.submit(large))
+        assert isinstance(refused, Refused) and refused.is_short
         engine.call(lambda: engine.engine.set_pressure(Pressure.NONE))
         engine.ask("d", BASE)
         assert engine.ask("e", BASE) == len(BASE) - 1

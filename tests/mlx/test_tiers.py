@@ -7,8 +7,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from node.engine import stored_cap
 from node.engine.base import LoadError
-from node.types import CacheEventKind, DiskCache, EngineSpec
+from node.types import CacheEventKind, DiskCache, EngineSpec, Pressure
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 
@@ -244,3 +245,31 @@ def test_salts_share_no_kv_in_work_in_memory_or_on_disk(tiny: Path, tmp_path: Pa
     with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
         assert cached(engine, {"f": "four"}) == [0]
         assert cached(engine, {"g": "two"}) == [len(BASE) - 1]
+
+
+def test_while_memory_is_short_the_session_that_goes_on_stays_warm(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Driver(tiny, spec=spec_of(tiny, tmp_path)) as engine:
+        for number in range(6):
+            ask(engine, f"{number}", prompt(300, 50 + number))
+        before = engine.call(engine.engine.stats).stored_kv_bytes
+        engine.call(lambda: engine.engine.set_pressure(Pressure.SOFT))
+        cap = engine.call(engine.engine.stats).stored_cap_bytes
+        assert cap == before * 3 // 4
+        monkeypatch.setattr(stored_cap, "STEP_S", 0.0)
+        turn, known = prompt(300, 55), 299
+        for number in range(3):
+            assert ask(engine, f"turn {number}", turn) == known
+            known = len(turn) + len(engine.outputs[f"turn {number}"])
+            turn += (*engine.outputs[f"turn {number}"], 7, 8, 9)
+        # A step of the engine is one of the cap, and what is written is free after it.
+        tier = engine.engine._reuse._tier
+        assert tier is not None
+        engine.call(lambda: tier.flush(30))
+        engine.call(engine.engine.step)
+        stats = engine.call(engine.engine.stats)
+        session = len(turn) * engine.engine._layout.span_bytes_per_token
+        assert stats.stored_kv_bytes <= (stats.stored_cap_bytes or 0) <= session
+        # Others come back from disk.
+        assert ask(engine, "0 again", prompt(300, 50)) == 299

@@ -9,13 +9,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
 from node.child_process import spawn
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
-from node.errors import EngineDied, EngineFault, EngineSilent, LoadFailure, RowRefused, ShuttingDown
+from node.errors import (
+    EngineDied,
+    EngineFault,
+    EngineSilent,
+    LoadFailure,
+    MemoryShort,
+    RowRefused,
+    ShuttingDown,
+)
 from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
 from node.link import EngineLink
@@ -328,11 +337,16 @@ async def test_cache_events_are_told_and_a_clear_forgets_all() -> None:
         assert (evicted.kind, evicted.entry) == (CacheEventKind.EVICTED, stored.entry)
 
 
-async def test_under_pressure_nothing_is_stored() -> None:
+async def test_under_hard_pressure_nothing_is_stored_and_what_is_refused_may_come_again() -> None:
     async with linked(Script(cache=ScriptedCache(capacity_tokens=10))) as link:
-        link.set_pressure(Pressure.SOFT)
+        link.set_pressure(Pressure.HARD)
         await rest(link.submit(request(), Ends()))
-        assert (await link.set_lease(MemoryLease(0, 0, 0))).entries == 0
+        stats = await link.set_lease(MemoryLease(0, 0, 0))
+        assert (stats.entries, stats.stored_cap_bytes) == (0, 0)
+        warm = msgspec.structs.replace(request("w"), warm=True)
+        with pytest.raises(MemoryShort) as caught:
+            await link.submit(warm, Ends()).answered()
+        assert "short of memory" in caught.value.message
 
 
 async def test_a_dead_engine_answers_nothing() -> None:

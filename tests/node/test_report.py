@@ -1,15 +1,19 @@
 """What `/v1/node/status` tells, over a real socket."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from node.agent import agent as agent_module
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.memory import GIB
-from tests.node.serving import RunningAgent, running
+from node.protocol.messages import MemoryPressure
+from node.types import Pressure
+from tests.node.serving import WAIT_S, RunningAgent, running
 
 PATH = "/v1/node/status"
 SCRIPT = Script(
@@ -33,6 +37,9 @@ async def test_tells_the_memory_and_each_engine(tmp_path: Path) -> None:
             "stored_kv_bytes": 0,
             "free_bytes": 8 * GIB,
             "pressure": "none",
+            "pressure_s": pytest.approx(0, abs=WAIT_S),
+            "pressure_effect": "nothing is cut or refused",
+            "stored_kv_cap_bytes": None,
         }
         assert [model["state"] for model in before["models"]] == ["on_disk", "on_disk"]
         assert "engine" not in before["models"][0]
@@ -53,6 +60,31 @@ async def test_tells_the_memory_and_each_engine(tmp_path: Path) -> None:
     assert (engine["prefill_rates"], engine["decode_rates"]) == ([], [])
     shown = "live_kv_bytes snapshot_bytes disk_kv_bytes active_bytes free_bytes decoding_rows"
     assert set(shown.split()) <= engine.keys()
+
+
+async def test_tells_how_short_memory_is_since_when_and_what_that_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
+    async with running(tmp_path, SCRIPT, memory_limit_bytes=8 * GIB) as agent:
+        supervisor = agent.app.agent._supervisor
+        now_s = 100.0
+        monkeypatch.setattr(supervisor, "now_s", lambda: now_s)
+        await agent.chat(max_tokens=3)
+        supervisor.set_pressure(Pressure.SOFT)
+        now_s += 42
+        async with asyncio.timeout(WAIT_S):
+            while (told := (await report(agent))["memory"])["stored_kv_cap_bytes"] is None:
+                pass
+        assert (told["pressure"], told["pressure_s"]) == ("soft", 42)
+        cap_bytes = told["stored_kv_cap_bytes"]
+        assert 0 < cap_bytes < GIB
+        assert told["pressure_effect"].startswith("its stored KV is cut step by step, to 0.0 GiB")
+        status = (await agent.status()).pressure
+        assert status == MemoryPressure("soft", 42, cap_bytes)
+        supervisor.set_pressure(Pressure.NONE)
+        after = (await agent.status()).pressure
+        assert after == MemoryPressure("none", 0, cap_bytes), "it grows back first"
 
 
 @pytest.mark.parametrize(("method", "status"), [("GET", 401), ("POST", 401)])

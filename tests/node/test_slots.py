@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 
 from node.engine.script import Script, scripted_entries
+from node.learned_rates import PrefillRate
 from node.protocol.messages import ModelState
 from node.slots import LOAD_BYTES_PER_S, WANTED_AGAIN_S, EngineHandle, Slot
-from node.types import PrefillRate
 
 
 def ready_slot(**stats: Any) -> Slot:

@@ -432,17 +432,17 @@ async def test_the_progress_of_a_load_is_logged_at_each_quarter(
     assert told == [f"Loading scripted: {percent} %." for percent in (25, 50, 75)]
 
 
-async def test_under_hard_pressure_no_new_request_is_taken() -> None:
-    async with world() as it:
-        entry = await it.entry()
-        with it.supervisor.serving(entry) as running:
-            await running.ready()
-            it.supervisor.set_pressure(Pressure.HARD)
-            with pytest.raises(MemoryShort) as caught:
-                await it.touch()
-            assert (caught.value.status, caught.value.retry_after_s) == (503, 10)
+async def test_under_hard_pressure_what_is_loaded_serves_and_nothing_else_is_loaded() -> None:
+    async with world(Script(models=(ScriptedModel("a"), ScriptedModel("b")))) as it:
+        await it.touch("a")
+        it.supervisor.set_pressure(Pressure.HARD)
+        await it.touch("a")
+        with pytest.raises(MemoryShort) as caught:
+            await it.touch("b")
+        assert (caught.value.status, caught.value.retry_after_s) == (503, 10)
+        assert "no model is loaded" in caught.value.message
         it.supervisor.set_pressure(Pressure.SOFT)
-        await it.touch()
+        await it.touch("b")
 
 
 async def test_pressure_reaches_engines_and_those_loaded_later() -> None:
@@ -450,9 +450,13 @@ async def test_pressure_reaches_engines_and_those_loaded_later() -> None:
     async with world(Script(models=models, cache=CACHE)) as it:
         first = await it.touch("a")
         await ask(first, "u", (1, 2, 3))
-        it.supervisor.set_pressure(Pressure.SOFT)
-        second = await it.touch("b")
-        await ask(second, "u", (1, 2, 3))
+        slow = asyncio.create_task(it.touch("b"))
+        while it.supervisor.status()[1].state is not ModelState.LOADING:
+            await asyncio.sleep(0)
+        it.supervisor.set_pressure(Pressure.HARD)
+        second = await slow
+        for number, handle in enumerate((first, second)):
+            await ask(handle, f"{number}", (4,))
         for handle, events in ((first, {"stored": 1, "evicted": 1}), (second, {})):
             await handle.link.set_lease(it.supervisor.budget.lease(handle.entry.name))
             assert it.supervisor.engines()[handle.entry.name].cache_events == events

@@ -256,7 +256,37 @@ async def until_warm(agent: RunningAgent, caplog: pytest.LogCaptureFixture) -> N
             await agent.chat("hi", max_tokens=1)
 
 
-async def test_under_pressure_they_wait_for_its_end(
+async def test_where_memory_is_short_they_are_prefilled_all_the_same(
+    tmp_path: Path, plan: tuple[tuple[str, Path], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
+    async with running(tmp_path, CACHING, warm=plan) as agent:
+        agent.app.agent._supervisor.set_pressure(Pressure.SOFT)
+        assert (await agent.client.post(PATH_LOAD, json=MODEL)).status_code == 200
+        assert await cached_tokens(agent) > 0
+
+
+async def test_one_that_finds_no_room_while_memory_is_short_is_tried_again_after_that(
+    tmp_path: Path,
+    plan: tuple[tuple[str, Path], ...],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(warming, "PRESSURE_S", 0.01)
+    monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
+    script = msgspec.structs.replace(CACHING, cache=ScriptedCache(capacity_tokens=10))
+    async with running(tmp_path, script, warm=plan) as agent:
+        supervisor = agent.app.agent._supervisor
+        supervisor.set_pressure(Pressure.SOFT)
+        assert (await agent.client.post(PATH_LOAD, json=MODEL)).status_code == 200
+        assert warnings(caplog) == 0
+        supervisor.set_pressure(Pressure.NONE)
+        async with asyncio.timeout(WAIT_S):
+            while warnings(caplog) == 0:
+                await agent.status()
+
+
+async def test_where_memory_is_very_short_they_wait_for_its_end(
     tmp_path: Path,
     plan: tuple[tuple[str, Path], ...],
     monkeypatch: pytest.MonkeyPatch,
@@ -265,14 +295,16 @@ async def test_under_pressure_they_wait_for_its_end(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(warming, "PRESSURE_S", 0.01)
     monkeypatch.setattr(agent_module, "watch_pressure", lambda *_: asyncio.Event().wait())
-    async with running(tmp_path, CACHING, warm=plan) as agent:
+    script = msgspec.structs.replace(CACHING, load_delay_s=0.2)
+    async with running(tmp_path, script, warm=plan) as agent:
         supervisor = agent.app.agent._supervisor
-        supervisor.set_pressure(Pressure.SOFT)
-        assert (await agent.client.post(PATH_LOAD, json=MODEL)).status_code == 200
-        assert caplog.messages.count("The warm prompts of scripted wait for memory.") == 1
+        load = asyncio.create_task(agent.client.post(PATH_LOAD, json=MODEL))
+        while supervisor.status()[0].state is not ModelState.LOADING:
+            await agent.status()
         supervisor.set_pressure(Pressure.HARD)
-        await agent.status()
-        supervisor.set_pressure(Pressure.NONE)
+        assert (await load).status_code == 200
+        assert caplog.messages.count("The warm prompts of scripted wait for memory.") == 1
+        supervisor.set_pressure(Pressure.SOFT)
         async with asyncio.timeout(WAIT_S):
             while not any("of warm prompts for scripted" in line for line in caplog.messages):
                 await agent.status()

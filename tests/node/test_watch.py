@@ -6,29 +6,50 @@ from pathlib import Path
 import pytest
 
 from node.agent import watch
+from node.engine.script import Script, ScriptedModel
 from node.hardware import MemoryReading
 from tests.node.serving import WAIT_S, running
 
+SCRIPT = Script(models=(ScriptedModel(kv_bytes_per_token=1024),))
 
-async def test_requests_are_refused_while_memory_is_short(
+
+async def test_large_requests_are_refused_while_memory_is_very_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reading = MemoryReading(kernel_level=1)
     monkeypatch.setattr(watch, "read_memory", lambda kernel: reading)
     monkeypatch.setattr(watch, "WATCH_S", 0.001)
-    async with running(tmp_path) as agent, asyncio.timeout(WAIT_S):
+    async with (
+        running(tmp_path, SCRIPT, kv_live_bytes=16 * 1024**2) as agent,
+        asyncio.timeout(WAIT_S),
+    ):
 
         async def until(level: str) -> None:
             while (await agent.client.get("/v1/node/status")).json()["memory"]["pressure"] != level:
                 pass
 
         assert (await agent.chat(max_tokens=1)).status_code == 200
-        reading = MemoryReading(kernel_level=4)
+        reading = MemoryReading(1 << 29, kernel_level=4, swap_bytes=1 << 31)
         await until("hard")
-        refused = await agent.chat(max_tokens=1)
+        assert (await agent.chat(max_tokens=1)).status_code == 200, "a small one"
+        large = "word " * 2000
+        refused = await agent.chat(large, max_tokens=1)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
         assert refused.json()["error"]["code"] == "memory_pressure"
+        body = {
+            "model": "scripted",
+            "max_tokens": 1,
+            "messages": [{"role": "user"} | {"content": large}],
+        }
+        refused = await agent.client.post("/v1/messages", json=body)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "10")
+        assert refused.json()["error"]["type"] == "overloaded_error"
         reading = MemoryReading(kernel_level=1)
         await until("none")
         assert (await agent.chat(max_tokens=1)).status_code == 200
-    assert "Memory pressure of this machine is now hard." in caplog.messages
+    told = [line for line in caplog.messages if line.startswith("Memory pressure")]
+    assert [line.partition(", after")[0] for line in told] == [
+        f"Memory pressure of this machine is now {level}" for level in ("hard", "soft", "none")
+    ]
+    assert "s of none: it stores no KV, loads no model, and answers small" in told[0]
+    assert told[0].endswith("There are 0.5 GiB available, 2.0 GiB in swap.")

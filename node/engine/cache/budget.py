@@ -39,9 +39,12 @@ class MemoryBudget:
         self._appraise = appraise
         self._bytes = 0
         self._snapshot_bytes = 0
+        self._slack_bytes = 0
 
-    def set(self, budget_bytes: int, snapshot_bytes: int) -> None:
-        """Sets the lease; 0 snapshot bytes are half of it. Nothing is evicted yet."""
+    def set(self, budget_bytes: int, snapshot_bytes: int, slack_bytes: int = 0) -> None:
+        """Sets the lease; 0 snapshot bytes are half of it. What is being written may be in memory
+        beside it, up to `slack_bytes`. Nothing is evicted yet."""
+        self._slack_bytes = slack_bytes
         self._bytes = budget_bytes
         self._snapshot_bytes = snapshot_bytes or budget_bytes // 2
 
@@ -50,6 +53,8 @@ class MemoryBudget:
         what is new continues `keep`. False, and nothing is evicted, if that much can't be freed
         now."""
         over, over_snapshots = self._over(nbytes, snapshot_bytes)
+        over -= min(self._index.leaving_bytes, self._slack_bytes)
+        over_snapshots -= min(self._index.leaving_snapshot_bytes, self._slack_bytes)
         if over <= 0 and over_snapshots <= 0:
             return True
         if nbytes > self._bytes or snapshot_bytes > self._snapshot_bytes:

@@ -257,10 +257,10 @@ class PrefixCache:
 
     # --- room ------------------------------------------------------------------------------
 
-    def set_lease(self, budget_bytes: int, snapshot_bytes: int) -> None:
-        """Evicts at once what is beyond the lease. With a disk tier it may stay in memory, and in
-        `nbytes`, until it is written. 0 snapshot bytes are half of the budget."""
-        self._budget.set(budget_bytes, snapshot_bytes)
+    def set_lease(self, budget_bytes: int, snapshot_bytes: int, slack_bytes: int = 0) -> None:
+        """Evicts at once what is beyond the lease; with a disk tier it may stay in `nbytes` until
+        it is written, up to `slack_bytes` beside the budget. 0 snapshot bytes are half of that."""
+        self._budget.set(budget_bytes, snapshot_bytes, slack_bytes)
         self._budget.fit()
 
     def evict(self, nbytes: int) -> int:

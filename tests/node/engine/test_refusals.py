@@ -1,11 +1,11 @@
-"""What an engine refuses for its length, with the numbers that clients want."""
+"""What an engine refuses for its length or for its memory, with the numbers that clients want."""
 
 import pytest
 
-from node.engine.refusals import refused_length, refused_size
+from node.engine.refusals import refused_length, refused_size, refused_while_short
 from node.generate import GenerateRequest
 from node.protocol.overflow import Overflow
-from node.types import Loaded, Refused
+from node.types import Loaded, MemoryLease, Refused
 
 INFO = Loaded(weight_bytes=1, context_tokens=8, max_rows=1, vocab_size=10)
 
@@ -33,3 +33,29 @@ def test_what_the_memory_can_never_hold_is_an_overflow_that_says_how_to_mend_it(
     assert refused is not None and refused.overflow == Overflow(5, 5)
     assert refused.reason.startswith(Overflow(5, 5).openai)
     assert "--memory-limit" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("prompt_tokens", "max_tokens", "choices", "is_refused"),
+    [
+        (2000, 48, 1, False),
+        (2000, 49, 1, True),
+        (1024, None, 1, False),
+        (1025, None, 1, True),
+        (1024, 32_000, 1, False),
+        (512, 512, 2, False),
+        (512, 513, 2, True),
+    ],
+)
+def test_very_short_of_memory_an_eighth_of_the_live_kv_is_the_most(
+    prompt_tokens: int, max_tokens: int | None, choices: int, *, is_refused: bool
+) -> None:
+    lease = MemoryLease(1 << 30, live_kv_bytes=8 * 2048 * 1024, stored_kv_bytes=0)
+    request = GenerateRequest(
+        "r", tokens=tuple(range(prompt_tokens)), max_tokens=max_tokens, choices=choices
+    )
+    refused = refused_while_short(request, lambda tokens: 1024 * tokens, lease)
+    assert (refused is not None) == is_refused
+    if refused is not None:
+        assert refused.is_short and "up to 2 MiB are taken now" in refused.reason
+    assert refused_while_short(request, lambda tokens: 1024 * tokens, MemoryLease(0, 0, 0)) is None

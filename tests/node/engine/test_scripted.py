@@ -279,15 +279,42 @@ def test_a_running_row_is_live_kv() -> None:
     assert (engine.stats().decoding_rows, engine.stats().live_kv_bytes) == (1, 40)
 
 
-def test_pressure_empties_the_cache_and_keeps_it_empty() -> None:
+def test_hard_pressure_empties_the_cache_and_keeps_it_empty() -> None:
     engine = leased(100)
+    engine.set_lease(MemoryLease(7, 1 << 20, 100))
     run(engine, ask("a"))
-    engine.set_pressure(Pressure.SOFT)
+    engine.set_pressure(Pressure.HARD)
+    assert engine.stats().stored_cap_bytes == 0
     run(engine, ask("b", (4,)))
     assert kinds(engine) == [("stored", 1), ("evicted", 1)]
     engine.set_pressure(Pressure.NONE)
     run(engine, ask("c", (4,)))
     assert kinds(engine) == [("stored", 2)]
+
+
+def test_soft_pressure_drops_some_and_keeps_what_comes_now() -> None:
+    engine = leased(100)
+    for uid, tokens in (("a", (1, 2, 3)), ("b", (4, 5)), ("c", (6, 7))):
+        run(engine, ask(uid, tokens))
+    engine.set_pressure(Pressure.SOFT)
+    # Of 70 bytes three quarters are kept, in whole prompts.
+    assert (engine.stats().stored_cap_bytes, engine.stats().stored_kv_bytes) == (52, 40)
+    (last,) = run(engine, ask("d", (6, 7, 8)))
+    assert last.usage is not None and last.usage.cached_tokens == 2
+    assert kinds(engine)[3:] == [("evicted", 1), ("stored", 4), ("evicted", 2)]
+
+
+def test_very_short_of_memory_it_answers_small_requests_only() -> None:
+    engine = leased(100)
+    engine.set_lease(MemoryLease(0, live_kv_bytes=8 * 50, stored_kv_bytes=100))
+    engine.set_pressure(Pressure.HARD)
+    assert isinstance(engine.submit(ask("a", (1, 2), max_tokens=3)), Accepted)
+    refused = engine.submit(ask("b", (1, 2), max_tokens=4))
+    assert isinstance(refused, Refused) and refused.is_short
+    warm = engine.submit(msgspec.structs.replace(ask("w", (1,), max_tokens=1), warm=True))
+    assert isinstance(warm, Refused) and warm.is_short
+    engine.set_pressure(Pressure.SOFT)
+    assert isinstance(engine.submit(ask("c", (1, 2), max_tokens=4)), Accepted)
 
 
 def test_a_warm_prompt_has_no_output_and_stays_until_a_clear() -> None:

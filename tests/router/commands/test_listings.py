@@ -15,6 +15,7 @@ from router.api.admin_views import (
     ModelPlace,
     ModelRow,
     NodeModel,
+    NodePressure,
     NodePrices,
     NodeRow,
 )
@@ -90,6 +91,17 @@ def test_nodes_show_what_is_cordoned_paid_and_failing(
     studio, _, cloud = json.loads(capsys.readouterr().out)
     assert (studio["state"], studio["breakers"][0]) == ("cordoned", open_one.model_dump())
     assert cloud["prices"] == {"input": 3, "output": 15, "cached": 0.25}
+
+
+def test_nodes_show_which_are_short_of_memory(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = NodePressure(level="soft", for_s=125, stored_cap_bytes=GIB, effect="it does so")
+    lost = node("mini", reachable=False, pressure=told)
+    nodes.show(played(answering([node("studio", pressure=told), lost])), as_json=False)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "studio: Its memory pressure is soft, since 2 min: it does so." in text
+    assert "mini: Its memory" not in text, "what it said last is over"
 
 
 def test_models_show_each_place_and_its_state(

@@ -391,3 +391,17 @@ def test_clear_forgets_the_disk_too() -> None:
     world.cache.clear()
     assert (world.cache.nbytes, world.cache.disk_nbytes, world.cache.entries) == (0, 0, 0)
     assert world.usable(count(1, 11)) == (0, 0)
+
+
+def test_what_a_smaller_budget_has_sent_to_disk_may_stay_beside_it_until_it_is_written() -> None:
+    for slack_bytes, kept in ((0, 0), (100, 9)):
+        world = World()
+        store(world.cache, count(1, 11))
+        held = count(50, 60)
+        store(world.cache, held)
+        world.cache.hold(world.cache.match(held, 10))
+        world.cache.set_lease(190, 0, slack_bytes)
+        assert world.cache.nbytes == 200 and world.cache.writing
+        assert store(world.cache, count(100, 109)) == kept
+        world.finish()
+        assert world.cache.nbytes == 100 + 10 * kept
