@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
+from node.commands.backups import is_excluded, unsaved_folders
 from node.darwin import Kernel
 from node.engine.probe.line import Line, not_here
 from node.hardware import GIB, Runner
@@ -132,10 +132,8 @@ def _until(holds: Callable[[], bool], most_s: float = 3.0) -> bool:
 
 
 def _backups(settings: Settings, run: Runner) -> Line:
-    folders: list[Path] = [settings.models_folder, settings.kv_folder]
-    there = [folder for folder in folders if folder.exists()]
-    answers = [run(["tmutil", "isexcluded", str(folder)]) or "" for folder in there]
-    excluded = sum("[Excluded]" in answer for answer in answers)
+    there = [folder for folder in unsaved_folders(settings) if folder.exists()]
+    excluded = sum(is_excluded(folder, run) for folder in there)
     name = "models and KV are no part of backups"
     found = f"{excluded} of {len(there)} folders excluded"
     return Line(SETTINGS, name, "excluded", found, excluded == len(there))

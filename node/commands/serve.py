@@ -16,9 +16,11 @@ from types import FrameType
 import uvicorn
 
 from node.app import STOP_GRACE_S, NodeApp, build_app, is_loopback, load_token
+from node.commands.backups import exclude_from_backups
 from node.commands.configuration import need_extra
 from node.commands.own_name import own_ipv4, own_name
 from node.errors import StartError
+from node.hardware import is_mac, run_command
 from node.settings import Settings, default_home
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
@@ -52,6 +54,8 @@ def serve(settings: Settings) -> None:
         if is_new:
             announce(settings, listeners, token if sys.stdout.isatty() else None)
         app = build_app(settings)
+        if is_mac():
+            exclude_beside(settings)
         stop = Stop()
         server = AgentServer(app, url_of(settings.host, listeners), stop)
         if settings.exit_on_stdin_eof:
@@ -90,6 +94,15 @@ def bound(settings: Settings) -> Iterator[list[socket.socket]]:
         except CannotListen as error:
             raise StartError(str(error)) from None
         yield listeners
+
+
+def exclude_beside(settings: Settings) -> threading.Thread:
+    """Asks Time Machine from a thread of its own: the start does not wait for the answer."""
+    thread = threading.Thread(
+        target=exclude_from_backups, args=(settings, run_command), name="backups", daemon=True
+    )
+    thread.start()
+    return thread
 
 
 def check_bind(settings: Settings) -> None:
