@@ -22,7 +22,14 @@ from tests.acceptance.processes import (
     router_process,
 )
 from tests.clients.real.namespace import is_cut_off, raise_loopback
-from tests.clients.real.programs import CLIENTS, LARGE, SMALL, Place, clean_environment
+from tests.clients.real.programs import (
+    CLIENTS,
+    LARGE,
+    SMALL,
+    ClaudeCode,
+    Place,
+    clean_environment,
+)
 from tests.clients.real.scenarios import SCENARIOS, TOLD_TOKENS, Ran, Session
 from tests.clients.real.wire import Wire
 
@@ -52,11 +59,18 @@ def main(client_name: str, scenario_name: str, commands: str, folder: str) -> No
         client.prepare(place)
 
         def run(prompt: str, *, goes_on: bool = False) -> Ran:
+            return ran(client.command(place, prompt, goes_on=goes_on))
+
+        def talk(lines: str) -> Ran:
+            assert isinstance(client, ClaudeCode)
+            return ran(client.conversation(place), lines)
+
+        def ran(command: list[str], lines: str = "") -> Ran:
             done = subprocess.run(
-                client.command(place, prompt, goes_on=goes_on),
+                command,
                 cwd=work,
                 env=clean_environment(client, place),
-                stdin=subprocess.DEVNULL,
+                input=lines,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -67,7 +81,7 @@ def main(client_name: str, scenario_name: str, commands: str, folder: str) -> No
         def tell_context() -> None:
             client.prepare(replace(place, told_tokens=context_tokens))
 
-        seen = scenario.act(Session(client, work, wire, run, tell_context))
+        seen = scenario.act(Session(client, work, wire, run, talk, tell_context))
         sys.stdout.write(seen + "\n")
 
 

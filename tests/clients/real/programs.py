@@ -3,6 +3,7 @@
 A client has an environment and a home of its own; telemetry and updates are off by its settings.
 """
 
+import base64
 import json
 import os
 import re
@@ -97,6 +98,20 @@ class ClaudeCode:
         more = ["--continue"] if goes_on else []
         tools = ["--allowedTools", "Write,Read,Edit"]
         return [str(place.commands / "claude"), "-p", prompt, *tools, *more]
+
+    def conversation(self, place: Place) -> list[str]:
+        """Takes what a user says as lines on standard input (`said`), as if he typed it."""
+        lines = ["--input-format", "stream-json", "--output-format", "stream-json", "--verbose"]
+        return [str(place.commands / "claude"), "-p", *lines]
+
+    def said(self, text: str, png: bytes = b"") -> str:
+        """A line, with a picture that was pasted before the text."""
+        data = base64.b64encode(png).decode()
+        source = {"type": "base64", "media_type": "image/png", "data": data}
+        content = [{"type": "image", "source": source}] if png else []
+        content.append({"type": "text", "text": text})
+        message = {"role": "user", "content": content}
+        return json.dumps({"type": "user", "message": message}) + "\n"
 
     def write(self, path: str, text: str) -> str:
         return call("Write", file_path=path, content=text)

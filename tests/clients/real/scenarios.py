@@ -3,12 +3,12 @@ it."""
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.clients.real.programs import Client
+from tests.clients.real.programs import ClaudeCode, Client
 from tests.clients.real.wire import Wire
 
 KEY_TOLD_S = 5.0
@@ -37,6 +37,8 @@ class Session(NamedTuple):
     wire: Wire
     run: Callable[..., Ran]
     """`run(prompt, goes_on=…)`"""
+    talk: Callable[[str], Ran]
+    """`talk(lines)`: a conversation in one run, of a client that has them."""
     tell_context: Callable[[], None]
     """Tells the client the model's own context length, in place of a larger one."""
 
@@ -50,6 +52,7 @@ class Scenario:
     context_tokens: Mapping[str, int] = field(default_factory=dict)
     """What the model has, by client, where that is less than the client is told at first."""
     is_key_right: bool = True
+    clients: Container[str] = ("claude", "codex", "opencode")
 
 
 # --- a loop of tools -----------------------------------------------------------------------------
@@ -91,6 +94,22 @@ def _image(session: Session) -> str:
     # OpenCode itself leaves pictures out for a model of which it is not told that it takes them.
     assert sent >= 2 or session.client.name == "opencode", sent
     return f"picture sent {sent} times, two turns after it answered"
+
+
+# --- a picture that was pasted, and refused ------------------------------------------------------
+
+
+def _pasted(session: Session) -> str:
+    client = session.client
+    assert isinstance(client, ClaudeCode)
+    ran = session.talk(client.said("What is this?", _png()) + client.said("Never mind."))
+    assert "leave the image out" in ran.output, ran.output
+    assert "Gladly." in ran.output, ran.output
+    again = session.run("And now?", goes_on=True)
+    assert again.status == 0 and "That was another turn." in again.output, again.output
+    statuses = session.wire.statuses
+    assert statuses.count(400) == 1, statuses
+    return "400 told once, and what was said behind the picture is answered"
 
 
 def _png() -> bytes:
@@ -147,6 +166,9 @@ def _wrong_key(session: Session) -> str:
 SCENARIOS: Mapping[str, Scenario] = {
     "loop": Scenario(_loop_outputs, _loop),
     "image": Scenario(_image_outputs, _image),
+    "pasted": Scenario(
+        lambda client: ["Gladly.", "That was another turn."], _pasted, clients=("claude",)
+    ),
     "overflow": Scenario(
         _overflow_outputs, _overflow, {"claude": 16_000, "codex": 9_500, "opencode": 13_000}
     ),
