@@ -27,11 +27,12 @@ from node.errors import ForeignHost, StartError
 from node.formats import ModelFormats
 from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, this_kernel
 from node.memory import Budget
+from node.model_files import NotAModel
 from node.policy import Room, gib, most_disk_bytes, plan_engine
 from node.response_store import ResponseStore, StoreLimits
 from node.settings import HOLD_HEAD_S, Settings
 from node.slots import EngineKind
-from node.store import ModelEntry, ModelStore, NotAModel, ServedFolder, read_entry
+from node.store import Contents, ModelEntry, ModelStore, ServedFolder, read_entry
 from node.warm import read_plan
 from serving import awake
 from serving.callers import Callers, Limits
@@ -285,8 +286,8 @@ class ScriptedStore(ModelStore):
             for entry in entries
         )
 
-    def list(self) -> tuple[ModelEntry, ...]:
-        return self._entries
+    def contents(self) -> Contents:
+        return Contents(self._entries, ())
 
 
 def load_token(settings: Settings) -> tuple[str, bool]:

@@ -18,6 +18,7 @@ import msgspec
 from node.arrivals import Arrivals, Source, WantedFile
 from node.errors import BadRequest, PullRefused
 from node.manifest import Manifests, is_model_file
+from node.model_files import NotAModel
 from node.peer_copy import PeerFailed, PeerSource
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.lifecycle import Peer, PullCommand
@@ -26,7 +27,6 @@ from node.store import (
     PARTIAL_MARKER,
     ModelEntry,
     ModelStore,
-    NotAModel,
     folder_bytes,
     read_entry,
     read_source,
@@ -103,7 +103,7 @@ def pull(
         _check_source(read_source(folder), _source(command), command.model)
         # Without a revision, whichever is there will do, and the hub need not be asked.
         if command.revision is None:
-            return _complete(folder)
+            return _complete(folder, command.model)
     elif command.peer is not None:
         try:
             return _from_peer(command, command.peer, store, progress)
@@ -205,7 +205,7 @@ def _of_revision(folder: Path, source: str, command: PullCommand) -> ModelEntry:
             f"{command.model} is there already, of another revision than {command.revision}; "
             f"pull under another name, or remove it with `node-agent rm {command.model}`."
         )
-    return _complete(folder)
+    return _complete(folder, command.model)
 
 
 def _mark(folder: Path, source: str) -> None:
@@ -216,7 +216,7 @@ def _finish(folder: Path, name: str, source: str) -> ModelEntry:
     write_name(folder, name, source)
     end_claim(folder)
     (folder / PARTIAL_MARKER).unlink()
-    return _complete(folder)
+    return _complete(folder, name)
 
 
 def _same_at_hub(command: PullCommand, peer: Peer) -> bool:
@@ -250,8 +250,11 @@ def _check_source(source: str | None, wanted: str, name: str) -> None:
     )
 
 
-def _complete(folder: Path) -> ModelEntry:
+def _complete(folder: Path, name: str) -> ModelEntry:
     try:
         return read_entry(folder)
     except NotAModel as error:
-        raise PullRefused(error.message) from error
+        raise PullRefused(
+            f"{error.message} Delete it first: `node-agent rm {name}`, or `router models rm {name} "
+            "--node NODE`."
+        ) from error

@@ -113,6 +113,15 @@ class UnknownModel(NodeError):
     param = "model"
 
 
+class ModelBroken(NodeError):
+    """The model's files are damaged."""
+
+    status = 503
+    code = "model_broken"
+    param = "model"
+    is_final = True
+
+
 class UnknownRequest(NodeError):
     """No such request is open."""
 

@@ -8,8 +8,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from node.kept_hashes import KeptOfFolder, sha256_of, write_kept
+from node.model_files import NAME_FILE
 from node.protocol.lifecycle import ManifestFile
-from node.store import NAME_FILE, ModelEntry
+from node.store import ModelEntry
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Weights, configuration and tokenizer; never code."""

@@ -12,14 +12,15 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from node.checkpoint import text_bytes
 from node.defaults import Defaults, ModelDefaults
-from node.errors import BadRequest, NodeError, StartError, UnknownModel
+from node.errors import BadRequest, StartError, UnknownModel
 from node.kv_estimate import estimate_kv, first_count
+from node.model_files import NAME_FILE, NotAModel, is_meant, read_json, weight_files
 from node.parsing.selection import Formats
 from node.protocol.models import near_names
 from node.protocol.names import is_name
@@ -28,7 +29,6 @@ from node.scores import AttentionScores, attention_scores
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
-NAME_FILE = "mlx-fleet.json"
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +36,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
-class NotAModel(NodeError):
-    """The folder holds no model."""
-
-    status = 400
-    code = "not_a_model"
-    kind = "invalid_request_error"
-
-
-class _Unreadable(NotAModel):
-    """There may be a model, but it cannot be read."""
+class _Unfinished(NotAModel):
+    """A model is on its way into the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +72,24 @@ class ModelEntry:
         tools = ("tools",) if self.formats.tool_calls != "none" else ()
         reasoning = ("reasoning",) if self.formats.reasoning != "none" else ()
         return ("completion", *tools, *reasoning)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A folder that is to be a model and cannot be served."""
+
+    name: str
+    folder: Path
+    reason: str
+    """A sentence, without the folder's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a store has, each by name."""
+
+    models: tuple[ModelEntry, ...]
+    broken: tuple[Broken, ...]
 
 
 class FormatSource(Protocol):
@@ -132,14 +142,14 @@ def read_entry(
     try:
         entry = _read_entry(folder, name)
         if not is_name(entry.name):
-            raise _Unreadable(f"{folder} has a name that cannot be shown: {entry.name!r}.")
+            raise NotAModel(f"{folder} has a name that cannot be shown: {entry.name!r}.")
         if formats is None:
             return entry
         return replace(entry, formats=formats.of(entry.name, entry.folder))
     # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
     # folder must not hide the others.
     except (OSError, RuntimeError, ValueError) as exc:
-        raise _Unreadable(f"{folder} cannot be read: {_line(exc)}.") from exc
+        raise NotAModel(f"{folder} cannot be read: {_line(exc)}.") from exc
 
 
 def folder_bytes(folder: Path) -> int:
@@ -178,15 +188,15 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
     if not real.is_dir():
         raise NotAModel(f"There is no folder {folder}.")
     if (real / PARTIAL_MARKER).exists():
-        raise NotAModel(f"{folder} is not complete: its download or import has not finished.")
-    config = _read_json(real / "config.json")
+        raise _Unfinished(f"{folder} is not complete: its download or import has not finished.")
+    config = read_json(real / "config.json")
     text = config.get("text_config")
     text_config = text if isinstance(text, dict) else config
     kv = estimate_kv(config)
     return ModelEntry(
         name=name or _shown_name(folder, real),
         folder=real,
-        weight_bytes=sum(text_bytes(file) for file in _weight_files(real)),
+        weight_bytes=sum(text_bytes(file) for file in weight_files(real)),
         context_tokens=first_count(_CONTEXT_KEYS, text_config, config),
         kv_bytes_per_token=kv.bytes_per_token,
         kv_bytes_per_row=kv.bytes_per_row,
@@ -210,19 +220,29 @@ class ModelStore:
         self._formats = formats
         self._defaults = defaults or ModelDefaults()
         self._told: set[Path] = set()
-        """Folders that the log has named as unreadable."""
+        """Folders that the log has named as broken."""
+
+    def contents(self) -> Contents:
+        """All complete models, and what is broken under other names. A served folder wins over one
+        of the same name. Raises `StartError` if the store's own folder cannot be read."""
+        found: dict[str, ModelEntry] = {}
+        broken: dict[str, Broken] = {}
+        own = [entry for _, entry in self._own()]
+        served = [self._read(each.path, each.name) for each in self._served]
+        for entry in (*reversed(own), *served):
+            match entry:
+                case ModelEntry():
+                    found[entry.name] = entry
+                case Broken():
+                    broken[entry.name] = entry
+        names = sorted(broken.keys() - found.keys())
+        return Contents(
+            tuple(found[name] for name in sorted(found)), tuple(broken[name] for name in names)
+        )
 
     def list(self) -> tuple[ModelEntry, ...]:
-        """All complete models, by name. A served folder wins over one of the same name. Raises
-        `StartError` if the store's own folder cannot be read."""
-        found: dict[str, ModelEntry] = {}
-        for _, entry in self._own():
-            found.setdefault(entry.name, entry)
-        for served in self._served:
-            other = self._read(served.path, served.name)
-            if other is not None:
-                found[other.name] = other
-        return tuple(found[name] for name in sorted(found))
+        """The complete models, by name. Raises as `contents`."""
+        return self.contents().models
 
     def find(self, name: str) -> ModelEntry | None:
         """The model of that name, or None."""
@@ -242,6 +262,12 @@ class ModelStore:
         folder = self.folder_for(name)
         return (folder / PARTIAL_MARKER).exists() and not folder.is_symlink()
 
+    def has(self, name: str) -> bool:
+        """Whether there is a model of that name, or what has come of one, or a broken one."""
+        here = self.contents()
+        names = {each.name for each in here.models} | {each.name for each in here.broken}
+        return name in names or self.is_begun(name)
+
     def remove(self, name: str) -> int:
         """Deletes a model of the store's own folder, finished or not; the bytes freed. A link in
         the folder is deleted, never what it points to. Raises `UnknownModel`, or `BadRequest` if
@@ -252,7 +278,7 @@ class ModelStore:
             if path.is_symlink():
                 path.unlink()
                 return 0
-            freed_bytes = entry.disk_bytes
+            freed_bytes = folder_bytes(path)
             delete_folder(path)
             return freed_bytes
         if self.is_begun(name):
@@ -269,7 +295,7 @@ class ModelStore:
             )
         raise UnknownModel(f"There is no model {name!r} on this node.")
 
-    def _own(self) -> tuple[tuple[Path, ModelEntry], ...]:
+    def _own(self) -> tuple[tuple[Path, ModelEntry | Broken], ...]:
         try:
             paths = sorted(self.folder.iterdir())
         except FileNotFoundError:
@@ -285,17 +311,20 @@ class ModelStore:
                 found.append((path, entry))
         return tuple(found)
 
-    def _read(self, path: Path, name: str | None = None) -> ModelEntry | None:
+    def _read(self, path: Path, name: str | None = None) -> ModelEntry | Broken | None:
+        """None for what is no model and is not to be one."""
         try:
             entry = read_entry(path, name, self._formats)
             return replace(entry, defaults=self._defaults.of(entry.name))
-        except _Unreadable as exc:
+        except _Unfinished:
+            return None
+        except NotAModel as exc:
+            if not is_meant(path):
+                return None
             if path not in self._told:
                 self._told.add(path)
                 logger.warning("%s", exc.message)
-        except NotAModel:
-            pass
-        return None
+            return _broken(path, name, exc.message)
 
 
 def _line(error: Exception) -> str:
@@ -303,37 +332,19 @@ def _line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
 
 
+def _broken(path: Path, name: str | None, message: str) -> Broken | None:
+    """None where it has no name that can be shown."""
+    real = Path(os.path.realpath(path))
+    name = name or _shown_name(path, real)
+    if not is_name(name):
+        return None
+    for folder in (real, path):
+        message = message.replace(f"{folder}{os.sep}", "").replace(str(folder), name)
+    return Broken(name, path, message)
+
+
 def _shown_name(folder: Path, real: Path) -> str:
     try:
         return check_name(msgspec.json.decode((real / NAME_FILE).read_bytes(), type=NameFile).name)
     except (OSError, msgspec.MsgspecError, BadRequest):
         return (folder.name or real.name).replace("--", "/", 1)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(path.read_bytes())
-    except OSError:
-        raise NotAModel(f"{path.parent} has no readable {path.name}.") from None
-    except msgspec.MsgspecError:
-        raise NotAModel(f"{path} is not valid JSON.") from None
-    if not isinstance(value, dict):
-        raise NotAModel(f"{path} is not a JSON object.")
-    return value
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        weight_map = _read_json(index).get("weight_map")
-        names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else ()
-        # A file name in an index is a name in this folder, whatever the index says.
-        files = [folder / Path(name).name for name in sorted(names)]
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    missing = next((file.name for file in files if not file.is_file()), None)
-    if missing is not None:
-        raise NotAModel(f"{folder} lacks {missing}.")
-    if not files:
-        raise NotAModel(f"{folder} has no safetensors weights.")
-    return files

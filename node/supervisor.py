@@ -19,6 +19,7 @@ from node.errors import (
     DoesNotFit,
     LoadFailure,
     MemoryShort,
+    ModelBroken,
     ModelBusy,
     ShuttingDown,
     UnknownModel,
@@ -40,7 +41,7 @@ from node.slots import (
     Wishes,
     model_status,
 )
-from node.store import ModelEntry, ModelStore
+from node.store import Broken, Contents, ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
 from node.types import Pressure
 from serving.awake import Awake, StayAwake
@@ -108,16 +109,20 @@ class Supervisor:
         """Of the machine, while models are held or waited for."""
         self._disk_free_bytes = 0
         self._entries: dict[str, ModelEntry] = {}
+        self.broken: tuple[Broken, ...] = ()
+        """On disk."""
         self._slots: dict[str, Slot] = {}
         self._closing = False
 
     async def refresh(self) -> None:
         """Reads the store again."""
-        on_disk, self._disk_free_bytes = await asyncio.to_thread(self._look)
+        here, self._disk_free_bytes = await asyncio.to_thread(self._look)
         # A folder that has got the name of one in use has to wait until that is at rest.
         used = [slot.entry for slot in self._slots.values() if slot.is_used]
-        before, self._entries = self._entries, {entry.name: entry for entry in (*on_disk, *used)}
-        if before.keys() != self._entries.keys():
+        before = (self._entries.keys(), self.broken)
+        self._entries = {entry.name: entry for entry in (*here.models, *used)}
+        self.broken = tuple(each for each in here.broken if each.name not in self._entries)
+        if before != (self._entries.keys(), self.broken):
             self._on_change()
         if self._wants_spare():
             self._engines.keep_spare(self._wants_spare)
@@ -129,20 +134,23 @@ class Supervisor:
         states = {slot.state for slot in self._slots.values()}
         return len(self.engines()) < len(self._entries) and ModelState.LOADING not in states
 
-    def _look(self) -> tuple[tuple[ModelEntry, ...], int]:
-        return self._store.list(), free_disk_bytes(self._kind.settings.kv_folder)
+    def _look(self) -> tuple[Contents, int]:
+        return self._store.contents(), free_disk_bytes(self._kind.settings.kv_folder)
 
     def names(self) -> list[str]:
         return list(self._entries)
 
     async def find(self, name: str) -> ModelEntry:
-        """The model of that name. Raises `UnknownModel` with names that resemble it."""
+        """The model of that name. Raises `ModelBroken`, or `UnknownModel` with near names."""
         entry = self._entries.get(name)
         if entry is None:
             await self.refresh()
             entry = self._entries.get(name)
         if entry is not None:
             return entry
+        for each in self.broken:
+            if each.name == name:
+                raise ModelBroken(f"The model {name!r} cannot be served: {each.reason}")
         near = await asyncio.to_thread(self._store.near, name[:NAME_LIMIT])
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise UnknownModel(f"There is no model {name[:NAME_LIMIT]!r} on this node.{hint}")

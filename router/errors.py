@@ -263,6 +263,13 @@ class NotTaken(NoNodeReady):
     worth_retry = False
 
 
+class ModelBroken(NoNodeReady):
+    """The files of the model are damaged on the nodes that are to have it."""
+
+    code = "model_broken"
+    worth_retry = False
+
+
 class NodeAway(RouterError):
     """The node that holds this cannot be reached now."""
 

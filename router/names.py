@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from node.protocol.models import near_names
 from registry.records import AliasRecord, AliasTarget
-from router.errors import UnknownModel
+from router.errors import ModelBroken, UnknownModel
 from router.fleet import Fleet
 from router.types import Road, Target
 
@@ -43,7 +43,7 @@ class Names:
         return tuple(self._aliases.values())
 
     def road(self, name: str) -> Road:
-        """What a name means. Raises `UnknownModel` naming near names."""
+        """What a name means. Raises `ModelBroken`, or `UnknownModel` naming near names."""
         if name not in self._aliases and name in self._fleet.models:
             return Road((Target(name),))
         alias = self._find(name)
@@ -55,11 +55,11 @@ class Names:
                 param="model",
             )
         if not any(target.is_known for target in road.targets):
-            raise self.unknown(name)
+            raise self._broken(road) or self.unknown(name)
         return road
 
     def resolve(self, name: str) -> str:
-        """The first known model that a name means. Raises `UnknownModel` naming near names."""
+        """The first known model that a name means. Raises as `road`."""
         return first_known(self.road(name)).model
 
     def road_of(self, alias: AliasRecord) -> Road:
@@ -97,6 +97,16 @@ class Names:
         fitting = (each for each in self._patterns if fits(each, name))
         found = next(fitting, None)
         return self._aliases[found] if found is not None else None
+
+    def _broken(self, road: Road) -> ModelBroken | None:
+        """That no node can serve what nodes have of it; None where none has anything."""
+        for target in road.targets:
+            why = [(view.name, view.broken(target.model)) for view in self._fleet.snapshot]
+            told = [f"on {node}: {reason}" for node, reason in why if reason]
+            if told:
+                words = " ".join(told)
+                return ModelBroken(f"{target.model!r} cannot be served {words}", param="model")
+        return None
 
     def unknown(self, name: str) -> UnknownModel:
         """That nobody has it, with names that are near."""

@@ -10,6 +10,8 @@ NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
 """Of a node: it takes requests, it takes no new ones, or it has no models loaded either."""
 SCOPE_EXTERNAL = "external"
 """Of a key whose requests may go to servers of kind openai."""
+BROKEN = "broken"
+"""Of a model on a node, besides the states that the node tells: its files are damaged."""
 REST_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 
 

@@ -334,6 +334,12 @@ class NodeView(msgspec.Struct, frozen=True):
         """Whether requests to it cost money: only what an alias names goes there."""
         return self.prices is not None
 
+    def broken(self, model: str) -> str | None:
+        """Why the model cannot be served from its disk, as a sentence; None where it can, or is not
+        there."""
+        told = self.status.broken if self.status else ()
+        return next((each.reason for each in told if each.name == model), None)
+
     def model_names(self) -> frozenset[str]:
         """Of those that are whole on it."""
         if self.status is None:

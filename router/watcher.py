@@ -261,8 +261,9 @@ class Watcher:
                 f"{record.name}. If that is right, `router remove-node {record.name}` and add it "
                 "again."
             )
-        for model in status.models:
-            if not is_name(model.name):
+        names = [each.name for each in status.models] + [each.name for each in status.broken]
+        for name in names:
+            if not is_name(name):
                 raise NodeRefused(f"{record.url} tells of a model whose name cannot be shown.")
 
     def _reachable(self, watched: _Watched) -> bool:

@@ -214,6 +214,7 @@ class Agent:
             max_swap_wait_s=self._kind.settings.max_swap_wait_s,
             rests=self._wishes.rests,
             pressure=shortage_of(self._supervisor),
+            broken=self._sound.broken(self._supervisor.broken),
         )
 
     def report(self) -> dict[str, Any]:

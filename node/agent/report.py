@@ -33,6 +33,7 @@ def node_report(supervisor: Supervisor) -> dict[str, Any]:
         "models": [
             _model(status, engines.get(status.name), supervisor) for status in supervisor.status()
         ],
+        "broken": [{"name": each.name, "reason": each.reason} for each in supervisor.broken],
     }
 
 

@@ -1,5 +1,6 @@
 """Keeps what an agent tells of its models within the bounds of the protocol."""
 
+import itertools
 import logging
 from collections.abc import Iterable
 
@@ -7,8 +8,9 @@ import msgspec
 from msgspec.structs import replace
 
 from node.protocol.bounds import MAX_MODELS, clipped
-from node.protocol.messages import ModelStatus
+from node.protocol.messages import BrokenModel, ModelStatus
 from node.protocol.names import is_name
+from node.store import Broken
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,11 @@ class SoundModels:
         for model in sound[MAX_MODELS:]:
             self._tell(model.name, f"a node has at most {MAX_MODELS}")
         return tuple(sound[:MAX_MODELS])
+
+    def broken(self, folders: Iterable[Broken]) -> tuple[BrokenModel, ...]:
+        """As many as routers take."""
+        told = (BrokenModel(each.name, clipped(each.reason)) for each in folders)
+        return tuple(itertools.islice(told, MAX_MODELS))
 
     def _tell(self, name: str, fault: str) -> None:
         if name not in self._told:

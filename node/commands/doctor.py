@@ -19,6 +19,7 @@ from node.app import build_store, memory_limit_bytes
 from node.commands.checks import Check, Level
 from node.commands.configuration import missing_extra
 from node.commands.doctor_network import check_network, program_paths
+from node.commands.models import advice_on
 from node.commands.serve import check_bind
 from node.darwin import Kernel
 from node.engine.blas import load_fast_blas
@@ -228,10 +229,14 @@ def check_token(settings: Settings) -> Check:
 
 def check_models(settings: Settings) -> Check:
     try:
-        entries = build_store(settings).list()
+        here = build_store(settings).contents()
     except StartError as error:
         advice = "Make it a folder that you can read, or do not serve it."
         return Check("models", Level.FAIL, error.message, advice)
+    entries = here.models
+    if here.broken:
+        sentence = " ".join(f"{each.name} is broken: {each.reason}" for each in here.broken)
+        return Check("models", Level.WARN, sentence, advice_on(here.broken))
     if not entries:
         advice = "Get one with `node-agent pull OWNER/NAME` or `node-agent import FILE.gguf`."
         return Check("models", Level.WARN, "There is no model on disk.", advice)

@@ -1,5 +1,6 @@
 """`node-agent models` and `node-agent rm`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,7 @@ from rich.table import Table
 
 from node.commands.configuration import open_store
 from node.errors import UnknownModel
-from node.store import ModelEntry
+from node.store import Broken, ModelEntry
 from serving.screen import Screen
 from serving.terminal import put, put_json
 
@@ -16,26 +17,33 @@ from serving.terminal import put, put_json
 def list_models(home: Path | None, *, as_json: bool) -> None:
     """Prints the models on disk."""
     store = open_store(home)
-    entries = store.list()
+    here = store.contents()
     if as_json:
-        put_json(msgspec.json.encode([shown(entry) for entry in entries]).decode())
+        rows = [*map(shown, here.models), *map(shown_broken, here.broken)]
+        put_json(msgspec.json.encode(rows).decode())
         return
-    if not entries:
+    if not here.models and not here.broken:
         put(f"No models in {store.folder}. Get one with `node-agent pull OWNER/NAME`.")
         return
     table = Table("model", "weights", "context", "folder", box=None)
-    for entry in entries:
+    for entry in here.models:
         context = "?" if entry.context_tokens is None else f"{entry.context_tokens:,}"
         size = f"{entry.weight_bytes / 1e9:.2f} GB"
         table.add_row(entry.name, size, context, str(entry.folder))
+    for each in here.broken:
+        table.add_row(each.name, "broken", "", str(each.folder), style="red")
     Screen(soft_wrap=True).print(table)
+    for each in here.broken:
+        put(f"{each.name} cannot be served: {each.reason}")
+    if here.broken:
+        put(advice_on(here.broken))
 
 
 def remove_model(home: Path | None, name: str, *, yes: bool) -> None:
     """Deletes a model after a question."""
     store = open_store(home)
     if not yes:
-        if store.find(name) is None and not store.is_begun(name):
+        if not store.has(name):
             near = store.near(name)
             hint = f" Did you mean {' or '.join(near)}?" if near else ""
             raise UnknownModel(f"There is no model {name!r} on this node.{hint}")
@@ -52,4 +60,16 @@ def shown(entry: ModelEntry) -> dict[str, object]:
         "weight_bytes": entry.weight_bytes,
         "context_tokens": entry.context_tokens,
         "kv_bytes_per_token": entry.kv_bytes_per_token,
+        "broken": None,
     }
+
+
+def shown_broken(each: Broken) -> dict[str, object]:
+    """As `shown`; nothing else is known of it."""
+    return {"name": each.name, "folder": str(each.folder), "broken": each.reason}
+
+
+def advice_on(broken: Sequence[Broken]) -> str:
+    """What to do about broken models."""
+    names = " or ".join(f"`node-agent rm {each.name}`" for each in broken[:3])
+    return f"{names} deletes what is there; then it can be pulled or imported again."

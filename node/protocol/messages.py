@@ -166,6 +166,13 @@ class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"its stored KV grows back, to {size} now" if size else "nothing is cut or refused"
 
 
+class BrokenModel(msgspec.Struct, frozen=True):
+    """A model's folder that cannot be served."""
+
+    name: Name
+    reason: Sentence
+
+
 class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node agent's whole state at one moment."""
 
@@ -191,6 +198,8 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """A router has it under maintenance: no pin holds, also none of other routers."""
     pressure: MemoryPressure | None = None
     """None where the machine has memory, and has had for a while."""
+    broken: Annotated[tuple[BrokenModel, ...], Meta(max_length=MAX_MODELS)] = ()
+    """What is on its disk besides the models, and is to be one."""
 
 
 class FinishReason(StrEnum):

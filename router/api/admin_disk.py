@@ -81,7 +81,7 @@ async def cancel_pull(admin: AdminGiven, order: ModelOrder) -> OrderDone:
 async def remove_model(admin: AdminGiven, asked: RemoveAsked) -> OrderDone:
     """Deletes a model from one node's disk, whole or not; never while it is in memory."""
     view = named_agent(admin.core, asked.node)
-    if not _is_pulling(view, asked.model):
+    if not _is_pulling(view, asked.model) and view.broken(asked.model) is None:
         view = chosen_node(admin.core, asked.model, asked.node)
     status = find_status(view, asked.model)
     if status is not None and status.state in HELD:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from operator import attrgetter
 
-from node.protocol.messages import ModelState, ModelStatus
+from node.protocol.messages import BrokenModel, ModelState, ModelStatus
 from registry import residency
 from registry.records import ResidencyRecord
 from router.api.admin_bodies import ModelOrder
@@ -16,6 +16,7 @@ from router.core import Core
 from router.errors import (
     BadRequest,
     Conflict,
+    ModelBroken,
     NodeRefused,
     NodeUnreachable,
     NoNodeReady,
@@ -26,7 +27,7 @@ from router.errors import (
 from router.lifecycle.sources import has_whole
 from router.node_client import NodeClient
 from router.scheduler.residency import no_room
-from router.states import ACTIVE, KIND_AGENT, MAINTENANCE, REST_WORDS
+from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, REST_WORDS
 from router.types import NodeView
 
 HELD = (ModelState.READY, ModelState.LOADING)
@@ -123,6 +124,8 @@ def chosen_node(core: Core, model: str, name: str) -> NodeView:
     """The node that the admin named. Raises unless it can load and unload the model now."""
     view = named_agent(core, name)
     status = find_status(view, model)
+    if reason := view.broken(model):
+        raise ModelBroken(f"{model!r} cannot be served on {name}: {reason}", param="model")
     if status is None:
         raise UnknownModel(f"The node {name!r} does not have the model {model!r}.", param="model")
     if status.state is ModelState.PULLING:
@@ -189,10 +192,11 @@ def _places(
             if row.node_id == view.node_id
         ]
     free = view.status.disk_free_bytes
-    return [
+    whole = [
         (model.name, _place(view, model, free, failing=(view.node_id, model.name) in failing))
         for model in view.status.models
     ]
+    return [*whole, *((each.name, _broken_place(view, each)) for each in view.status.broken)]
 
 
 def _place(
@@ -231,6 +235,21 @@ def _idle_s(view: NodeView, model: ModelStatus) -> float | None:
     if model.idle_s is None or not view.reachable:
         return None
     return model.idle_s + max(0.0, time.monotonic() - view.heard_s)
+
+
+def _broken_place(view: NodeView, model: BrokenModel) -> ModelPlace:
+    return ModelPlace(
+        node=view.name,
+        reachable=view.reachable,
+        state=BROKEN,
+        weight_bytes=0,
+        context_tokens=None,
+        active_requests=0,
+        since_s=0.0,
+        reason=model.reason,
+        paid=view.is_paid,
+        node_state=view.state,
+    )
 
 
 def _remembered_place(view: NodeView, row: ResidencyRecord) -> ModelPlace:

@@ -12,6 +12,7 @@ _STATE_STYLES = {
     "draining": "yellow",
     "on_disk": "",
     "failed": "red",
+    "broken": "red",
 }
 
 

@@ -44,6 +44,21 @@ def test_lists_models_as_json_and_as_a_table(
     assert "2,048" in out
 
 
+def test_lists_a_broken_model_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = ("--home", str(tmp_path))
+    (make_model(tmp_path, "org--tiny") / "model.safetensors").unlink()
+    _, out, _ = run(capsys, "models", *home)
+    assert "org/tiny cannot be served: org/tiny has no safetensors weights." in out
+    assert "`node-agent rm org/tiny` deletes what is there" in out
+    _, out, _ = run(capsys, "models", "--json", *home)
+    (shown,) = json.loads(out)
+    assert shown["broken"] == "org/tiny has no safetensors weights."
+    code, out, _ = run(capsys, "rm", "org/tiny", "--yes", *home)
+    assert (code, list((tmp_path / "models").iterdir())) == (0, [])
+
+
 def test_removes_a_model_after_a_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = make_model(tmp_path, "tiny")
     home = ("--home", str(tmp_path))

@@ -8,9 +8,10 @@ import pytest
 
 from node.downloads import unfinished
 from node.errors import BadRequest, StartError, UnknownModel
+from node.model_files import NotAModel
 from node.store import (
+    PARTIAL_MARKER,
     ModelStore,
-    NotAModel,
     ServedFolder,
     check_name,
     read_entry,
@@ -224,9 +225,53 @@ def test_what_cannot_be_read_is_skipped_and_told_once(
     store = ModelStore(tmp_path, (ServedFolder(tmp_path / "circle"),))
     for _ in range(2):
         assert [entry.name for entry in store.list()] == ["good"]
-    assert len(caplog.messages) == 2
+    assert len(caplog.messages) == 3
     assert str(tmp_path / "circle") in caplog.messages[0]
     assert str(tmp_path / "deep") in caplog.messages[1]
+    assert str(tmp_path / "odd") in caplog.messages[2]
+
+
+def test_what_is_to_be_a_model_and_cannot_be_read_is_broken(tmp_path: Path) -> None:
+    make_model(tmp_path / "good")
+    (make_model(tmp_path / "org--half") / "model.safetensors").unlink()
+    (make_model(tmp_path / "text") / "config.json").write_text("{")
+    index = {"weight_map": {"w": "model-00002.safetensors"}}
+    (make_model(tmp_path / "shards") / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "away").symlink_to(tmp_path / "disk" / "away")
+    (make_model(tmp_path / "coming") / PARTIAL_MARKER).touch()
+    (make_model(tmp_path / "twice") / "config.json").unlink()
+    served = make_model(tmp_path.parent / "served")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "README.md").touch()
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / "file").touch()
+    store = ModelStore(tmp_path, (ServedFolder(served, "twice"),))
+    here = store.contents()
+    assert [entry.name for entry in here.models] == ["good", "twice"]
+    assert {each.name: each.reason for each in here.broken} == {
+        "away": "There is no folder away.",
+        "org/half": "org/half has no safetensors weights.",
+        "shards": "shards lacks model-00002.safetensors.",
+        "text": "config.json is not valid JSON.",
+    }
+    for name in ("org/half", "away"):
+        assert store.has(name)
+        store.remove(name)
+        assert not store.has(name)
+    assert not (tmp_path / "org--half").exists()
+
+
+def test_a_folder_that_nobody_may_look_into_is_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(tmp_path / "shut")
+
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    (each,) = ModelStore(tmp_path).contents().broken
+    assert each.reason == "shut cannot be read: [Errno 13] Permission denied: 'shut'."
 
 
 def test_a_store_that_is_no_folder_is_one_sentence(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from router.errors import UnknownModel
+from node.protocol.messages import BrokenModel
+from router.errors import ModelBroken, UnknownModel
 from router.fleet import Fleet
 from router.names import NAME_CHARS, Names, fits
 from tests.router.conftest import alias, model_status, node_record, node_status
@@ -46,6 +48,25 @@ def test_an_alias_of_a_model_that_nobody_has_is_unknown() -> None:
     assert names.listed() == set()
     with pytest.raises(UnknownModel, match="'fast'"):
         names.resolve("fast")
+
+
+def test_a_model_that_is_broken_on_every_node_says_so() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.add(node_record(f"http://{name}", name))
+        status = node_status(model_status("other"))
+        broken = (BrokenModel("m", "It lacks a file."),)
+        fleet.heard(f"id-{name}", msgspec.structs.replace(status, broken=broken))
+    names = Names(fleet, [alias("fast", "m")])
+    for asked in ("m", "fast"):
+        with pytest.raises(ModelBroken) as refused:
+            names.resolve(asked)
+        assert refused.value.message == (
+            "'m' cannot be served on a: It lacks a file. on b: It lacks a file."
+        )
+    assert names.listed() == {"other"}
+    fleet.heard("id-a", node_status(model_status("m")))
+    assert names.resolve("fast") == "m"
 
 
 def test_an_alias_means_the_first_of_its_models_that_some_node_has() -> None:

@@ -14,6 +14,7 @@ import pytest_asyncio
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     Began,
+    BrokenModel,
     PrefixGone,
     PrefixSnapshot,
     StatusEvent,
@@ -176,11 +177,15 @@ async def test_another_agent_at_the_address_is_not_the_node_that_was_added(
     assert "`router remove-node a`" in view.error
 
 
+@pytest.mark.parametrize("broken", [False, True])
 async def test_a_node_whose_models_cannot_be_shown_is_not_heard(
-    world: World, start_node: StartNode
+    world: World, start_node: StartNode, broken: bool
 ) -> None:
-    told = StatusEvent(node_status(model_status("m\x1b[2J")))
-    view = await world.watch(await start_node(silent, first_events=(told,)))
+    name = "m\x1b[2J"
+    status = node_status(*([] if broken else [model_status(name)]))
+    if broken:
+        status = msgspec.structs.replace(status, broken=(BrokenModel(name, "It lacks a file."),))
+    view = await world.watch(await start_node(silent, first_events=(StatusEvent(status),)))
     assert not view.reachable and view.status is None
     assert "a model whose name cannot be shown" in str(view.error)
 

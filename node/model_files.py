@@ -1,0 +1,66 @@
+"""The files that make a folder a model, as far as their names and their JSON tell."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from node.errors import NodeError
+
+NAME_FILE = "mlx-fleet.json"
+INDEX_FILE = "model.safetensors.index.json"
+SUFFIX = ".safetensors"
+_FILES = (NAME_FILE, "config.json", INDEX_FILE)
+
+
+class NotAModel(NodeError):
+    """The folder holds no model."""
+
+    status = 400
+    code = "not_a_model"
+    kind = "invalid_request_error"
+
+
+def is_meant(path: Path) -> bool:
+    """Whether what cannot be read as a model is to be one: a folder with a file of one, one that
+    nobody may look into, or a link that leads nowhere."""
+    try:
+        if path.is_symlink() and not path.exists():
+            return True
+        return path.is_dir() and any(
+            name in _FILES or name.endswith(SUFFIX) for name in os.listdir(path)
+        )
+    except (OSError, RuntimeError):
+        return True
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Raises `NotAModel`."""
+    try:
+        value = msgspec.json.decode(path.read_bytes())
+    except OSError:
+        raise NotAModel(f"{path.parent} has no readable {path.name}.") from None
+    except msgspec.MsgspecError:
+        raise NotAModel(f"{path} is not valid JSON.") from None
+    if not isinstance(value, dict):
+        raise NotAModel(f"{path} is not a JSON object.")
+    return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """All that the model's weights lie in. Raises `NotAModel` where one is missing."""
+    index = folder / INDEX_FILE
+    if index.exists():
+        weight_map = read_json(index).get("weight_map")
+        names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else ()
+        # A file name in an index is a name in this folder, whatever the index says.
+        files = [folder / Path(name).name for name in sorted(names)]
+    else:
+        files = sorted(folder.glob(f"*{SUFFIX}"))
+    missing = next((file.name for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise NotAModel(f"{folder} lacks {missing}.")
+    if not files:
+        raise NotAModel(f"{folder} has no safetensors weights.")
+    return files
