@@ -20,6 +20,7 @@ from node.policy import Plan, engine_spec, stored_choices
 from node.protocol.messages import ModelState
 from node.slots import EngineHandle, EngineKind, Slot
 from node.store import ModelEntry
+from node.told_speed import told_speed
 from node.types import (
     WITHOUT_MLX,
     CacheEvent,
@@ -276,6 +277,7 @@ class Engines:
         self._hooks.watch.on_cache_events(slot.entry.name, events)
 
     def _on_stats(self, slot: Slot, stats: EngineStats) -> None:
+        slot.speed = told_speed(stats) or slot.speed
         if slot.handle is not None and self.budget.pin(slot.entry.name, stats.pinned_kv_bytes):
             self._settle()
 

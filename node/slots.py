@@ -10,7 +10,7 @@ from node.cache_watch import cache_status
 from node.hardware import Machine
 from node.link import EngineLink
 from node.memory import Budget
-from node.protocol.messages import ModelState, ModelStatus
+from node.protocol.messages import ModelSpeed, ModelState, ModelStatus
 from node.settings import Settings
 from node.store import ModelEntry
 from node.types import Loaded
@@ -85,6 +85,8 @@ class Slot:
     """Of the load."""
     load_s: float | None = None
     """What its last load took."""
+    speed: ModelSpeed | None = None
+    """What its engines have told of theirs last."""
     ready_s: float = 0.0
     used_s: float = 0.0
     """End of its last request, or of its load."""
@@ -184,6 +186,7 @@ def model_status(
         disk_bytes=entry.disk_bytes,
         memory_bytes=sizes.memory_bytes,
         load_s=slot.load_s,
+        speed=slot.speed,
         capabilities=entry.capabilities,
         tool_parser=entry.formats.tool_calls,
         reasoning_parser=entry.formats.reasoning,

@@ -60,6 +60,8 @@ def _model(
     status: ModelStatus, engine: EngineState | None, supervisor: Supervisor
 ) -> dict[str, Any]:
     shown = msgspec.structs.asdict(status)
+    # The engine's own figures have names.
+    del shown["speed"]
     if status.cache is not None:
         shown["cache"] = msgspec.structs.asdict(status.cache)
     if engine is None:

@@ -25,6 +25,12 @@ Seconds = Annotated[float, Meta(ge=0.0, le=1e9)]
 """No more than thirty years."""
 UnixSeconds = Annotated[float, Meta(ge=0.0, le=253_402_300_799.0)]
 """Up to the year 9999, the last that a date can have."""
+LEAST_RATE, MOST_RATE = 1e-3, 1e7
+"""Of something a second; a step of decoding takes one over that."""
+MAX_DEPTHS = 32
+"""Classes of depth, each twice as deep as the one before it."""
+Rate = Annotated[float, Meta(ge=LEAST_RATE, le=MOST_RATE)]
+StepSeconds = Annotated[float, Meta(ge=1.0 / MOST_RATE, le=1.0 / LEAST_RATE)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS)]
 """Of a model; which characters it may have says `node.protocol.names`."""

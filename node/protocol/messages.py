@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from node.protocol.bounds import (
+    MAX_DEPTHS,
     MAX_MODELS,
     Count,
     Fraction,
@@ -22,8 +23,10 @@ from node.protocol.bounds import (
     Name,
     Origin,
     Proof,
+    Rate,
     Seconds,
     Sentence,
+    StepSeconds,
     Tokens,
     UnixSeconds,
     Word,
@@ -95,6 +98,24 @@ class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     slots_used: Count = 0
 
 
+class DepthSpeed(msgspec.Struct, frozen=True, array_like=True):
+    """The speed of prefill from a depth on, to that of the next."""
+
+    depth_tokens: Count
+    tokens_per_s: Rate
+
+
+class ModelSpeed(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How fast an engine has found itself to be."""
+
+    prefill: Annotated[tuple[DepthSpeed, ...], Meta(max_length=MAX_DEPTHS)] = ()
+    """By depth, the shallowest first."""
+    step_s: StepSeconds | None = None
+    """Of a step of decoding."""
+    step_rows: Annotated[int, Meta(ge=1, le=4096)] = 1
+    """Rows that it decoded."""
+
+
 class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model as its node sees it."""
 
@@ -143,6 +164,8 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_parser: Word = ""
     cache: CacheStatus | None = None
     """None while the model is not loaded, and where nothing is kept."""
+    speed: ModelSpeed | None = None
+    """None before an engine of this agent has learned it."""
 
 
 class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):

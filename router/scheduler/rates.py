@@ -4,12 +4,12 @@ Means are exponentially weighted; a prior counts as one sample.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean, median
 
-from node.protocol.messages import Finished, ModelStatus, NodeStatus
+from node.protocol.messages import DepthSpeed, Finished, ModelSpeed, ModelStatus, NodeStatus
 from router.scheduler.chips import bandwidth_bytes_per_s, is_known
 from router.types import Lease
 
@@ -43,7 +43,12 @@ MIN_SAMPLE_TOKENS = 64
 """Fewer tell more of a request's fixed cost than of the speed of prefill."""
 
 TELLING_SAMPLES = 3
-"""Prefills after which a node tells how far the guess is off for the model's other nodes."""
+"""Prefills after which a node tells how far the guess is off for the model's other nodes; what the
+node itself says of its speed counts as so many."""
+MOST_OFF = 100.0
+"""What a node says of its speed is taken to be so many times its guess at most, and no less than
+the guess over that: a mixture of experts reads a small share of its weights, and a CPU is slow, but
+no node is out of the question, or draws all requests, by its word alone."""
 
 
 @dataclass(slots=True)
@@ -81,11 +86,24 @@ class PrefillRate:
         for depth, tokens in _shares(begin, end):
             mean = self._learned.setdefault(depth, Mean(self._token_s[depth]))
             mean.learn(self._token_s[depth] * factor, tokens / (end - begin))
+        self._spread()
+
+    def _spread(self) -> None:
+        """A depth of which nothing was learned is as much off its guess as the nearest one."""
         for depth in range(len(DEPTH_BEGINS)):
             nearest = min(self._learned, key=lambda each: abs(each - depth))
             ratio = self._prior[depth] / self._prior[nearest]
             self._token_s[depth] = self._learned[nearest].value * ratio
         self._until_s = _until(self._token_s)
+
+    def told(self, speeds: Sequence[DepthSpeed]) -> None:
+        """What the node says, in place of what it said before; nothing else was learned."""
+        self._learned = {
+            depth: Mean(_bounded(token_s, self._prior[depth]), TELLING_SAMPLES)
+            for depth, token_s in _by_depth(speeds)
+        }
+        if self._learned:
+            self._spread()
 
     @property
     def is_learned(self) -> bool:
@@ -122,6 +140,20 @@ def _shares(begin: float, end: float) -> list[tuple[int, float]]:
     return [(depth, tokens) for depth, tokens in spans if tokens > 0]
 
 
+def _by_depth(speeds: Sequence[DepthSpeed]) -> Iterator[tuple[int, float]]:
+    """Mean seconds of a token in each class of depth in which a speed begins."""
+    begins = sorted({each.depth_tokens: each.tokens_per_s for each in speeds}.items())
+    found: dict[int, list[float]] = {}
+    for begin, tokens_per_s in begins:
+        depth = bisect_right(DEPTH_BEGINS, begin) - 1
+        found.setdefault(depth, []).append(1.0 / tokens_per_s)
+    return ((depth, fmean(each_s)) for depth, each_s in found.items())
+
+
+def _bounded(told_s: float, guessed_s: float) -> float:
+    return min(MOST_OFF * guessed_s, max(guessed_s / MOST_OFF, told_s))
+
+
 class NodeRates:
     """Of one model on one node. What nodes of one kin teach tells something of each other; an empty
     kin is a node's own."""
@@ -136,6 +168,24 @@ class NodeRates:
         """Of a decode step for one row."""
         self.service_s = Mean(PRIOR_SERVICE_S)
         """From grant to end."""
+        self._step_guess_s = pass_s
+        self._told: ModelSpeed | None = None
+        self._is_prefill_taught = self._is_decode_taught = False
+        """Whether requests of this router have shown how fast it is."""
+
+    def hear(self, speed: ModelSpeed | None) -> bool:
+        """What the node says of its speed counts until requests have shown it; whether that is
+        news."""
+        is_known = self._is_prefill_taught and self._is_decode_taught
+        if is_known or speed is None or speed == self._told:
+            return False
+        self._told = speed
+        if not self._is_prefill_taught:
+            self.prefill.told(speed.prefill)
+        if not self._is_decode_taught and speed.step_s is not None:
+            step_s = speed.step_s / (1.0 + ROW_SLOWDOWN * (speed.step_rows - 1))
+            self.row_step_s = Mean(_bounded(step_s, self._step_guess_s), TELLING_SAMPLES)
+        return True
 
     def slowdown_s(self, rows: int, answer_tokens: float) -> float:
         """What decoding beside so many rows costs: the new one waits for them in each step, and
@@ -149,12 +199,18 @@ class NodeRates:
     def learn(self, accounts: Finished, rows: int) -> None:
         """A node's accounts of a request that decoded beside `rows` others."""
         if accounts.prompt_tokens - accounts.cached_tokens >= MIN_SAMPLE_TOKENS:
-            self.prefill.learn(accounts.cached_tokens, accounts.prompt_tokens, accounts.prefill_s)
+            self.learn_prefill(accounts.cached_tokens, accounts.prompt_tokens, accounts.prefill_s)
         if accounts.completion_tokens > 1 and accounts.decode_s > 0.0:
             self.learn_decode(accounts.decode_s, accounts.completion_tokens - 1, rows)
 
+    def learn_prefill(self, begin: float, end: float, seconds: float) -> None:
+        """The tokens between two depths took so long."""
+        self._is_prefill_taught = True
+        self.prefill.learn(begin, end, seconds)
+
     def learn_decode(self, seconds: float, tokens: float, rows: int) -> None:
         """So many tokens took so long beside `rows` others."""
+        self._is_decode_taught = True
         self.row_step_s.learn(seconds / tokens / (1.0 + ROW_SLOWDOWN * rows))
 
 
@@ -202,6 +258,9 @@ class Rates:
         rates = models.get(model.name)
         if rates is None:
             rates = models[model.name] = NodeRates(status, model)
+            rates.hear(model.speed)
+            self._guess(model.name, rates.kin)
+        elif rates.hear(model.speed):
             self._guess(model.name, rates.kin)
         return rates
 
@@ -216,7 +275,7 @@ class Rates:
         """The lease's tokens between two depths took so long."""
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
-            rates.prefill.learn(begin, end, seconds)
+            rates.learn_prefill(begin, end, seconds)
             self._guess(lease.model, rates.kin)
 
     def known(self, node_id: str, model: str) -> NodeRates | None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from node.agent import agent as agent_module
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
+from node.learned_rates import PrefillRate
 from node.memory import GIB
-from node.protocol.messages import MemoryPressure
+from node.protocol.messages import DepthSpeed, MemoryPressure, ModelSpeed
 from node.types import Pressure
 from tests.node.serving import WAIT_S, RunningAgent, running
 
@@ -85,6 +87,24 @@ async def test_tells_how_short_memory_is_since_when_and_what_that_does(
         supervisor.set_pressure(Pressure.NONE)
         after = (await agent.status()).pressure
         assert after == MemoryPressure("none", 0, cap_bytes), "it grows back first"
+
+
+async def test_routers_are_told_how_fast_an_engine_is_after_its_end_too(tmp_path: Path) -> None:
+    async with running(tmp_path, SCRIPT) as agent:
+        await agent.chat(max_tokens=3)
+        link = agent.app.agent._supervisor.engines()["scripted"].handle.link
+        while link.stats is None:
+            await report(agent)
+        link._take_stats(replace(link.stats, prefill_rates=(PrefillRate(0, 500.0),)))
+        speeds = [model.speed for model in (await agent.status()).models]
+        assert speeds == [None, ModelSpeed((DepthSpeed(0, 500.0),))]
+        (rate,) = (await report(agent))["models"][1]["engine"]["prefill_rates"]
+        assert rate["tokens_per_s"] == 500.0
+        answer = await agent.client.post("/fleet/unload", json={"model": "scripted"})
+        assert answer.status_code == 200
+        status = await agent.status()
+        assert [model.state for model in status.models] == ["on_disk", "on_disk"]
+        assert [model.speed for model in status.models] == speeds
 
 
 @pytest.mark.parametrize(("method", "status"), [("GET", 401), ("POST", 401)])

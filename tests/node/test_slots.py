@@ -7,8 +7,17 @@ import pytest
 
 from node.engine.script import Script, scripted_entries
 from node.learned_rates import PrefillRate
-from node.protocol.messages import ModelState
-from node.slots import LOAD_BYTES_PER_S, WANTED_AGAIN_S, EngineHandle, Slot
+from node.memory import GIB, Budget
+from node.protocol.messages import ModelSpeed, ModelState
+from node.slots import (
+    LOAD_BYTES_PER_S,
+    WANTED_AGAIN_S,
+    EngineHandle,
+    Sizes,
+    Slot,
+    Wishes,
+    model_status,
+)
 
 
 def ready_slot(**stats: Any) -> Slot:
@@ -51,3 +60,10 @@ def test_a_model_is_idle_only_where_it_is_loaded_and_nothing_holds_or_awaits_it(
     slot.waiting.clear()
     slot.state = ModelState.DRAINING
     assert slot.idle_s(5.0) is None
+
+
+def test_a_model_that_is_unloaded_is_told_of_with_the_speed_that_it_had() -> None:
+    slot = ready_slot()
+    slot.handle, slot.speed = None, ModelSpeed(step_s=0.01)
+    told = model_status(slot.entry, slot, Budget(GIB), Wishes(), Sizes(0, 1), 0.0)
+    assert told.speed == ModelSpeed(step_s=0.01)

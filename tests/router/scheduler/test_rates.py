@@ -7,18 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from node.protocol.messages import DepthSpeed, ModelSpeed
 from router.scheduler.chips import bandwidth_bytes_per_s
 from router.scheduler.rates import (
     DEPTH_BEGINS,
     DEPTH_SLOWNESS,
+    MOST_OFF,
     TELLING_SAMPLES,
     Mean,
+    NodeRates,
     PrefillRate,
     Rates,
 )
 from router.types import Lease
-from tests.router.conftest import model_status, node_status
-from tests.router.scheduler.fleet import accounts
+from tests.router.conftest import model_status, node_status, node_view
+from tests.router.scheduler.fleet import Fleet, accounts, asking, cached_model
 
 
 @pytest.mark.parametrize(
@@ -127,3 +130,87 @@ def test_few_prefills_tell_nothing_of_other_nodes() -> None:
         assert rate.off_by() is None, number
         rate.learn(0, 1_000, 2.0)
     assert rate.off_by() == pytest.approx(1.0 + 1.0 - 1 / (TELLING_SAMPLES + 1))
+
+
+def told(*tokens_per_s: float, step_s: float | None = None, rows: int = 1) -> ModelSpeed:
+    prefill = tuple(
+        DepthSpeed(depth, each) for depth, each in zip(DEPTH_BEGINS, tokens_per_s, strict=False)
+    )
+    return ModelSpeed(prefill, step_s, rows)
+
+
+def rates_of(speed: ModelSpeed | None, weight_bytes: int = 6_120_000_000) -> NodeRates:
+    model = model_status(weight_bytes=weight_bytes, speed=speed)
+    return Rates().of(node_status(model), "id-a", model)
+
+
+def test_a_node_that_tells_its_speed_is_taken_at_its_word_from_the_first_request_on() -> None:
+    # By the chip and the weights alone: 4 ms a token, 40 ms a step.
+    rates = rates_of(told(1_000, 500, step_s=0.022, rows=3))
+    assert rates.prefill.seconds(0, 4_096) == pytest.approx(4.096)
+    assert rates.prefill.seconds(5_000, 6_000) == pytest.approx(2.0)
+    deeper = rates.prefill.seconds(70_000, 71_000)
+    assert deeper == pytest.approx(2.0 * DEPTH_SLOWNESS[3] / DEPTH_SLOWNESS[1])
+    assert rates.row_step_s.value == pytest.approx(0.02)
+
+
+def test_a_node_that_tells_nothing_is_guessed_by_its_chip() -> None:
+    assert rates_of(None).prefill.seconds(0, 1_000) == rates_of(ModelSpeed()).prefill.seconds(
+        0, 1_000
+    )
+    assert rates_of(None).prefill.seconds(0, 1_000) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("tokens_per_s", [1e-3, 1e7])
+def test_a_node_s_word_is_not_taken_beyond_reason_and_requests_show_the_truth(
+    tokens_per_s: float,
+) -> None:
+    step_s = 1.0 / tokens_per_s
+    rates = rates_of(told(tokens_per_s, step_s=step_s))
+    guess = rates_of(None)
+    guessed_s = guess.prefill.seconds(0, 1_000)
+    limit_s = guessed_s * MOST_OFF if tokens_per_s < 1 else guessed_s / MOST_OFF
+    assert rates.prefill.seconds(0, 1_000) == pytest.approx(limit_s)
+    assert rates.row_step_s.value in (
+        pytest.approx(guess.row_step_s.value * MOST_OFF),
+        pytest.approx(guess.row_step_s.value / MOST_OFF),
+    )
+    for _ in range(40):
+        rates.learn_prefill(0, 1_000, 4.0)
+        rates.learn_decode(4.0, 100, 0)
+    assert rates.prefill.seconds(0, 1_000) == pytest.approx(4.0, rel=0.05)
+    assert rates.row_step_s.value == pytest.approx(0.04, rel=0.05)
+
+
+def test_what_a_node_tells_later_counts_until_requests_have_shown_it() -> None:
+    rates = Rates()
+    model = model_status(weight_bytes=6_120_000_000)
+    status = node_status(model)
+
+    def seconds(speed: ModelSpeed | None) -> float:
+        return rates.of(status, "id-a", replace(model, speed=speed)).prefill.seconds(0, 1_000)
+
+    assert seconds(None) == pytest.approx(4.0)
+    assert seconds(told(1_000)) == pytest.approx(1.0)
+    assert seconds(told(2_000)) == pytest.approx(0.5)
+    assert seconds(None) == pytest.approx(0.5)
+    lease = Lease("t", "id-a", "m", 0.0, 1)
+    rates.learn_prefill(lease, 0, 1_000, 0.5)
+    assert seconds(told(100)) == pytest.approx(0.5)
+    # Its steps have not been seen yet.
+    assert (
+        rates.of(status, "id-a", replace(model, speed=told(step_s=0.01))).row_step_s.value == 0.01
+    )
+    answered = replace(accounts(lease, 0), completion_tokens=101, decode_s=1.0)
+    rates.learn(lease, answered, 0)
+    before_s = rates.of(status, "id-a", model).row_step_s.value
+    assert (
+        rates.of(status, "id-a", replace(model, speed=told(step_s=0.5))).row_step_s.value
+        == before_s
+    )
+
+
+def test_a_new_router_s_first_placement_goes_by_what_nodes_tell_of_their_speed() -> None:
+    slow, fast = cached_model(speed=told(200)), cached_model(speed=told(2_000))
+    assert Fleet(node_view("a", slow), node_view("b", fast)).chosen(asking("r", 8_000)) == "b"
+    assert Fleet(node_view("a", fast), node_view("b", slow)).chosen(asking("r", 8_000)) == "a"

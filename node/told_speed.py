@@ -1,0 +1,37 @@
+"""What routers are told of how fast a model's engine has found itself to be."""
+
+import math
+from collections.abc import Iterable
+
+from node.learned_rates import DecodeRate, PrefillRate
+from node.protocol.bounds import LEAST_RATE, MAX_DEPTHS, MOST_RATE
+from node.protocol.messages import DepthSpeed, ModelSpeed
+from node.types import EngineStats
+
+
+def told_speed(stats: EngineStats) -> ModelSpeed | None:
+    """None before the engine has learned anything. Whatever a clock made of a step, it is within
+    the protocol's bounds."""
+    prefill = tuple(
+        DepthSpeed(rate.depth_tokens, rate.tokens_per_s) for rate in _sound(stats.prefill_rates)
+    )
+    step = _fewest_rows(stats.decode_rates)
+    if not prefill and step is None:
+        return None
+    if step is None:
+        return ModelSpeed(prefill[:MAX_DEPTHS])
+    return ModelSpeed(prefill[:MAX_DEPTHS], step.step_s, step.rows)
+
+
+def _sound(rates: Iterable[PrefillRate]) -> Iterable[PrefillRate]:
+    return (rate for rate in rates if _is_rate(rate.tokens_per_s))
+
+
+def _fewest_rows(rates: Iterable[DecodeRate]) -> DecodeRate | None:
+    """The step of the fewest rows, and of those the shallowest."""
+    sound = (rate for rate in rates if rate.step_s > 0.0 and _is_rate(1.0 / rate.step_s))
+    return min(sound, key=lambda rate: (rate.rows, rate.depth_tokens), default=None)
+
+
+def _is_rate(each_s: float) -> bool:
+    return math.isfinite(each_s) and LEAST_RATE <= each_s <= MOST_RATE
