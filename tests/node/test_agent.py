@@ -52,7 +52,7 @@ from node.protocol.messages import (
 from node.protocol.overflow import Overflow
 from node.settings import Settings
 from node.slots import EngineKind, ModelAwaited
-from node.store import ModelEntry
+from node.store import Contents, ModelEntry
 from node.stream import Batch
 from node.supervisor import Supervisor
 from node.types import Accepted, Delta, PartKind, Progress
@@ -569,7 +569,7 @@ async def test_a_store_that_hangs_or_fails_does_not_hold_up_the_beat(
     monkeypatch.setattr(agent_module, "REFRESH_S", 0.02)
     hanging, ending, failed = threading.Event(), threading.Event(), threading.Event()
 
-    def read(_self: ScriptedStore) -> tuple[ModelEntry, ...]:
+    def read(_self: ScriptedStore) -> Contents:
         if failed.is_set():
             hanging.set()
             assert ending.wait(WAIT_S)
@@ -579,7 +579,7 @@ async def test_a_store_that_hangs_or_fails_does_not_hold_up_the_beat(
     async with running() as agent:
         events = agent.subscribe("", 0)
         with monkeypatch.context() as patch:
-            patch.setattr(ScriptedStore, "list", read)
+            patch.setattr(ScriptedStore, "contents", read)
             while not hanging.is_set():
                 assert await anext(events)
             for _ in range(5):

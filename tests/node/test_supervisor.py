@@ -26,7 +26,7 @@ from node.memory import GIB, Budget
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from node.slots import EngineHandle, EngineKind, Wishes
-from node.store import ModelEntry
+from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
 from node.types import Pressure
 
@@ -118,10 +118,10 @@ async def test_a_model_whose_folder_is_another_one_now_keeps_its_engine_until_it
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     old, new = (ModelEntry("a", tmp_path / name, GIB, 100, 0) for name in ("old", "new"))
-    monkeypatch.setattr(ScriptedStore, "list", lambda store: (old,))
+    monkeypatch.setattr(ScriptedStore, "contents", lambda store: Contents((old,), ()))
     async with world(Script(models=(ScriptedModel("a"),))) as it:
         first = await it.touch("a")
-        monkeypatch.setattr(ScriptedStore, "list", lambda store: (new,))
+        monkeypatch.setattr(ScriptedStore, "contents", lambda store: Contents((new,), ()))
         await it.supervisor.refresh()
         assert await it.touch("a") is first
         await it.supervisor.unload(await it.entry("a"))
