@@ -213,6 +213,17 @@ class QueueFull(RouterError):
     kind = "rate_limit_error"
 
 
+class TooMuchWaiting(RouterError):
+    """Too much that you have sent waits here to be read; try again later."""
+
+    status = 429
+    code = "too_much_waiting"
+    kind = "rate_limit_error"
+
+    def __init__(self) -> None:
+        super().__init__(retry_after_s=5)
+
+
 class ServersNotAllowed(RouterError):
     """Only a server of kind openai has this model, which is not the fleet's own, and the API key
     lacks the scope external; `router keys create NAME --scope inference,external` makes one that

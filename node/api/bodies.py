@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from node.errors import TooManyWaiting
-from node.fair_shares import FairShares, Share
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
+from serving.fair_shares import FairShares, Share
 
 HELD_BYTES = 4 * MAX_BODY_BYTES
 """Of requests that are open, each from before its body is read. One caller alone gets half."""
@@ -22,8 +22,8 @@ class Bodies:
     """What callers have sent. None of them takes all the memory or all the time for it."""
 
     def __init__(self) -> None:
-        self._room = FairShares(HELD_BYTES)
-        self._turns = FairShares(THREADS)
+        self._room = FairShares(HELD_BYTES, TooManyWaiting)
+        self._turns = FairShares(THREADS, TooManyWaiting)
         # Few: each takes the interpreter's lock from the event loop.
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="body")
 

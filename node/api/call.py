@@ -14,7 +14,6 @@ from node.api.bodies import Bodies
 from node.api.left_out import left_out_headers, sentence
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
-from node.fair_shares import Share
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.ids import client_id
@@ -23,6 +22,7 @@ from node.request import TextRequest
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.stream import Headers
 from serving.exchange import vouch
+from serving.fair_shares import Share
 from serving.refusals import Refusal
 
 _ANTHROPIC = "/v1/messages"

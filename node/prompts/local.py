@@ -7,12 +7,12 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TypeVar
 
-from node.fair_shares import FairShares
 from node.parsing.selection import Formats
 from node.positions import bind
 from node.prompts.length import is_longer
 from node.prompts.prompt import Prompt, RenderRequest
 from node.prompts.scripted import ScriptedRenderer
+from serving.fair_shares import FairShares
 
 THREAD_LENGTH = 16 * 1024
 """A prompt of more characters is made in a thread, so that it stalls no stream."""

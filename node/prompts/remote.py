@@ -7,8 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from node.child_process import ChildProcess
-from node.errors import BadRequest, ContextTooLong, LoadFailure, NodeError, RendererDied
-from node.fair_shares import FairShares
+from node.errors import (
+    BadRequest,
+    ContextTooLong,
+    LoadFailure,
+    NodeError,
+    RendererDied,
+    TooManyWaiting,
+)
 from node.late_chain import LateChain
 from node.parsing.selection import Formats
 from node.prompts.process import RenderLimits, RenderProcess, RenderProcessDied, TooMuch
@@ -27,6 +33,7 @@ from node.prompts.wire import (
     Rendered,
     unpack,
 )
+from serving.fair_shares import FairShares
 
 Start = Callable[[], Awaitable[ChildProcess]]
 """Starts a render process. Raises `OSError`."""
@@ -44,7 +51,7 @@ class RemoteRenderer:
         self._wanted = formats
         self._start = start
         self._limits = limits
-        self._turns = FairShares(1)
+        self._turns = FairShares(1, TooManyWaiting)
         self._process: RenderProcess | None = None
         self._opening: asyncio.Task[RenderProcess] | None = None
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 from node.child_process import ChildProcess, Spare, spawn
-from node.fair_shares import FairShares
+from node.errors import TooManyWaiting
 from node.parsing.selection import Formats
 from node.prompts.local import LocalRenderer
 from node.prompts.process import RenderLimits
 from node.prompts.prompt import Prompt, RenderRequest
 from node.prompts.remote import RemoteRenderer
+from serving.fair_shares import FairShares
 
 WORKER_MODULE = "node.prompts.worker"
 """What a render process runs."""
@@ -59,7 +60,7 @@ class Renderers:
         self._loaded = loaded
         self._spare = Spare(WORKER_MODULE)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="render")
-        self._turns = FairShares(THREADS)
+        self._turns = FairShares(THREADS, TooManyWaiting)
         self._renderers: dict[tuple[Path, Formats | None], ModelRenderer] = {}
         """The one used last is at the end."""
         self._ending: set[asyncio.Task[None]] = set()

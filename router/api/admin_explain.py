@@ -6,6 +6,7 @@ import msgspec
 
 from node.protocol.messages import Finished
 from router.api.admin_gate import AdminGiven
+from router.api.body_room import BodyRoom
 from router.api.explain_views import (
     AccountsRow,
     AskDecision,
@@ -36,7 +37,7 @@ async def explain(admin: AdminGiven, asked: AskDecision) -> DecisionRow:
     except UnicodeEncodeError as error:
         raise BadRequest(f"The request holds half of a character: {error.reason}.") from error
     core = admin.core
-    tickets, now_s = Tickets(core), time.monotonic()
+    tickets, now_s = Tickets(core, BodyRoom()), time.monotonic()
     try:
         call = await tickets.call(admin.caller, asked.path, headers, body, now_s)
         ticket = await tickets.next(call)

@@ -74,12 +74,23 @@ _decode_items = msgspec.json.Decoder(list[_ItemHead]).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
+def body_bytes(scope: Scope) -> int:
+    """How long the body is; of one that comes in chunks, how long it may be. Raises
+    `BodyTooLarge`."""
+    size_bytes = 0
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            size_bytes = int(value)
+        elif name == b"transfer-encoding":
+            size_bytes = MAX_BODY_BYTES
+    if size_bytes > MAX_BODY_BYTES:
+        raise BodyTooLarge
+    return size_bytes
+
+
+async def read_body(receive: Receive) -> bytes:
     """The whole request body. Raises `BodyTooLarge`, `BadRequest`, and `ClientLeft` where the
     connection ends within it."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and int(value) > MAX_BODY_BYTES:
-            raise BodyTooLarge
     message = await receive()
     body: bytes = message.get("body", b"")
     if message["type"] == "http.request" and not message.get("more_body", False):

@@ -1,6 +1,5 @@
 """From a request to a ticket: which model, where it may go, and what its prompt begins with."""
 
-import asyncio
 import itertools
 import secrets
 import time
@@ -14,6 +13,7 @@ from node.protocol.prefix import Chain, Fields
 from router import hints
 from router.api import responses
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
+from router.api.body_room import BodyRoom
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
 from router.defaults import with_defaults
@@ -80,8 +80,9 @@ class Call:
 class Tickets:
     """Maker of all tickets of one router."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, bodies: BodyRoom) -> None:
         self._core = core
+        self._bodies = bodies
         # Unique over restarts and routers; a random id for each request costs a system call.
         self._start = f"-{secrets.token_hex(4)}-"
         self._numbers = itertools.count(1)
@@ -249,7 +250,9 @@ class Tickets:
             following = chain(head=head) if head else None
             return (following, True) if following else (chain(), not previous)
 
-        return await asyncio.to_thread(make) if takes_long(call.body) else make()
+        if takes_long(call.body):
+            return await self._bodies.in_thread(call.caller.key_id, make)
+        return make()
 
 
 def _turn(call: Call, chain: Chain | None) -> Turn:

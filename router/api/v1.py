@@ -8,7 +8,8 @@ import time
 
 from router.api import requests, responses
 from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
-from router.api.bodies import ClientLeft, Scope, read_body
+from router.api.bodies import ClientLeft, Scope, body_bytes, read_body
+from router.api.body_room import BodyRoom
 from router.api.methods import need
 from router.api.models import Models
 from router.api.requests import Running, RunningRequests
@@ -30,6 +31,7 @@ from router.relay import Relay
 from router.targets import leads_on
 from router.types import PATH_COUNT_TOKENS, Caller, Ticket
 from serving.exchange import EXTENSION, Exchange, Receive, Send, vouch
+from serving.fair_shares import Share
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -53,7 +55,8 @@ class V1:
         self._models = Models(core.fleet, core.names, int(time.time()))
         self._responses = StoredResponses(core)
         self._running = RunningRequests(core)
-        self._tickets = Tickets(core)
+        self._bodies = BodyRoom()
+        self._tickets = Tickets(core, self._bodies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -74,7 +77,7 @@ class V1:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
             vouch(scope)
             need(scope, "POST")
-            await self._infer(caller, scope, receive)
+            await self._take(caller, scope, receive)
         elif _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
             vouch(scope)
@@ -101,10 +104,25 @@ class V1:
 
     # --- inference ---
 
-    async def _infer(self, caller: Caller, scope: Scope, receive: Receive) -> None:
+    async def _take(self, caller: Caller, scope: Scope, receive: Receive) -> None:
+        """Reads the body once there is room for it, and does what it asks for."""
         arrived_s = time.monotonic()
+        share: Share | None = None
         try:
-            body = await read_body(scope, receive)
+            share = await self._bodies.admitted(caller.key_id, body_bytes(scope))
+            body = await read_body(receive)
+            if share is not None:
+                share.resize(len(body))
+        except asyncio.CancelledError:
+            raise ShuttingDown from None
+        else:
+            await self._infer(caller, scope, body, arrived_s)
+        finally:
+            if share is not None:
+                share.give_back()
+
+    async def _infer(self, caller: Caller, scope: Scope, body: bytes, arrived_s: float) -> None:
+        try:
             path, headers = scope["path"], scope["headers"]
             call = await self._tickets.call(caller, path, headers, body, arrived_s)
             ticket = await self._tickets.next(call)

@@ -10,9 +10,9 @@ import pytest
 
 from node.api import bodies
 from node.engine.script import Script, ScriptedModel
-from node.fair_shares import Share
 from node.protocol.messages import HEADER_ORIGIN
 from node.settings import MAX_BODY_BYTES
+from serving.fair_shares import Share
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, running
 
 ROOM_BYTES = 4000

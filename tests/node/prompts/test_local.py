@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from node.dialects.chat import read_chat
-from node.fair_shares import FairShares
+from node.errors import TooManyWaiting
 from node.late_chain import LateChain
 from node.positions import bind
 from node.prompts import local as module
@@ -19,6 +19,7 @@ from node.prompts.prompt import Prompt, RenderRequest
 from node.prompts.scripted import ScriptedRenderer
 from node.protocol.prefix import Chainer, read_fields
 from node.request import Message, TextRequest
+from serving.fair_shares import FairShares
 from tests.node.prompts.words import asking, chat, completion
 
 THREADS = 4
@@ -28,7 +29,7 @@ LONG = module.THREAD_LENGTH + 1
 @pytest.fixture
 def renderer() -> Iterator[LocalRenderer]:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="render") as threads:
-        yield LocalRenderer(None, threads, FairShares(THREADS))
+        yield LocalRenderer(None, threads, FairShares(THREADS, TooManyWaiting))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from node.protocol.ids import client_id
 from node.protocol.messages import ModelState, StatusEvent
 from node.protocol.overflow import Overflow
 from registry.records import AliasTarget
+from router.api.body_room import BodyRoom
 from router.api.tickets import Tickets
 from router.hints import MAX_ID_CHARS
 from tests.router.api.test_responses import response_id
@@ -241,7 +242,7 @@ async def test_what_is_kept_of_a_session_is_short_and_nothing_where_there_is_no_
     router: RunningRouter, start_node: StartNode
 ) -> None:
     await a_fleet(router, start_node)
-    tickets, headers = Tickets(router.core), [(b"x-session-id", b"s" * 9999)]
+    tickets, headers = Tickets(router.core, BodyRoom()), [(b"x-session-id", b"s" * 9999)]
     for selector, targets, kept in (
         ("warm", ("a", "b"), True),
         ("warm", ("a",), False),

@@ -7,6 +7,7 @@ import pytest
 
 from node.protocol.messages import Stored
 from node.protocol.prefix import Answer, Chainer, Said, answered, read_fields
+from router.api.body_room import BodyRoom
 from router.api.tickets import THREAD_BYTES, Tickets, takes_long
 from router.types import Ticket
 from tests.router.api.test_responses import item_id, response_id
@@ -37,7 +38,7 @@ def test_a_chain_is_made_in_a_thread_where_it_would_stall_the_loop(body: bytes, 
 
 async def ticket(router: RunningRouter, **asked: Any) -> Ticket:
     body = json.dumps({"model": "m", **asked}).encode()
-    tickets = Tickets(router.core)
+    tickets = Tickets(router.core, BodyRoom())
     return await tickets.next(await tickets.call(router.caller(), RESPONSES, (), body, 0.0))
 
 

@@ -7,16 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node import fair_shares
-from node.errors import TooManyWaiting
-from node.fair_shares import FairShares, Share
+from serving import fair_shares
+from serving.fair_shares import FairShares, Share
+
+
+class TooManyWaiting(Exception):
+    """What a caller is told."""
 
 
 class Asking:
     """Callers who have asked, in order, and who of them has a share."""
 
     def __init__(self, total: int) -> None:
-        self.shares = FairShares(total)
+        self.shares = FairShares(total, TooManyWaiting)
         self.tasks: list[tuple[str, asyncio.Task[Share]]] = []
 
     async def ask(self, caller: str, size: int = 1) -> asyncio.Task[Share]:
@@ -78,7 +81,7 @@ async def test_a_caller_without_anything_gets_what_there_is_and_goes_first() -> 
 
 
 async def test_more_than_there_is_counts_as_all_there_is() -> None:
-    shares = FairShares(5)
+    shares = FairShares(5, TooManyWaiting)
     share = await shares.take("a", 50)
     assert shares.held == 5
     share.resize(2)
@@ -111,7 +114,7 @@ async def test_one_that_leaves_as_it_is_granted_gives_it_back() -> None:
 
 
 async def test_a_block_gives_back_what_it_held() -> None:
-    shares = FairShares(3)
+    shares = FairShares(3, TooManyWaiting)
     with pytest.raises(ValueError, match="so"):
         async with shares.holding("a", 3):
             assert shares.held == 3
@@ -141,20 +144,17 @@ def test_all_are_granted_in_the_end_and_never_more_than_there_is(
     asked: list[tuple[str, int]], order: random.Random
 ) -> None:
     async def run() -> None:
-        asking, shares = Asking(10), set[Share]()
+        asking, shares = Asking(10), list[Share]()
         for caller, size in asked:
             await asking.ask(caller, size)
-        left = {task for _, task in asking.tasks}
+        left = [task for _, task in asking.tasks]
         while left:
             await asyncio.sleep(0)
-            done = {task for task in left if task.done()}
-            left -= done
-            shares |= {task.result() for task in done}
+            shares += [task.result() for task in left if task.done()]
+            left = [task for task in left if not task.done()]
             assert asking.shares.held <= 10
             assert shares, "somebody holds something, or all have been granted"
-            share = order.choice(sorted(shares, key=id))
-            shares.remove(share)
-            share.give_back()
+            shares.pop(order.randrange(len(shares))).give_back()
         for share in shares:
             share.give_back()
         assert asking.shares.held == 0

@@ -5,8 +5,6 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from node.errors import TooManyWaiting
-
 MOST_WAITING = 512
 """Most that one caller may have waiting."""
 
@@ -36,8 +34,10 @@ class FairShares:
     before those who hold something.
     """
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, refusal: type[Exception]) -> None:
+        """`refusal`: raised for a caller that has too many waiting."""
         self._total = total
+        self._refusal = refusal
         self._held: Counter[str] = Counter()
         self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
         """By caller, the one first whose turn it is next."""
@@ -47,11 +47,11 @@ class FairShares:
         return self._held.total()
 
     async def take(self, caller: str, size: int) -> Share:
-        """Waits for so much, or for all there is if that is less. Raises `TooManyWaiting`."""
+        """Waits for so much, or for all there is if that is less. Raises the refusal."""
         size = min(size, self._total)
         queue = self._waiting.setdefault(caller, deque())
         if len(queue) >= MOST_WAITING:
-            raise TooManyWaiting
+            raise self._refusal
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.append((size, granted))
         self._grant()
