@@ -56,7 +56,13 @@ WRAPPERS = frozenset({"model", "language_model", "text_model"})
 """Names under which checkpoints put the language model, in one order or another."""
 
 _LENGTH_BYTES = 8
-_HEADER_LIMIT_BYTES = 100_000_000
+_NAME_CHARS = 100
+_HEADER_LIMIT_BYTES = 32 * 1024**2
+"""Some 250,000 tensors; the largest models have a tenth of that, in many files."""
+
+
+class DamagedFile(ValueError):
+    """A safetensors file whose tensors are not where its header says."""
 
 
 def foreign_part(name: str) -> str | None:
@@ -95,22 +101,42 @@ def read_header(path: Path) -> bytes:
 
 
 def tensor_bytes(path: Path) -> dict[str, int]:
-    """Size in bytes of each tensor of a safetensors file. Raises `OSError` or `ValueError`."""
-    header = json.loads(read_header(path))
-    sizes = {}
+    """Size in bytes of each tensor of a safetensors file. Raises `OSError`, `DamagedFile` where
+    they lie outside the file or over each other, or another `ValueError` where it has no header
+    that can be read."""
+    raw = read_header(path)
+    spans = _spans(path, raw)
+    data_bytes = path.stat().st_size - _LENGTH_BYTES - len(raw)
+    at = 0
+    for name, (begin, end) in sorted(spans.items(), key=lambda item: item[1]):
+        if not at <= begin <= end <= data_bytes:
+            raise DamagedFile(
+                f"{path.name} is damaged or cut short: its tensor {name[:_NAME_CHARS]!r} is said "
+                f"to lie at bytes {begin} to {end} of {data_bytes}"
+                + (f", and another one up to {at}" if 0 <= begin < at else "")
+            )
+        at = end
+    return {name: end - begin for name, (begin, end) in spans.items()}
+
+
+def _spans(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
+    """Where each tensor begins and ends, as the header has it."""
+    spans = {}
     try:
-        for name, tensor in header.items():
+        for name, tensor in json.loads(header).items():
             if name != "__metadata__":
                 begin, end = tensor["data_offsets"]
-                sizes[name] = int(end) - int(begin)
-    except (AttributeError, TypeError, KeyError) as error:
+                if type(begin) is not int or type(end) is not int:
+                    raise TypeError
+                spans[name] = (begin, end)
+    except (AttributeError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{path.name} is no safetensors file") from error
-    return sizes
+    return spans
 
 
 def text_bytes(path: Path) -> int:
     """Bytes of the tensors in `path` that a load for text keeps; the whole file's where it has no
-    header that can be read. Raises `OSError`."""
+    header that can be read. Raises `OSError` and `DamagedFile`."""
     facts = path.stat()
     return _text_bytes(path, facts.st_size, facts.st_mtime_ns)
 
@@ -120,6 +146,8 @@ def _text_bytes(path: Path, size_bytes: int, changed_ns: int) -> int:
     """As `text_bytes`; a header is read again only when its file has changed."""
     try:
         sizes = tensor_bytes(path)
+    except DamagedFile:
+        raise
     except ValueError:
         return size_bytes
     return sum(size for name, size in sizes.items() if foreign_part(name) is None)

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from node.protocol.bounds import MOST
+
 Config = Mapping[str, Any]
+CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
+
+
+class ImpossibleNumber(ValueError):
+    """A config says what is true of no model."""
 
 
 class LayerKind(Enum):
@@ -119,16 +126,24 @@ _STATE_HEADS = ("linear_num_value_heads", "mamba_n_heads", "mamba_num_heads", "n
 _STATE_KEYS = ("linear_key_head_dim", "mamba_d_state", "ssm_state_size", "state_size")
 _STATE_VALUES = ("linear_value_head_dim", "mamba_d_head", "mamba_head_dim", "head_dim")
 _STATE_VALUE_BYTES = 4
-_LAYER_LIMIT = 10_000
-"""A config with more is not a model's."""
+MOST_LAYERS = 1000
+MOST_WIDTH = 2**24
+MOST_TOKENS = 2**40
+_MOST = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_kv_shared_layers"), MOST_LAYERS),
+    **dict.fromkeys(
+        ("sliding_window", "sliding_window_size", "attention_window_size", *CONTEXT_KEYS),
+        MOST_TOKENS,
+    ),
+}
+"""What a config may say; of all else that is counted, `MOST_WIDTH`."""
 _CONVOLUTIONS = ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
 
 
 def estimate_kv(config: Config) -> KvEstimate:
-    """The estimate for the model of a config.json."""
+    """The estimate for the model of a config.json. Raises `ImpossibleNumber`."""
     family, text = text_part(config)
     layers = first_count(("num_hidden_layers", "n_layer"), text) or 0
-    layers = layers if layers <= _LAYER_LIMIT else 0
     value_bytes = bytes_of_value(text)
     per_token, per_row = 0, 0
     for index, kind in enumerate(_kinds(family, text, layers)):
@@ -139,6 +154,8 @@ def estimate_kv(config: Config) -> KvEstimate:
             per_row += values * value_bytes * _window(text)
         if kind in (LayerKind.STATE, LayerKind.BOTH):
             per_row += _state_bytes(text, value_bytes)
+    if max(per_token, per_row) > MOST:
+        raise ImpossibleNumber(f"its layers would keep {max(per_token, per_row):.3g} bytes of KV")
     return KvEstimate(per_token, per_row)
 
 
@@ -160,16 +177,24 @@ def bytes_of_value(text: Config) -> int:
 
 def first_count(keys: tuple[str, ...], *configs: Config) -> int | None:
     """The first positive whole number under one of `keys`; of a list with one for each layer,
-    the largest."""
-    counts = (_count(config.get(key)) for config in configs for key in keys)
-    return next((count for count in counts if count is not None), None)
+    the largest. Raises `ImpossibleNumber`."""
+    counts = (count(config, key) for config in configs for key in keys)
+    return next((each for each in counts if each is not None), None)
 
 
-def _count(value: Any) -> int | None:
+def count(config: Config, key: str) -> int | None:
+    """The positive whole number under the key: all that is reckoned with comes from here. Raises
+    `ImpossibleNumber` where it is larger than any model's."""
+    value = config.get(key)
     if isinstance(value, list):
+        if len(value) > MOST_LAYERS:
+            raise ImpossibleNumber(f"its {key} is a list of {len(value)}")
         value = max((item for item in value if isinstance(item, int)), default=None)
-    is_count = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    return value if is_count else None
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        return None
+    if value > (most := _MOST.get(key, MOST_WIDTH)):
+        raise ImpossibleNumber(f"its {key} is more than {most:,}")
+    return value
 
 
 def _window(text: Config) -> int:
@@ -182,13 +207,13 @@ def _kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
     """The kind of each layer."""
     if family == "falcon_h1":
         return [LayerKind.BOTH] * layers
-    if _count(text.get("num_attention_heads")) is None and _count(text.get("n_head")) is None:
+    if count(text, "num_attention_heads") is None and count(text, "n_head") is None:
         return [LayerKind.STATE if _state_bytes(text, 2) else LayerKind.NONE] * layers
     kinds = _listed_kinds(family, text, layers) or _periodic_kinds(family, text, layers)
     # A window of unknown width cannot be told from none.
     if LayerKind.WINDOW in kinds and not _window(text):
         kinds = [LayerKind.FULL if kind is LayerKind.WINDOW else kind for kind in kinds]
-    shared = _count(text.get("num_kv_shared_layers")) or 0
+    shared = count(text, "num_kv_shared_layers") or 0
     if family in ("gemma3n", "gemma4", "gemma4_unified") and shared < layers:
         kinds[layers - shared :] = [LayerKind.NONE] * shared
     return kinds
@@ -202,11 +227,12 @@ def _listed_kinds(family: str, text: Config, layers: int) -> list[LayerKind] | N
         return [by_letter.get(letter, LayerKind.NONE) for letter in pattern]
     linear = text.get("linear_attn_config")
     if isinstance(linear, dict) and isinstance(linear.get("full_attn_layers"), list):
-        full = linear["full_attn_layers"]
+        full = _whole_numbers(linear["full_attn_layers"])
         return [LayerKind.FULL if i + 1 in full else LayerKind.STATE for i in range(layers)]
     full_indices = text.get("full_attn_idxs")
     if isinstance(full_indices, list):
-        return [LayerKind.FULL if i in full_indices else LayerKind.STATE for i in range(layers)]
+        indices = _whole_numbers(full_indices)
+        return [LayerKind.FULL if i in indices else LayerKind.STATE for i in range(layers)]
     names = text.get("layer_types")
     # mlx_lm has these two by their pattern alone.
     if isinstance(names, list) and len(names) == layers and family not in ("gemma3", "cohere2"):
@@ -214,6 +240,10 @@ def _listed_kinds(family: str, text: Config, layers: int) -> list[LayerKind] | N
         rotates = family.removesuffix("_unified") in _ROTATES
         return [LayerKind.FULL if k is LayerKind.WINDOW and not rotates else k for k in kinds]
     return None
+
+
+def _whole_numbers(values: list[Any]) -> frozenset[int]:
+    return frozenset(each for each in values if isinstance(each, int))
 
 
 def _periodic_kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
@@ -232,10 +262,10 @@ def _periodic_kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
         ("full_attention_interval", LayerKind.STATE, None),
         ("sliding_window_pattern", LayerKind.WINDOW, ("gemma3", "gemma4", "cohere2")),
     ):
-        period = _count(text.get(key))
+        period = count(text, key)
         if period and (families is None or family.removesuffix("_unified") in families):
             return [LayerKind.FULL if (i + 1) % period == 0 else other for i in range(layers)]
-    period, offset = _count(text.get("attn_layer_period")), text.get("attn_layer_offset")
+    period, offset = count(text, "attn_layer_period"), text.get("attn_layer_offset")
     if period and isinstance(offset, int):
         return [LayerKind.FULL if i % period == offset else LayerKind.STATE for i in range(layers)]
     return [LayerKind.FULL] * layers
@@ -246,38 +276,44 @@ def _values_per_token(family: str, text: Config, index: int, kind: LayerKind) ->
     heads = first_count(("num_attention_heads", "n_head"), text)
     if heads is None or kind in (LayerKind.STATE, LayerKind.NONE):
         return 0
-    rank = _count(text.get("kv_lora_rank"))
+    rank = count(text, "kv_lora_rank")
     if rank is not None:
-        rope_dim = _count(text.get("qk_rope_head_dim")) or 0
+        rope_dim = count(text, "qk_rope_head_dim") or 0
         if family in _LATENT:
-            indexer = 2 * (_count(text.get("index_head_dim")) or 0)
+            indexer = 2 * (count(text, "index_head_dim") or 0)
             return (rank + rope_dim) * _ATTENTIONS.get(family, 1) + indexer
-        key_dim = (_count(text.get("qk_nope_head_dim")) or 0) + rope_dim
-        return heads * (key_dim + (_count(text.get("v_head_dim")) or 0))
-    kv_heads = text.get("num_key_value_heads")
-    if isinstance(kv_heads, list) and index < len(kv_heads):
-        kv_heads = kv_heads[index]
+        key_dim = (count(text, "qk_nope_head_dim") or 0) + rope_dim
+        return heads * (key_dim + (count(text, "v_head_dim") or 0))
+    kv_heads = _kv_heads(text, index)
     hidden = first_count(("hidden_size", "n_embd"), text) or 0
-    head_dim = _count(text.get("head_dim")) or hidden // heads
-    global_dim = _count(text.get("global_head_dim"))
+    head_dim = count(text, "head_dim") or hidden // heads
+    global_dim = count(text, "global_head_dim")
     if kind is LayerKind.FULL and global_dim:
         head_dim = global_dim
         if text.get("attention_k_eq_v"):
-            kv_heads = _count(text.get("num_global_key_value_heads")) or kv_heads
-    return 2 * (_count(kv_heads) or heads) * head_dim
+            kv_heads = count(text, "num_global_key_value_heads") or kv_heads
+    return 2 * (kv_heads or heads) * head_dim
+
+
+def _kv_heads(text: Config, index: int) -> int | None:
+    """Of one layer, where the config lists them."""
+    listed = text.get("num_key_value_heads")
+    if isinstance(listed, list) and index < len(listed):
+        return count({"num_key_value_heads": listed[index]}, "num_key_value_heads")
+    return count(text, "num_key_value_heads")
 
 
 def _state_bytes(text: Config, value_bytes: int) -> int:
     """Size of one layer's recurrent state and of the tail that its convolution looks at."""
     kernel = first_count(_CONVOLUTIONS, text) or 0
-    hidden = _count(text.get("hidden_size")) or 0
+    hidden = count(text, "hidden_size") or 0
     key_dim = first_count(_STATE_KEYS, text)
     if key_dim is None:
         return kernel * hidden * value_bytes
     heads = first_count(_STATE_HEADS, text)
     if heads is None:
         # The first Mamba: one state for each channel.
-        channels = (_count(text.get("mamba_expand")) or 2) * hidden
+        channels = (count(text, "mamba_expand") or 2) * hidden
         return channels * (key_dim * _STATE_VALUE_BYTES + kernel * value_bytes)
     value_dim = first_count(_STATE_VALUES, text) or 0
     groups = first_count(("linear_num_key_heads", "mamba_n_groups", "n_groups"), text) or heads

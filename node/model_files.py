@@ -1,5 +1,6 @@
 """The files that make a folder a model, as far as their names and their JSON tell."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from node.errors import NodeError
 NAME_FILE = "mlx-fleet.json"
 INDEX_FILE = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
+MAX_JSON_BYTES = 64 * 1024**2
+MAX_SHARDS = 10_000
 _FILES = (NAME_FILE, "config.json", INDEX_FILE)
 
 
@@ -38,14 +41,25 @@ def is_meant(path: Path) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """Raises `NotAModel`."""
     try:
-        value = msgspec.json.decode(path.read_bytes())
+        if (size_bytes := path.stat().st_size) > MAX_JSON_BYTES:
+            raise NotAModel(f"{path} has {size_bytes:,} bytes, more than any model's.")
+        value = _decode(path.read_bytes())
     except OSError:
         raise NotAModel(f"{path.parent} has no readable {path.name}.") from None
-    except msgspec.MsgspecError:
+    except ValueError:
         raise NotAModel(f"{path} is not valid JSON.") from None
     if not isinstance(value, dict):
         raise NotAModel(f"{path} is not a JSON object.")
     return value
+
+
+def _decode(data: bytes) -> Any:
+    """As Python's own reader, which takes NaN and Infinity: configs of Mamba have them. It is the
+    slower one, and indexes are long. Raises `ValueError`."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.MsgspecError:
+        return json.loads(data)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -56,6 +70,8 @@ def weight_files(folder: Path) -> list[Path]:
         names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else ()
         # A file name in an index is a name in this folder, whatever the index says.
         files = [folder / Path(name).name for name in sorted(names)]
+        if len(files) > MAX_SHARDS:
+            raise NotAModel(f"{index} names {len(files):,} files.")
     else:
         files = sorted(folder.glob(f"*{SUFFIX}"))
     missing = next((file.name for file in files if not file.is_file()), None)

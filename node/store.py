@@ -19,7 +19,7 @@ import msgspec
 from node.checkpoint import text_bytes
 from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, StartError, UnknownModel
-from node.kv_estimate import estimate_kv, first_count
+from node.kv_estimate import CONTEXT_KEYS, ImpossibleNumber, estimate_kv, first_count
 from node.model_files import NAME_FILE, NotAModel, is_meant, read_json, weight_files
 from node.parsing.selection import Formats
 from node.protocol.models import near_names
@@ -33,7 +33,6 @@ PARTIAL_MARKER = ".partial"
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?")
-_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length")
 
 
 class _Unfinished(NotAModel):
@@ -146,6 +145,8 @@ def read_entry(
         if formats is None:
             return entry
         return replace(entry, formats=formats.of(entry.name, entry.folder))
+    except ImpossibleNumber as exc:
+        raise NotAModel(f"config.json of {folder} is of no model: {exc}.") from exc
     # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
     # folder must not hide the others.
     except (OSError, RuntimeError, ValueError) as exc:
@@ -197,7 +198,7 @@ def _read_entry(folder: Path, name: str | None) -> ModelEntry:
         name=name or _shown_name(folder, real),
         folder=real,
         weight_bytes=sum(text_bytes(file) for file in weight_files(real)),
-        context_tokens=first_count(_CONTEXT_KEYS, text_config, config),
+        context_tokens=first_count(CONTEXT_KEYS, text_config, config),
         kv_bytes_per_token=kv.bytes_per_token,
         kv_bytes_per_row=kv.bytes_per_row,
         scores=attention_scores(config),

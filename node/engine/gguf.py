@@ -167,11 +167,11 @@ def _check_heads(metadata: dict[str, Any], config: dict[str, Any]) -> None:
 def _rope_scaling(file: GgufFile, theta: float, head_dim: int) -> dict[str, Any] | None:
     kind = file.metadata.get("llama.rope.scaling.type", "none")
     factors = rope_factors(file)
-    linear = file.metadata.get("llama.rope.scale_linear", 1)
+    linear = _number(file.metadata, "rope.scale_linear", 1.0)
     if kind not in ("none", "linear") or (kind == "linear" and factors is not None):
         raise GgufError(f"The model scales its positions by {kind!r}; only linear is supported.")
     if kind == "linear" or linear != 1:
-        factor = _number(file.metadata, "rope.scaling.factor", float(linear))
+        factor = _number(file.metadata, "rope.scaling.factor", linear)
         return {"type": "linear", "rope_type": "linear", "factor": factor}
     return None if factors is None else _llama3_scaling(factors, theta, head_dim)
 
@@ -220,16 +220,23 @@ def _check_room(file: GgufFile, folder: Path, options: ImportOptions) -> None:
 
 def _whole(metadata: dict[str, Any], key: str, most: int, default: int | None = None) -> int:
     value = metadata.get(f"llama.{key}", default)
-    if not isinstance(value, int) or not 1 <= value <= most:
-        raise GgufError(f"The metadata's llama.{key} is {value!r}, not a number that can be.")
+    if type(value) is not int or not 1 <= value <= most:
+        raise _impossible(key, value)
     return value
 
 
 def _number(metadata: dict[str, Any], key: str, default: float | None = None) -> float:
     value = metadata.get(f"llama.{key}", default)
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise GgufError(f"The metadata's llama.{key} is {value!r}, not a number that can be.")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _impossible(key, value)
+    if not math.isfinite(value) or value <= 0:
+        raise _impossible(key, value)
     return float(value)
+
+
+def _impossible(key: str, value: object) -> GgufError:
+    shown = repr(value)[:100]
+    return GgufError(f"The metadata's llama.{key} is {shown}, not a number that can be.")
 
 
 def _shortest(value: float) -> float:

@@ -18,6 +18,10 @@ VERSIONS = (2, 3)
 MAX_TENSORS = 100_000
 MAX_KEYS = 100_000
 MAX_DIMENSIONS = 4
+MAX_HEADER_BYTES = 256 * 1024**2
+"""A vocabulary of 256,000 tokens with its merges takes some 10 MB."""
+MAX_VALUES = 2**22
+"""In one list."""
 DEFAULT_ALIGNMENT = 32
 
 _STRING, _ARRAY = 8, 9
@@ -159,7 +163,7 @@ class _Reader:
     def _tensors(self, count: int, metadata: dict[str, Any]) -> dict[str, TensorInfo]:
         heads = [self._tensor_head() for _ in range(count)]
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if not isinstance(alignment, int) or not 1 <= alignment <= 2**20:
+        if type(alignment) is not int or not 1 <= alignment <= 2**20:
             raise self._damaged("its alignment is out of range")
         base = -(-self._at // alignment) * alignment
         tensors: dict[str, TensorInfo] = {}
@@ -171,7 +175,15 @@ class _Reader:
             if name in tensors:
                 raise self._damaged(f"it has two tensors {name}")
             tensors[name] = TensorInfo(name, type_name, shape, start, size_bytes)
+        self._check_apart(tensors)
         return tensors
+
+    def _check_apart(self, tensors: dict[str, TensorInfo]) -> None:
+        end = 0
+        for tensor in sorted(tensors.values(), key=lambda each: each.start):
+            if tensor.start < end:
+                raise self._damaged(f"the tensor {tensor.name} lies over another one")
+            end = tensor.start + tensor.size_bytes
 
     def _tensor_head(self) -> tuple[str, tuple[int, ...], int, int]:
         name = self._string()
@@ -208,12 +220,12 @@ class _Reader:
     def _array(self) -> list[Any]:
         kind = self._scalar(_U32)
         if kind == _STRING:
-            count = self._count(self._size, 8, "strings in one list")
+            count = self._count(MAX_VALUES, 8, "strings in one list")
             return [self._string() for _ in range(count)]
         scalar = _SCALARS.get(kind)
         if scalar is None:
             raise self._damaged(f"it has a list of values of type {kind}")
-        count = self._count(self._size, scalar.size, "values in one list")
+        count = self._count(MAX_VALUES, scalar.size, "values in one list")
         return [value for (value,) in scalar.iter_unpack(self._take(count * scalar.size))]
 
     def _string(self) -> str:
@@ -237,6 +249,8 @@ class _Reader:
         end = self._at + length
         if end > self._size:
             raise self._damaged("it ends in the middle of its header")
+        if end > MAX_HEADER_BYTES:
+            raise self._damaged(f"its header is longer than {MAX_HEADER_BYTES // 1024**2} MiB")
         taken = self._data[self._at : end]
         self._at = end
         return taken

@@ -1,11 +1,22 @@
 """Names and sizes from the headers of safetensors files."""
 
+import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from node.checkpoint import core_name, foreign_part, read_header, tensor_bytes, text_bytes
+from node.checkpoint import (
+    DamagedFile,
+    core_name,
+    foreign_part,
+    read_header,
+    tensor_bytes,
+    text_bytes,
+)
 
 
 def write_weights(path: Path, **sizes: int) -> Path:
@@ -87,3 +98,70 @@ def test_a_header_must_be_whole_and_of_a_sane_length(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(ValueError, match=r"m is (no safetensors file|cut short)"):
             read_header(path)
+
+
+OFFSETS = st.integers(-3, 40) | st.sampled_from([10**30, -(2**63), 2**64, 1.5, "7", None, True])
+TENSORS = st.dictionaries(
+    st.text(max_size=3),
+    st.fixed_dictionaries({"data_offsets": st.lists(OFFSETS, max_size=3)}),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        [[-5, 10]],
+        [[10, 5]],
+        [[0, 11]],
+        [[10**30, 10**31]],
+        [[0, 6], [4, 10]],
+        [[0, 10], [0, 10]],
+        [[0, 8], [2, 4]],
+    ],
+)
+def test_tensors_outside_their_file_or_over_each_other_are_told_of(
+    tmp_path: Path, offsets: list[list[int]]
+) -> None:
+    path = tmp_path / "m.safetensors"
+    header = {f"t{i}": {"dtype": "U8", "data_offsets": each} for i, each in enumerate(offsets)}
+    write_header(path, header, data_bytes=10)
+    for read in (tensor_bytes, text_bytes):
+        with pytest.raises(DamagedFile, match=r"m\.safetensors is damaged or cut short"):
+            read(path)
+
+
+def write_header(path: Path, header: Any, data_bytes: int) -> None:
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(data_bytes))
+
+
+@given(TENSORS, st.integers(0, 40))
+def test_whatever_a_header_says_no_more_is_counted_than_there_is(
+    tmp_path_factory: pytest.TempPathFactory, header: Any, data_bytes: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "m"
+    write_header(path, header, data_bytes)
+    try:
+        sizes = tensor_bytes(path)
+    except ValueError:
+        return
+    assert min(sizes.values(), default=0) >= 0
+    assert sum(sizes.values()) <= data_bytes
+
+
+@given(st.binary(max_size=60))
+def test_whatever_a_file_holds_its_size_is_told_or_that_it_is_damaged(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "m"
+    path.write_bytes(data)
+    with contextlib.suppress(DamagedFile):
+        assert 0 <= text_bytes(path) <= len(data)
+
+
+def test_a_header_that_is_nested_without_end_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    text = b"[" * 200_000
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    assert text_bytes(path) == path.stat().st_size

@@ -3,8 +3,18 @@
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from node.kv_estimate import KvEstimate, estimate_kv, first_count
+from node.kv_estimate import (
+    CONTEXT_KEYS,
+    ImpossibleNumber,
+    KvEstimate,
+    estimate_kv,
+    first_count,
+)
+from node.protocol.bounds import MOST
+from node.scores import attention_scores
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -146,7 +156,6 @@ def test_latent_attention_counts_what_is_kept() -> None:
         {},
         {"num_hidden_layers": "many", "num_attention_heads": 4},
         {"num_hidden_layers": 2},
-        {"num_hidden_layers": 10**12, "num_attention_heads": 4, "hidden_size": 8},
         {"num_hidden_layers": True, "num_attention_heads": True},
     ],
 )
@@ -182,3 +191,65 @@ def test_a_count_is_a_positive_whole_number() -> None:
     assert first_count(("a", "b", "c", "d", "e"), config) == 5
     assert first_count(("x", "e"), {}, config) == 3
     assert first_count(("a", "b", "c"), config) is None
+
+
+NUMBERS = [
+    *("num_hidden_layers", "n_layer", "num_attention_heads", "n_head", "num_key_value_heads"),
+    *("hidden_size", "n_embd", "head_dim", "global_head_dim", "kv_lora_rank", "qk_rope_head_dim"),
+    *("qk_nope_head_dim", "v_head_dim", "index_head_dim", "sliding_window", "state_size"),
+    *("conv_kernel", "mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_expand"),
+    *("num_kv_shared_layers", "full_attention_interval", "attn_layer_period", "attn_layer_offset"),
+    *("max_position_embeddings", "layer_types", "full_attn_idxs", "linear_attn_config"),
+]
+WHOLE = st.integers(-(10**31), 10**31) | st.integers(1, 2000) | st.integers(2**23, 2**25)
+VALUES = st.one_of(
+    WHOLE,
+    st.floats(),
+    st.none(),
+    st.booleans(),
+    st.text(max_size=2),
+    st.lists(WHOLE | st.floats() | st.text(max_size=2) | st.lists(st.none()), max_size=4),
+    st.dictionaries(st.sampled_from(["full_attn_layers"]), st.lists(WHOLE | st.lists(WHOLE))),
+)
+CONFIGS = st.dictionaries(st.sampled_from(NUMBERS), VALUES)
+FAMILIES = st.sampled_from(["llama", "gemma3", "gemma4", "deepseek_v3", "falcon_h1", "exaone4", ""])
+
+
+@given(CONFIGS, CONFIGS | st.none(), FAMILIES)
+@settings(deadline=1000)
+def test_whatever_a_config_says_the_estimate_is_a_number_of_bytes_or_a_refusal(
+    config: dict[str, Any], text: dict[str, Any] | None, family: str
+) -> None:
+    whole = config | {"model_type": family} | ({} if text is None else {"text_config": text})
+    try:
+        estimate = estimate_kv(whole)
+        scores = attention_scores(whole)
+        context = first_count(CONTEXT_KEYS, whole)
+    except ImpossibleNumber:
+        return
+    for figure in (estimate.bytes_per_token, estimate.bytes_per_row, scores.bytes_per_pair):
+        assert type(figure) is int and 0 <= figure <= MOST
+    assert context is None or 0 < context <= MOST
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("num_hidden_layers", 10**9, "its num_hidden_layers is more than 1,000"),
+        ("num_attention_heads", 10**30, "its num_attention_heads is more than 16,777,216"),
+        ("num_attention_heads", [8] * 1001, "its num_attention_heads is a list of 1001"),
+        ("head_dim", 2**25, "its head_dim is more than"),
+        ("sliding_window", 2**41, "its sliding_window is more than"),
+    ],
+)
+def test_what_is_true_of_no_model_is_refused_by_its_name(key: str, value: Any, words: str) -> None:
+    config = {**BASE, "model_type": "llama", "layer_types": ["sliding_attention"] * 4}
+    with pytest.raises(ImpossibleNumber) as refused:
+        estimate_kv(config | {"sliding_window": 100} | {key: value})
+    assert words in str(refused.value)
+
+
+def test_numbers_that_are_each_possible_may_be_none_together() -> None:
+    wide = {"num_hidden_layers": 1000, "num_attention_heads": 2**24, "head_dim": 2**24}
+    with pytest.raises(ImpossibleNumber, match="bytes of KV"):
+        estimate_kv(wide)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from node import model_files
 from node.downloads import unfinished
 from node.errors import BadRequest, StartError, UnknownModel
 from node.model_files import NotAModel
@@ -259,6 +260,59 @@ def test_what_is_to_be_a_model_and_cannot_be_read_is_broken(tmp_path: Path) -> N
         store.remove(name)
         assert not store.has(name)
     assert not (tmp_path / "org--half").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (
+            '{"num_hidden_layers": 1000000000}',
+            "config.json of m is of no model: its num_hidden_layers is more than 1,000.",
+        ),
+        (
+            '{"text_config": {"max_position_embeddings": 99999999999999999999}}',
+            "config.json of m is of no model: its max_position_embeddings is more than "
+            "1,099,511,627,776.",
+        ),
+        (
+            None,
+            "m cannot be read: model.safetensors is damaged or cut short: its tensor 'w' is "
+            "said to lie at bytes -5 to 9 of 9.",
+        ),
+    ],
+)
+def test_numbers_that_are_true_of_no_model_break_it_and_are_named(
+    tmp_path: Path, config: str | None, reason: str
+) -> None:
+    folder = make_model(tmp_path / "m")
+    if config is not None:
+        (folder / "config.json").write_text(config)
+    else:
+        header = json.dumps({"w": {"dtype": "U8", "data_offsets": [-5, 9]}}).encode()
+        data = len(header).to_bytes(8, "little") + header + bytes(9)
+        (folder / "model.safetensors").write_bytes(data)
+    (each,) = ModelStore(tmp_path).contents().broken
+    assert each.reason == reason
+
+
+def test_a_config_may_have_the_numbers_that_python_writes(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "m")
+    (folder / "config.json").write_text('{"time_step_limit": [0.0, Infinity], "n_positions": 7}')
+    assert read_entry(folder).context_tokens == 7
+
+
+def test_files_that_are_too_large_or_name_too_many_are_of_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_model(tmp_path / "m")
+    names = {"weight_map": {"a": "model.safetensors", "b": "more.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(names))
+    monkeypatch.setattr(model_files, "MAX_SHARDS", 1)
+    with pytest.raises(NotAModel, match="names 2 files"):
+        read_entry(folder)
+    monkeypatch.setattr(model_files, "MAX_JSON_BYTES", 1)
+    with pytest.raises(NotAModel, match="more than any model's"):
+        read_entry(folder)
 
 
 def test_a_folder_that_nobody_may_look_into_is_broken(
