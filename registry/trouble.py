@@ -21,8 +21,15 @@ class Trouble:
         self._clock = clock
         self._since_s = 0.0
         self._failed_s = 0.0
-        self.sentence = ""
+        self._written_s: float | None = None
+        """When the first write succeeded behind the last that failed."""
+        self._sentence = ""
+
+    @property
+    def sentence(self) -> str:
         """Why writes fail; empty while they succeed."""
+        self._settle()
+        return self._sentence
 
     @property
     def for_s(self) -> float:
@@ -31,13 +38,21 @@ class Trouble:
 
     def on_write(self, error: BaseException | None) -> None:
         """A write has ended. What is wrong with the write itself says nothing of the others."""
-        now_s = self._clock()
         if isinstance(error, RegistryUnwritable):
-            self._failed_s = now_s
+            now_s = self._clock()
             if not self.sentence:
                 self._since_s = now_s
                 _LOG.error("Writes fail, and are tried again: %s", error)
-            self.sentence = str(error)
-        elif error is None and self.sentence and now_s - self._failed_s >= SETTLED_S:
-            _LOG.warning("Writes succeed again, after %.0f s.", self.for_s)
-            self.sentence = ""
+            self._failed_s, self._written_s = now_s, None
+            self._sentence = str(error)
+        elif error is None and self._sentence:
+            self._written_s = self._written_s or self._clock()
+            self._settle()
+
+    def _settle(self) -> None:
+        """Also where nothing more is written, which else would never tell that the last was."""
+        if not self._sentence or self._written_s is None:
+            return
+        if self._clock() - self._failed_s >= SETTLED_S:
+            _LOG.warning("Writes succeed again, after %.0f s.", self._written_s - self._since_s)
+            self._sentence = ""

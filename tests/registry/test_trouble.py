@@ -31,8 +31,25 @@ def test_trouble_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptu
     assert (trouble.sentence, trouble.for_s) == ("", 0.0)
     assert caplog.messages == [
         f"Writes fail, and are tried again: {RegistryFull(PATH)}",
-        "Writes succeed again, after 16 s.",
+        "Writes succeed again, after 6 s.",
     ]
+
+
+def test_trouble_is_over_though_nothing_more_is_written(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+    trouble = Trouble(clock)
+    trouble.on_write(RegistryFull(PATH))
+    clock.advance(SETTLED_S * 2)
+    assert trouble.sentence, "nothing was written since"
+    trouble.on_write(RegistryFull(PATH))
+    clock.advance(1.0)
+    trouble.on_write(None)
+    assert trouble.sentence
+    clock.advance(SETTLED_S)
+    assert (trouble.sentence, trouble.for_s) == ("", 0.0)
+    trouble.on_write(RegistryFull(PATH))
+    assert trouble.for_s == 0.0
+    assert caplog.messages[1:] == ["Writes succeed again, after 21 s.", caplog.messages[0]]
 
 
 @pytest.mark.parametrize("error", [Conflict("node name", "a"), RefusedRow(), ValueError("x")])
