@@ -167,8 +167,16 @@ def folder_bytes(folder: Path) -> int:
 def delete_folder(folder: Path) -> None:
     """Deletes a model of the store, or what has come of one. Where that is cut short, what is left
     is taken neither for a model nor for a pull that goes on."""
-    (folder / PARTIAL_MARKER).write_bytes(b"")
-    shutil.rmtree(folder)
+    marker = folder / PARTIAL_MARKER
+    marker.write_bytes(b"")
+    # The marker goes last: what is left without it would be taken for a whole model.
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path != marker:
+            path.unlink()
+    marker.unlink()
+    folder.rmdir()
 
 
 def partial_folder(folder: Path) -> Path:

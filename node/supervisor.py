@@ -88,11 +88,7 @@ class Supervisor:
     """Loads, serves and unloads the models of one node within its memory budget."""
 
     def __init__(
-        self,
-        store: ModelStore,
-        budget: Budget,
-        kind: EngineKind,
-        hooks: Hooks | None = None,
+        self, store: ModelStore, budget: Budget, kind: EngineKind, hooks: Hooks | None = None
     ) -> None:
         self._store = store
         self.budget = budget
@@ -107,6 +103,8 @@ class Supervisor:
         """Of a model's residency, by its name."""
         self.awake = Awake(StayAwake.NEVER)
         """Of the machine, while models are held or waited for."""
+        self._looking = asyncio.Lock()
+        """One look at the disk at a time, so that an older one never replaces a newer one."""
         self._disk_free_bytes = 0
         self._entries: dict[str, ModelEntry] = {}
         self.broken: tuple[Broken, ...] = ()
@@ -116,12 +114,13 @@ class Supervisor:
 
     async def refresh(self) -> None:
         """Reads the store again."""
-        here, self._disk_free_bytes = await asyncio.to_thread(self._look)
-        # A folder that has got the name of one in use has to wait until that is at rest.
-        used = [slot.entry for slot in self._slots.values() if slot.is_used]
-        before = (self._entries.keys(), self.broken)
-        self._entries = {entry.name: entry for entry in (*here.models, *used)}
-        self.broken = tuple(each for each in here.broken if each.name not in self._entries)
+        async with self._looking:
+            here, self._disk_free_bytes = await asyncio.to_thread(self._look)
+            # A folder that has got the name of one in use has to wait until that is at rest.
+            used = [slot.entry for slot in self._slots.values() if slot.is_used]
+            before = (self._entries.keys(), self.broken)
+            self._entries = {entry.name: entry for entry in (*here.models, *used)}
+            self.broken = tuple(each for each in here.broken if each.name not in self._entries)
         if before != (self._entries.keys(), self.broken):
             self._on_change()
         if self._wants_spare():

@@ -1,6 +1,7 @@
 """The models on disk: names, sizes, and what may be deleted."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -166,20 +167,28 @@ def test_removes_an_unfinished_pull(tmp_path: Path) -> None:
     assert not (tmp_path / "tiny").exists()
 
 
+@pytest.mark.parametrize("deleted", range(4))
 @pytest.mark.parametrize("marker", [None, "peer:hub:org/tiny@c0ffee", "hub:org/tiny@c0ffee"])
 def test_what_a_removal_leaves_that_is_cut_short_is_no_model_and_no_pull_to_go_on_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marker: str | None, deleted: int
 ) -> None:
     folder = make_model(tmp_path / "tiny")
     if marker is not None:
         (folder / ".partial").write_text(marker)
 
-    def killed(_folder: Path) -> None:
-        raise OSError("cut short")
+    (folder / "more").mkdir()
+    (folder / "more" / "file").touch()
+    gone, unlink = list[object](), os.unlink
 
-    monkeypatch.setattr("node.store.shutil.rmtree", killed)
+    def killed(path: Any, **options: Any) -> None:
+        if len(gone) == deleted:
+            raise OSError("cut short")
+        gone.append(path)
+        unlink(path, **options)
+
     store = ModelStore(tmp_path)
-    with pytest.raises(OSError, match="cut short"):
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="cut short"):
+        patched.setattr(os, "unlink", killed)
         store.remove("tiny")
     assert store.list() == ()
     (left,) = unfinished(tmp_path)

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,30 @@ async def test_a_model_whose_folder_is_another_one_now_keeps_its_engine_until_it
         await it.supervisor.refresh()
         assert (await it.touch("a")).entry.folder == new.folder
         assert not first.link.alive
+
+
+async def test_an_older_look_at_the_disk_never_replaces_a_newer_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    old, new = (ModelEntry(name, tmp_path / name, GIB, 100, 0) for name in ("old", "new"))
+    looks, began, goes_on = [(old,), (new,)], threading.Event(), threading.Event()
+
+    def look(_store: ScriptedStore) -> Contents:
+        found = looks.pop(0)
+        if found == (old,):
+            began.set()
+            assert goes_on.wait(WAIT_S)
+        return Contents(found, ())
+
+    async with world() as it:
+        monkeypatch.setattr(ScriptedStore, "contents", look)
+        older = asyncio.create_task(it.supervisor.refresh())
+        await asyncio.to_thread(began.wait, WAIT_S)
+        newer = asyncio.create_task(it.supervisor.refresh())
+        await asyncio.wait({newer}, timeout=0.05)
+        goes_on.set()
+        await asyncio.gather(older, newer)
+        assert it.supervisor.names() == ["new"]
 
 
 async def test_a_load_goes_on_for_a_client_that_tries_again() -> None:
