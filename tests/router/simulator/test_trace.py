@@ -112,6 +112,7 @@ def test_sessions_whose_prompts_grow_are_read() -> None:
     assert [each.output_length for each in trace.requests] == [1, 4, 0]
     assert [each.timestamp for each in trace.requests] == [5000.0, 7000.0, 6000.0]
     assert first.hash_ids[0] == second.hash_ids[0] and first.hash_ids[1] != second.hash_ids[1]
+    assert first.hash_ids[0] != first.hash_ids[1], "a block is named by all that is before it, too"
     assert len(second.hash_ids) == 3 and other.hash_ids[0] not in first.hash_ids
 
 
