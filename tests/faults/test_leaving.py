@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.fakes import AT_ONCE_S
 from tests.faults.rig import (
-    ABORT_S,
     WAIT_S,
     Call,
     Fleet,
@@ -46,7 +46,7 @@ async def leave_and_measure(fleet: Fleet, name: str, call: Call) -> dict[str, An
     await until(lambda: fleet.records(name)[0]["client_left_monotonic_s"])
     (record,) = fleet.records(name)
     assert isinstance(record, dict)
-    assert record["client_left_monotonic_s"] - left_s < ABORT_S
+    assert record["client_left_monotonic_s"] - left_s < AT_ONCE_S
     await until(lambda: fleet.active(name) == 0)
     assert await usage_reason(fleet.front, record["request_id"]) == "cancelled"
     return record
@@ -95,7 +95,7 @@ async def test_a_client_that_leaves_the_queue_is_gone_from_it(fleet: Fleet) -> N
     behind = await fleet.post("swift", stream=True)
     await until(lambda: queued(fleet) == 2)
     waiting.leave()
-    await until(lambda: queued(fleet) == 1, ABORT_S)
+    await until(lambda: queued(fleet) == 1, AT_ONCE_S)
     for holder in holders:
         holder.leave()
     await behind.caller.body()
@@ -142,7 +142,7 @@ async def test_fault_04_a_disconnect_is_seen_on_every_path(
         await asyncio.wait_for(begun.wait(), WAIT_S)
         left_s = loop.time()
         caller.leave()
-        assert await asyncio.wait_for(gone_s.get(), WAIT_S) - left_s < ABORT_S
+        assert await asyncio.wait_for(gone_s.get(), WAIT_S) - left_s < AT_ONCE_S
     await router.idle()
 
 

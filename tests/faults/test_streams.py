@@ -121,7 +121,7 @@ async def hello_and_hang(request: Request) -> None:
 async def test_fault_10_a_stream_that_stalls_never_looks_finished(
     tmp_path: Path, start_node: StartNode
 ) -> None:
-    async with running_router(tmp_path, stall_s=0.3) as router:
+    async with running_router(tmp_path, stall_s=0.6) as router:
         await router.add(await start_node(foreign(hello_and_hang)), kind="openai")
         caller = await router.post(STREAM)
         await caller.head()
@@ -138,7 +138,7 @@ async def test_a_node_that_is_well_and_makes_no_token_is_left(
 ) -> None:
     models = (ScriptedModel("m"),)
     async with contextlib.AsyncExitStack() as stack:
-        router = await stack.enter_async_context(running_router(tmp_path, stall_s=1.0))
+        router = await stack.enter_async_context(running_router(tmp_path, stall_s=2.5))
         wedged = EngineScript(models=models, wedge=True)
         first = await stack.enter_async_context(running(tmp_path / "a", wedged))
         await add_real(router, first, "a")

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 from mlx_lm.utils import load_model
 
 from node.engine.cache_tree import Caches, flatten
 from node.engine.codec import KvCodec, PlainCodec
 from node.engine.layers import CacheLayout
 from tests.mlx.kinds import make_kind
+from tests.mlx.likeness import NEAR, Logits, assert_alike, tie_gap
 from tests.mlx.tiny import VOCAB_SIZE
 
 
@@ -64,6 +66,17 @@ class Subject:
         """Greedy tokens after a prompt that follows what the caches of one row hold."""
         caches = self.layout.new_caches() if caches is None else caches
         return self.decode(caches, self.feed(caches, [tokens]), count)[0]
+
+    def assert_alike(
+        self, tokens: Sequence[int], left: list[int], right: list[int], near: float = NEAR
+    ) -> None:
+        """That two answers to a prompt are the same; on a GPU, up to a near tie."""
+
+        def logits_at(at: int) -> Logits:
+            logits = self.feed(self.layout.new_caches(), [[*tokens, *left[:at]]])
+            return np.array(logits[0].astype(mx.float32))
+
+        assert_alike(left, right, logits_at, tie_gap, near)
 
     def batch(self, prompts: Sequence[Sequence[int]]) -> tuple[Caches, mx.array]:
         """Batch caches of prompts that were prefilled one by one, and the logits of each."""

@@ -19,7 +19,17 @@ from node.engine.text import TextEngine
 from node.generate import GenerateRequest, SamplingParams
 from node.protocol.messages import FinishReason
 from node.types import Accepted, Delta, EngineSpec, MemoryLease, Part, PartKind, Refused, RowUsage
-from tests.mlx.likeness import NEAR, Logits, draw_gap, greedy_gap, is_exact
+from tests.mlx.likeness import (
+    NEAR,
+    Logits,
+    assert_alike,
+    draw_gap,
+    greedy_gap,
+    is_exact,
+    pair_gap,
+    penalised,
+    tie_gap,
+)
 
 GREEDY = SamplingParams(temperature=0.0)
 _TIMEOUT_S = 60
@@ -52,7 +62,8 @@ def _greedy(model: LoadedModel, tokens: tuple[int, ...], count: int) -> list[int
     return out
 
 
-def _logits(model: LoadedModel, tokens: tuple[int, ...], output: list[int]) -> Logits:
+def bare_logits(model: LoadedModel, tokens: tuple[int, ...], output: list[int]) -> Logits:
+    """By the bare model, those [output, V] that each token of an output is picked from."""
     fed = mx.array([[*tokens, *output[:-1]]])
     logits = model.network(fed, cache=make_prompt_cache(model.network))
     return np.array(logits[0, len(tokens) - 1 :].astype(mx.float32))
@@ -187,7 +198,7 @@ class Driver:
             assert output == self.bare(tokens, count), uid
             return
         assert len(output) == count or output[-1] in self.engine._model.end_tokens, uid
-        logits = self.call(lambda: _logits(self.engine._model, tokens, output))
+        logits = self.call(lambda: bare_logits(self.engine._model, tokens, output))
         assert greedy_gap(logits, output) <= NEAR, uid
 
     def assert_alike(
@@ -196,18 +207,23 @@ class Driver:
         left: list[int],
         right: list[int],
         sampling: SamplingParams = GREEDY,
+        *,
         near: float = NEAR,
+        is_held: bool = False,
     ) -> None:
-        """That two answers to the prompt are the same; on a GPU, up to a near tie."""
-        if is_exact() or left == right:
-            assert left == right
-            return
-        at = next(at for at, pair in enumerate(zip(left, right, strict=False)) if len({*pair}) > 1)
-        logits = self.call(lambda: _logits(self.engine._model, tokens, left[: at + 1]))[-1:]
-        if sampling.temperature == 0:
-            assert greedy_gap(np.repeat(logits, 2, axis=0), [left[at], right[at]]) <= near
-        else:
-            assert draw_gap(logits[0], left[at], right[at], sampling.temperature) <= near
+        """That two answers to the prompt are the same; on a GPU, up to a near tie: of two tokens
+        that a grammar allowed, where the answer `is_held` to one."""
+
+        def logits_at(at: int) -> Logits:
+            logits = self.call(lambda: bare_logits(self.engine._model, tokens, left[: at + 1]))[-1]
+            return penalised(sampling, logits, tokens, left[:at])
+
+        def drawn(logits: Logits, one: int, other: int) -> float:
+            return draw_gap(logits, one, other, sampling.temperature)
+
+        assert sampling.temperature == 0 or not is_held, "a draw among what a grammar allows"
+        picked = pair_gap if is_held else tie_gap
+        assert_alike(left, right, logits_at, drawn if sampling.temperature else picked, near)
 
     def alone(self, prompt: str | tuple[int, ...], *args: Any, **options: Any) -> Row:
         """The row that the prompt gives with nothing beside it."""

@@ -1,41 +1,111 @@
 """On which device the tests of MLX run, and what "the same answer" means there.
 
-`MLX_FLEET_TEST_DEVICE` is `cpu`, as it is where nothing is said, or `gpu`. On MLX's CPU backend
-what runs beside a row moves its logits by less than a millionth of their spread, so answers are the
-same token for token. A GPU picks its kernels by shape, and rounds otherwise in another batch, chunk
-or cache: there an answer may part from another where two tokens were as good as each other, and
-nowhere else.
+`MLX_FLEET_TEST_DEVICE` is `cpu`, as it is where nothing is said, `gpu` or `played-gpu`. On MLX's
+CPU backend what runs beside a row moves its logits by less than a millionth of their spread, so
+answers are the same token for token. A GPU picks its kernels by shape, and rounds otherwise in
+another batch, chunk or cache: there an answer may part from another where two tokens were as good
+as each other, and nowhere else. A played GPU is the CPU whose layers err with the shape of what
+they are given, so that a test that demands more than a GPU can do is found where there is none.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
+
+from node.generate import SamplingParams
 
 VARIABLE = "MLX_FLEET_TEST_DEVICE"
 DEVICE = os.environ.get(VARIABLE, "cpu")
 NEAR = 0.02
 """How far logits may differ, relative to their spread, and probabilities."""
+NEAR_QUANTISED = 1.0
+"""How far those of quantised KV may: a value at the edge of two steps falls to either."""
+NEAR_LOGPROB = 1e-3 if DEVICE == "cpu" else 0.02
+"""How far log probabilities may."""
+PLAYED_ERROR = 1e-5
+"""Of each output of a layer of a played GPU, relative to it: tenfold that of another order of sums.
+Much more turns choices of experts, and of what an index selects, in models of random weights."""
 
 Logits = NDArray[Any]
 
 
 def use_device() -> None:
     """Runs MLX on the device that is asked for. Raises `ValueError` where there is none such."""
-    devices: dict[str, Any] = {"cpu": mx.cpu, "gpu": mx.gpu}
+    devices: dict[str, Any] = {"cpu": mx.cpu, "gpu": mx.gpu, "played-gpu": mx.cpu}
     if DEVICE not in devices:
-        raise ValueError(f"{VARIABLE} is {DEVICE!r}: it is cpu or gpu.")
+        raise ValueError(f"{VARIABLE} is {DEVICE!r}: it is one of {', '.join(devices)}.")
     if not mx.is_available(devices[DEVICE]):
         raise ValueError(f"{VARIABLE} is gpu, and MLX has none here.")
+    # Else the matrix units of an M5 multiply float32 with 11 bits. MLX reads it once.
+    os.environ["MLX_ENABLE_TF32"] = "0"
     mx.set_default_device(devices[DEVICE])
+    if DEVICE == "played-gpu":
+        _err_with_shapes(nn.Linear)
+        _err_with_shapes(nn.QuantizedLinear)
+
+
+def _err_with_shapes(layer: Any) -> None:
+    exact = layer.__call__
+
+    def err(self: Any, x: mx.array) -> mx.array:
+        y: mx.array = exact(self, x)
+        key = mx.random.key(x.shape[0] * 100_003 + x.shape[-2])
+        return y * (1 + PLAYED_ERROR * mx.random.normal(y.shape[-1:], key=key)).astype(y.dtype)
+
+    layer.__call__ = err
 
 
 def is_exact() -> bool:
     """Whether answers are to be the same token for token."""
     return DEVICE == "cpu"
+
+
+def assert_alike(
+    left: Sequence[int],
+    right: Sequence[int],
+    logits_at: Callable[[int], Logits],
+    gap: Callable[[Logits, int, int], float],
+    near: float = NEAR,
+) -> None:
+    """That two answers are the same; on a GPU, up to where two tokens were as good as each other by
+    `gap`. `logits_at` gives those [V] that the token at a place of `left` was picked from."""
+    if is_exact() or left == right:
+        assert left == right
+        return
+    parted = [at for at, (one, other) in enumerate(zip(left, right, strict=False)) if one != other]
+    assert parted, "one answer is the beginning of the other"
+    at = parted[0]
+    assert gap(logits_at(at), left[at], right[at]) <= near
+
+
+def pair_gap(logits: Logits, left: int, right: int) -> float:
+    """How far apart two tokens are, whatever others were allowed."""
+    return float(abs(logits[left] - logits[right]) / logits.std())
+
+
+def tie_gap(logits: Logits, left: int, right: int) -> float:
+    """How far the worse of two tokens is from the likeliest one."""
+    return greedy_gap(np.stack([logits, logits]), [left, right])
+
+
+def penalised(
+    params: SamplingParams, logits: Logits, prompt: Sequence[int], output: Sequence[int]
+) -> Logits:
+    """Logits [V] after the request's penalties and biases, by their definition."""
+    out = logits.copy()
+    for token in {*prompt, *output}:
+        factor = params.repetition_penalty
+        out[token] = out[token] / factor if out[token] > 0 else out[token] * factor
+    for token in set(output):
+        out[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
+    for token, addend in params.logit_bias:
+        out[token] += addend
+    return out
 
 
 def greedy_gap(logits: Logits, tokens: Sequence[int]) -> float:

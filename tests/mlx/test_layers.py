@@ -83,7 +83,7 @@ def test_a_restored_row_continues_with_the_same_tokens(subject: Subject, cut: in
     subject.answer(tokens[cut:], ANSWER, caches)
     for _ in range(2):
         again = subject.layout.restore([(span, 0, cut)], snapshot, cut)
-        assert subject.answer(tokens[cut:], ANSWER, again) == expected
+        subject.assert_alike(tokens, expected, subject.answer(tokens[cut:], ANSWER, again))
 
 
 def test_a_row_restored_while_it_decodes_continues_with_the_same_tokens(
@@ -96,7 +96,8 @@ def test_a_row_restored_while_it_decodes_continues_with_the_same_tokens(
     length = len(tokens) + ANSWER - 1
     span, snapshot = keep(subject, caches, length)
     again = subject.layout.restore([(span, 0, length)], snapshot, length)
-    assert subject.answer(expected[ANSWER - 1 : ANSWER], ANSWER, again) == expected[ANSWER:]
+    rest = subject.answer(expected[ANSWER - 1 : ANSWER], ANSWER, again)
+    subject.assert_alike([*tokens, *expected[:ANSWER]], expected[ANSWER:], rest)
 
 
 def test_what_comes_from_a_file_continues_with_the_same_tokens(subject: Subject) -> None:
@@ -112,7 +113,7 @@ def test_what_comes_from_a_file_continues_with_the_same_tokens(subject: Subject)
         snapshot = layout.rebuild_snapshot(on_file(snapshot.tensors()))
         assert snapshot.nbytes == nbytes
     again = layout.restore([(read, 0, 41)], snapshot, 41)
-    assert subject.answer(tokens[41:], ANSWER, again) == expected
+    subject.assert_alike(tokens, expected, subject.answer(tokens[41:], ANSWER, again))
 
 
 def test_a_row_of_a_batch_gives_the_same_as_alone(subject: Subject) -> None:
@@ -126,7 +127,8 @@ def test_a_row_of_a_batch_gives_the_same_as_alone(subject: Subject) -> None:
         snapshot = layout.snapshot_row(batch, row) if layout.needs_snapshot else None
         again = layout.restore([(span, 0, length)], snapshot, length)
         rest = subject.answer([7], ANSWER, again)
-        assert rest == subject.answer(tokens + answers[row] + [7], ANSWER)
+        history = [*tokens, *answers[row], 7]
+        subject.assert_alike(history, subject.answer(history, ANSWER), rest)
         assert layout.kv_length(again) >= length or layout.span_bytes_per_token == 0
 
 
@@ -149,7 +151,8 @@ def test_a_restored_row_alone_in_a_batch_leaves_its_span_as_it_is(subject: Subje
     before = [on_file(part.tensors()) for part in (span, snapshot) if part is not None]
     batch = layout.merge([layout.restore([(span, 0, 40)], snapshot, 40)])
     logits = subject.feed(batch, [[7]])
-    assert subject.decode(batch, logits, 40)[0] == subject.answer([7], 40, caches)
+    alone = subject.answer([7], 40, caches)
+    subject.assert_alike([*tokens, 7], alone, subject.decode(batch, logits, 40)[0])
     assert before == [on_file(part.tensors()) for part in (span, snapshot) if part is not None]
 
 

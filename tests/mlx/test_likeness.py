@@ -7,8 +7,8 @@ import pytest
 
 from node.generate import SamplingParams
 from tests.mlx import likeness
-from tests.mlx.driver import Driver, prompt
-from tests.mlx.likeness import NEAR, draw_gap, greedy_gap
+from tests.mlx.driver import Driver, bare_logits, prompt
+from tests.mlx.likeness import NEAR, draw_gap, greedy_gap, pair_gap, tie_gap
 
 pytestmark = pytest.mark.mlx
 
@@ -60,3 +60,29 @@ def test_answers_are_alike_up_to_a_near_tie(tiny: Path, sampling: SamplingParams
         other = [*said[:5], (said[5] + 200) % 512, *said[6:]]
         with pytest.raises(AssertionError):
             engine.assert_alike(prompt(30, 1), said, other, sampling)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_an_answer_that_only_begins_as_another_is_not_like_it(tiny: Path) -> None:
+    with Driver(tiny) as engine, pytest.raises(AssertionError, match="the beginning"):
+        engine.assert_alike(prompt(30, 1), [5, 6], [5, 6, 7])
+
+
+def test_answers_that_a_grammar_holds_part_where_two_that_it_allows_are_near() -> None:
+    # The likeliest token is none of them.
+    assert pair_gap(np.array([9.0, 1.0, 1.001, -3.0]), 1, 2) < NEAR
+    assert tie_gap(np.array([9.0, 1.0, 1.001, -3.0]), 1, 2) > NEAR
+    assert pair_gap(LOGITS[1], 0, 3) > NEAR
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_penalties_count_where_answers_part(tiny: Path) -> None:
+    tokens = prompt(30, 1)
+    with Driver(tiny) as engine:
+        logits = engine.call(lambda: bare_logits(engine.engine._model, tokens, [0]))[-1]
+        second, likeliest = np.argsort(logits)[-2:].tolist()
+        lead = float(logits[likeliest] - logits[second])
+        even = SamplingParams(temperature=0.0, logit_bias=((second, lead),))
+        engine.assert_alike(tokens, [second], [likeliest], even)
+        with pytest.raises(AssertionError):
+            engine.assert_alike(tokens, [second], [likeliest])

@@ -13,6 +13,7 @@ from node.engine.sampler import BatchSampler, Likeliest, RowSampling
 from node.generate import SamplingParams
 from node.types import TokenLogprob
 from tests.mlx.driver import GREEDY, Driver, place, prompt
+from tests.mlx.likeness import NEAR_LOGPROB
 from tests.mlx.test_sampler import CASES, LOGITS, VOCAB_SIZE, fields, reference
 
 pytestmark = pytest.mark.mlx
@@ -112,9 +113,10 @@ def test_rows_are_told_theirs_beside_others_that_say_what_they_say_alone(tiny: P
                 continue
             chances = expected(engine, tokens[uid], uid)
             for each, token, row in zip(told, content, chances, strict=False):
-                assert each.token.logprob == pytest.approx(row[token], abs=1e-3)
+                assert each.token.logprob == pytest.approx(row[token], abs=NEAR_LOGPROB)
                 best = np.sort(row)[::-1][:count]
-                assert [other.logprob for other in each.top] == pytest.approx(best, abs=1e-3)
+                top = [other.logprob for other in each.top]
+                assert top == pytest.approx(best, abs=NEAR_LOGPROB)
             data = b"".join(each.token.data for each in told)
             assert data.decode("utf-8", "replace") == engine.rows[uid].text
 
@@ -157,4 +159,4 @@ def test_each_choice_is_told_its_own(tiny: Path) -> None:
             for told, token, row in zip(
                 told_of(engine, uid), engine.outputs[uid], chances, strict=False
             ):
-                assert told.token.logprob == pytest.approx(row[token], abs=1e-3)
+                assert told.token.logprob == pytest.approx(row[token], abs=NEAR_LOGPROB)

@@ -12,6 +12,7 @@ from node.engine.base import LoadError
 from node.types import CacheEventKind, DiskCache, EngineSpec, Pressure
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
+from tests.mlx.likeness import NEAR_QUANTISED
 
 pytestmark = pytest.mark.mlx
 
@@ -214,11 +215,13 @@ def test_live_quantised_rows_say_together_what_each_says_alone(tmp_path: Path, b
             engine.submit(uid, tokens, max_tokens=12)
         engine.run()
         for uid, tokens in prompts.items():
-            engine.assert_alike(tokens, engine.outputs[uid], alone[uid], near=1.0)
+            engine.assert_alike(tokens, engine.outputs[uid], alone[uid], near=NEAR_QUANTISED)
         engine.submit("again", prompts["257"], max_tokens=12)
         assert engine.run()["again"].usage is not None
         # Stored as it was live, so nothing is lost.
-        engine.assert_alike(prompts["257"], engine.outputs["again"], alone["257"], near=1.0)
+        engine.assert_alike(
+            prompts["257"], engine.outputs["again"], alone["257"], near=NEAR_QUANTISED
+        )
 
 
 def test_live_bits_are_refused_where_a_layer_cannot(kind: Path) -> None:

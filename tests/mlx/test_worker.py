@@ -1,7 +1,6 @@
 """The engine process around a real model."""
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -77,13 +76,14 @@ def test_marks_a_cancel_at_once_in_a_long_prefill_and_dies_in_one(tiny: Path) ->
         engine.send(*(submit(uid, LONG) for uid in "abcd"))
         for _ in range(4):
             engine.next(Accepted)
-        sent_s = time.monotonic()
         engine.send(Cancel("b"))
-        assert engine.next(Marked).monotonic_s - sent_s < 0.25
+        # Before it tells that the row has ended.
+        engine.next(Marked)
         _, last = engine.rows(1)["b"]
         assert last.finish is FinishReason.CANCELLED
         assert last.usage is not None and last.usage.decode_s == 0
-        assert engine.hang_up() < 1.0
+        # All four prompts would take three times as long.
+        assert engine.hang_up() < 0.25
 
 
 def test_a_cancelled_row_is_gone_after_one_more_chunk(tiny: Path) -> None:

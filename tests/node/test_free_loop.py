@@ -19,7 +19,7 @@ from tests.node.serving import WAIT_S, RunningAgent, closed, running
 MOST_S = 0.1
 """Longest delay of anybody else."""
 TOKENS = 150_000
-ATTEMPTS = 4
+ATTEMPTS = 8
 """The machine may be busy with something else in one of them."""
 TEMPLATE = (
     "{%- if tools %}<|begin|>system\n{{ tools | tojson }}<|end|>{% endif -%}"

@@ -43,6 +43,7 @@ from node.types import (
     Pressure,
     Progress,
 )
+from tests.fakes import AT_ONCE_S
 
 WAIT_S = 30.0
 
@@ -217,7 +218,7 @@ async def test_a_killed_engine_fails_every_open_row() -> None:
             await row.answered()
         assert link.pid is not None
         os.kill(link.pid, signal.SIGKILL)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(AT_ONCE_S):
             await died.wait()
             for row in rows:
                 with pytest.raises(EngineDied):

@@ -9,7 +9,10 @@ from node.engine.blas import load_fast_blas
 # Before anything imports MLX.
 load_fast_blas()
 
+from tests.mlx.likeness import use_device  # noqa: E402
 from tests.mlx.tiny import make_tiny  # noqa: E402
+
+use_device()
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 
 from node.protocol.messages import StatusEvent
 from serving.patience import Patience
+from tests.fakes import AT_ONCE_S
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -29,8 +30,6 @@ from tests.router.conftest import (
     running_router,
 )
 from tests.router.test_relay import HELLO, STREAM, WHOLE, drop, hang, stream, whole
-
-ABORT_S = 0.25
 
 
 async def head_only(request: Request) -> None:
@@ -101,7 +100,7 @@ async def leave_and_measure(router: RunningRouter, ending: Ending, caller: RawCa
     async with asyncio.timeout(WAIT_S):
         while not ending.gone_s:
             await asyncio.sleep(0)
-    assert ending.gone_s - left_s < ABORT_S
+    assert ending.gone_s - left_s < AT_ONCE_S
     assert router.core.dispatcher.open_leases == 0
     assert router.core.dispatcher.in_flight("id-a") == 0
 

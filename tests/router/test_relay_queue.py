@@ -21,6 +21,7 @@ from node.protocol.messages import (
 )
 from registry.records import KeyRecord
 from router.auth import new_key
+from tests.fakes import AT_ONCE_S
 from tests.router.conftest import (
     CHAT,
     WAIT_S,
@@ -36,7 +37,6 @@ from tests.router.conftest import (
 from tests.router.test_relay import DONE, HELLO, STREAM, WHOLE, in_band_error
 
 MESSAGES = "/v1/messages"
-LEAVES_S = 0.25
 
 
 class Turns:
@@ -227,7 +227,7 @@ async def test_a_caller_that_leaves_the_queue_is_gone_at_once(
     await one_row(router, start_node, turns)
     first, second = await first_and_waiting(router, turns, WHOLE)
     second.leave()
-    await until_waiting(router, 0, LEAVES_S)
+    await until_waiting(router, 0, AT_ONCE_S)
     await until_idle(router, turns, first)
     assert len(turns.begun) == 1
 

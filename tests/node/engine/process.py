@@ -4,10 +4,11 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self, TypeVar
+
+import psutil
 
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.types import (
@@ -80,11 +81,13 @@ class EngineProcess:
         return ended
 
     def hang_up(self) -> float:
-        """Closes the agent's end; seconds until the process is gone."""
-        started_s = time.monotonic()
+        """Closes the agent's end and waits for the end of the process; the seconds of a processor
+        that it has used from then on."""
+        used = psutil.Process(self.process.pid).cpu_times()
+        others_s = _ended_children_s()
         self._link.close()
         self.process.wait(_TIMEOUT_S)
-        return time.monotonic() - started_s
+        return _ended_children_s() - others_s - used.user - used.system
 
     def shut_down(self) -> tuple[int, str]:
         """Asks the process to end: its exit status and what it wrote to stderr."""
@@ -104,3 +107,9 @@ class EngineProcess:
         while data := self._link.recv(1 << 16):
             for body in splitter.feed(data):
                 yield decode_report(body)
+
+
+def _ended_children_s() -> float:
+    """Of a processor, used by all children of this process that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
