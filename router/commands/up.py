@@ -44,8 +44,8 @@ def run(plan: Plan, once: str | None = None, model: str | None = None) -> None:
             if once is None:
                 # What goes to no terminal is kept by somebody.
                 key = place.inference_key() if sys.stdout.isatty() else place.first_key_file
-                put(fleet_of_one.banner(place.url, key, node, plan))
                 is_up = True
+                put(fleet_of_one.banner(place.url, key, node, plan))
                 family.wait_for_end()
             else:
                 answer_once(place, plan, fleet_of_one.pick_model(node, model), once)

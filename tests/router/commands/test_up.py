@@ -17,7 +17,7 @@ import pytest
 from router.api.admin_views import NodeModel, NodeRow
 from router.commands import fleet_of_one, up
 from router.commands.children import Child
-from router.commands.client import AdminClient, CommandFailed
+from router.commands.client import AdminClient, CommandFailed, Place
 from router.commands.fleet_of_one import Plan
 from router.errors import StartError
 
@@ -142,6 +142,23 @@ def test_an_engine_that_is_not_installed_is_told_before_anything_starts(
     with pytest.raises(StartError, match="pip install"):
         up.check_installed(a_plan(tmp_path))
     up.check_installed(a_plan(tmp_path, engine="scripted"))
+
+
+def test_a_signal_that_comes_with_the_banner_is_an_end_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+
+    def interrupted(text: str) -> None:
+        seen.append(text)
+        raise KeyboardInterrupt
+
+    row = node("local", "http://127.0.0.1:1", "i", NodeModel(name="m", state="on_disk"))
+    started = (Place("http://127.0.0.1:8800", tmp_path), row)
+    monkeypatch.setattr(up.Family, "start", lambda family: started)
+    monkeypatch.setattr(up, "put", interrupted)
+    up.run(a_plan(tmp_path, engine="scripted"))
+    assert "curl" in seen[0]
 
 
 # --- the node is registered ---
