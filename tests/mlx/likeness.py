@@ -45,8 +45,9 @@ def use_device() -> None:
     os.environ["MLX_ENABLE_TF32"] = "0"
     mx.set_default_device(devices[DEVICE])
     if DEVICE == "played-gpu":
-        _err_with_shapes(nn.Linear)
-        _err_with_shapes(nn.QuantizedLinear)
+        layers: Any = nn
+        _err_with_shapes(layers.Linear)
+        _err_with_shapes(layers.QuantizedLinear)
 
 
 def _err_with_shapes(layer: Any) -> None:

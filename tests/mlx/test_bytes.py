@@ -19,7 +19,8 @@ from tests.mlx.tiny import CONTEXT_TOKENS
 
 pytestmark = pytest.mark.mlx
 
-REQUESTS = 10_000
+REQUESTS = 2_000
+"""With these tolerances a request that leaves 15 bytes is found."""
 STORED_BYTES = 2 << 20
 SURPLUS_BYTES = 1 << 15
 """What the next pass would let go of."""
@@ -90,22 +91,21 @@ def settled(engine: Driver) -> int:
     return active()
 
 
-@pytest.mark.parametrize("requests", [REQUESTS])
-def test_after_many_requests_the_counters_equal_what_mlx_reports(tiny: Path, requests: int) -> None:
+def test_after_many_requests_the_counters_equal_what_mlx_reports(tiny: Path) -> None:
     lease = MemoryLease(1 << 20, live_kv_bytes=64 << 20, stored_kv_bytes=STORED_BYTES)
     with Driver(tiny, spec=make_spec(tiny, max_rows=16, lease=lease)) as engine:
         start = engine.call(active)
         churn = Churn(engine, 1)
-        engine.call(lambda: churn.run(requests, leave_open=10), timeout_s=300)
+        engine.call(lambda: churn.run(REQUESTS, leave_open=10), timeout_s=300)
         stats = engine.call(engine.engine.stats)
         assert stats.decoding_rows > 0 and stats.stored_kv_bytes > STORED_BYTES // 2
         assert stats.stored_kv_bytes <= STORED_BYTES
-        assert engine.call(lambda: settled(engine)) - start == pytest.approx(held(stats), rel=0.05)
+        assert engine.call(lambda: settled(engine)) - start == pytest.approx(held(stats), rel=0.01)
         engine.call(lambda: [engine.engine.cancel(uid) for uid in churn.open])
         engine.call(engine.engine.clear_cache)
         stats = engine.call(engine.engine.stats)
         assert (held(stats), stats.entries) == (0, 0)
-        assert engine.call(active) == pytest.approx(start, rel=0.05)
+        assert engine.call(active) == pytest.approx(start, rel=0.005)
 
 
 def test_every_kind_of_model_counts_its_bytes(kind: Path) -> None:
