@@ -228,6 +228,13 @@ class EngineFault(NodeError):
     code = "engine_error"
 
 
+class BrokenCall(NodeError):
+    """The model's call of a tool broke off after its arguments had begun; ask again."""
+
+    status = 500
+    code = "broken_tool_call"
+
+
 class DownloadError(NodeError):
     """The model cannot be pulled."""
 

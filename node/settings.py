@@ -88,6 +88,8 @@ class Settings:
     say). In the environment N or MODEL=N, separated by commas."""
     repeated_tool_calls: bool = False
     """Whether a call is told again that an answer makes twice."""
+    tool_stream: bool = True
+    """Whether the arguments of a call are told as they come, where its format lets them."""
     min_residency_s: float = 30.0
     """A model that is loaded stays so long before it gives way to another one."""
     max_swap_wait_s: float = 120.0
@@ -164,6 +166,10 @@ _SIZES = (
     *("memory_limit_bytes", "kv_live_bytes", "kv_cache_bytes", "kv_snapshot_bytes"),
     *("kv_disk_bytes", "kv_disk_bytes_per_day", "responses_bytes"),
 )
+_FLAGS = (
+    *("allow_plain_http", "exit_on_stdin_eof", "repeated_tool_calls", "spare_engine"),
+    "tool_stream",
+)
 _DURATIONS = ("min_residency_s", "max_swap_wait_s", "stall_timeout_s")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
 _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -226,12 +232,13 @@ def _path(key: str, text: str) -> Path:
     return Path(text).expanduser()
 
 
-def _flag(key: str, text: str) -> bool:
+def read_flag(key: str, text: str) -> bool:
+    """Raises `StartError`."""
     if text.lower() in ("1", "true", "yes", "on"):
         return True
     if text.lower() in ("0", "false", "no", "off", ""):
         return False
-    raise StartError(f"{key} must be true or false, not {text!r}.")
+    raise StartError(f"{key} must be on or off, not {text!r}.")
 
 
 def read_warm(text: str) -> tuple[str, Path]:
@@ -351,9 +358,8 @@ _READERS: dict[str, Callable[[str, str], object]] = {
     "stay_awake": lambda key, text: _keyed(key, read_stay_awake, text),
     "wired": lambda _key, text: text,
     "reasoning_field": lambda _key, text: text,
-    **dict.fromkeys(("allow_plain_http", "repeated_tool_calls", "spare_engine"), _flag),
+    **dict.fromkeys(_FLAGS, read_flag),
     "script": _path,
-    "exit_on_stdin_eof": _flag,
     "models": lambda _key, text: tuple(
         Path(path).expanduser() for path in text.split(os.pathsep) if path
     ),

@@ -87,7 +87,8 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     finish: FinishReason | None = None
     usage: RowUsage | None = None
     error: str | None = None
-    """A sentence, where `finish` is error."""
+    """A sentence: why the engine failed, where `finish` is error; else why the output cannot be
+    told to its end, though the engine did what it was asked."""
     stop: str | None = None
     """The stop string that ended the row."""
     choice: int = 0

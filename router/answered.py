@@ -47,9 +47,11 @@ def how(failure: RouterError) -> Failure:
     return Failure.ANSWERED if isinstance(failure, _WORDS) else Failure.BROKEN
 
 
-def outcome_of(status: int) -> str:
-    """Of a request whose answer has been passed on whole."""
+def outcome_of(status: int, body: bytes = b"") -> str:
+    """Of a request whose answer has been passed on whole; `body` is it, if it did not stream."""
     if status == 200:
+        return OUTCOME_SERVED
+    if sse.is_broken_call(body):
         return OUTCOME_SERVED
     return OUTCOME_NODE_FAILED if status >= 500 else OUTCOME_REFUSED
 

@@ -204,7 +204,7 @@ class Relay:
         finished = False
         try:
             await self._check(lease, response)
-            status = response.status
+            status, body = response.status, b""
             if status == 200 and self.ticket.stream:
                 await self._pass_stream(lease, response)
             else:
@@ -217,7 +217,7 @@ class Relay:
             finished = True
             if self._foreign is not None and self._foreign.ending is Ending.FAILED:
                 return OUTCOME_NODE_FAILED
-            return OUTCOME_REFUSED if self._is_refused else outcome_of(status)
+            return OUTCOME_REFUSED if self._is_refused else outcome_of(status, body)
         except OSError as error:
             raise self._dispatcher.node_failed(lease, error) from error
         finally:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from node.protocol import comments
+from node.protocol.errors import BROKEN_CALL
 from router.dialects import Dialect, event_body, response_event
 from router.errors import ContextTooLong, RouterError, UnknownModel
 from router.overflow import MAX_SEARCHED_CHARS, is_overflow, overflow_in
@@ -154,6 +155,11 @@ def leading_too_long(events: bytes) -> bytes | None:
     return found[1] if found and is_too_long(found[1]) else None
 
 
+def is_broken_call(answer: bytes) -> bool:
+    """Whether it is the error for what the model said, though its node did what it was asked."""
+    return error_message(answer).startswith(BROKEN_CALL)
+
+
 def is_without_model(answer: bytes) -> bool:
     """Whether it is the error of a server that does not have the model."""
     error = _error_of(answer)
@@ -187,13 +193,13 @@ def leads_with_refusal(events: bytes) -> bool:
     found = _ERROR.match(events, _end_of_silence(events))
     if found is None or _error_of(found[1]) is None:
         return False
-    return node_error(found[1]) is None
+    return node_error(found[1]) is None and not is_broken_call(found[1])
 
 
 def node_error(told: bytes) -> bytes | None:
     """The error that an event tells, as the JSON of a whole answer, unless the request itself is at
-    fault."""
-    if is_too_long(told):
+    fault, or what the model said."""
+    if is_too_long(told) or is_broken_call(told):
         return None
     try:
         spoken = _decode_spoken(told)

@@ -7,6 +7,7 @@ from typing import Any
 
 from node.errors import (
     BadRequest,
+    BrokenCall,
     ContextTooLong,
     EngineFault,
     NodeError,
@@ -182,6 +183,8 @@ def raise_unless_complete(last: Delta) -> None:
         raise EngineFault(last.error)
     if last.finish is FinishReason.CANCELLED:
         raise ShuttingDown("The engine ended the request because it stops.")
+    if last.error is not None:
+        raise BrokenCall(last.error)
 
 
 def shut_down(account: Account, failure: NodeError) -> None:

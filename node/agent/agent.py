@@ -13,7 +13,7 @@ from node.agent.disk import Disk
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.report import node_report, shortage_of
-from node.agent.requests import Requests
+from node.agent.requests import Requests, ToldCalls
 from node.agent.sound import SoundModels
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
@@ -107,7 +107,7 @@ class Agent:
             self._warming,
             self._hub,
             self._prefixes,
-            repeated_calls=kind.settings.repeated_tool_calls,
+            ToldCalls(kind.settings.repeated_tool_calls, kind.settings.tool_stream),
         )
 
     # --- lifecycle ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,7 @@ from node.errors import (
     UnknownModel,
     UnknownRequest,
 )
+from node.generate import OutputFormat
 from node.late_chain import LateChain
 from node.prompts.length import may_overflow
 from node.prompts.prompt import Prompt, RenderRequest
@@ -59,6 +60,22 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NOTHING = RowUsage(0, 0, 0, 0.0, 0.0, 0.0)
 
 
+class ToldCalls(NamedTuple):
+    """How the calls of answers are told."""
+
+    repeated: bool = False
+    """As `repeated_calls` of `OutputFormat`."""
+    streamed: bool = True
+    """As its `streams_calls`; also for an answer that is not streamed, which is the same one."""
+
+    def told(self, output: OutputFormat | None) -> OutputFormat | None:
+        if output is None:
+            return None
+        return msgspec.structs.replace(
+            output, repeated_calls=self.repeated, streams_calls=self.streamed
+        )
+
+
 class Requests:
     """All requests that are open, and what becomes of each."""
 
@@ -69,16 +86,14 @@ class Requests:
         warming: Warming,
         hub: EventHub,
         prefixes: PrefixFeed,
-        *,
-        repeated_calls: bool = False,
+        calls: ToldCalls,
     ) -> None:
-        """`repeated_calls` as in `OutputFormat`."""
         self._supervisor = supervisor
         self._renderers = renderers
         self._warming = warming
         self._hub = hub
         self._prefixes = prefixes
-        self._repeated_calls = repeated_calls
+        self._calls = calls
         self._accounts: dict[str, Account] = {}
         self._awaited: set[str] = set()
         """Ids by which a digest knows a request, which may outlive its account."""
@@ -225,9 +240,7 @@ class Requests:
             asked = replace(asked, context_tokens=handle.info.context_tokens)
             prompt = await self._render(entry, asked)
         generate = generate_request(request, account.job.request_id, prompt, handle.info)
-        output = generate.output
-        if self._repeated_calls and output is not None:
-            output = msgspec.structs.replace(output, repeated_calls=True)
+        output = self._calls.told(generate.output)
         generate = msgspec.structs.replace(generate, output=output, salt=account.job.sender.salt)
         self._expect_prefix(account, handle, prompt)
         row = handle.link.submit(generate, lambda row, last: self._on_row_end(account, row, last))

@@ -12,6 +12,7 @@ from node.settings import (
     read_bytes,
     read_disk_bytes,
     read_duration_s,
+    read_flag,
     read_keep_alive,
     read_kwargs,
     read_parser,
@@ -162,6 +163,16 @@ RepeatedToolCalls = Annotated[
     bool | None,
     typer.Option(
         "--repeated-tool-calls", help="Tell a call again that an answer makes twice; default: not."
+    ),
+]
+ToolStream = Annotated[
+    Any,
+    typer.Option(
+        "--tool-stream",
+        help="Whether the arguments of a tool call are streamed as the model writes them, or the "
+        "call is told once it is whole; default on.",
+        metavar="on|off",
+        parser=lambda text: read_flag("--tool-stream", text),
     ),
 ]
 MinResidency = Annotated[

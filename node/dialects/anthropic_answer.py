@@ -184,7 +184,9 @@ class MessageWriter:
             elif segment.kind is PartKind.TOOL_START:
                 end_text()
                 call = {"type": "tool_use", "id": segment.call_id, "name": segment.name}
-                blocks.append({**call, "input": msgspec.Raw(segment.text.encode())})
+                # What has come of one that was cut must not be taken for all of its input.
+                text = segment.text if segment.is_whole_call else "{}"
+                blocks.append({**call, "input": msgspec.Raw(text.encode())})
             elif self._thinking is not ThinkingShown.NONE:
                 end_text()
                 shown = segment.text if self._thinking is ThinkingShown.SHOWN else ""

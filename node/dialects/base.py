@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from node.errors import NodeError
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
@@ -38,6 +40,15 @@ class Segment:
     call_id: str = ""
     logprobs: list[TokenLogprob] = field(default_factory=list)
     """Of `CONTENT`, if asked for."""
+
+    @property
+    def is_whole_call(self) -> bool:
+        """Whether it has all arguments of a call: what comes of one that was cut is no JSON."""
+        try:
+            msgspec.json.decode(self.text)
+        except msgspec.DecodeError:
+            return False
+        return True
 
 
 @dataclass(slots=True)

@@ -70,6 +70,12 @@ class InputReader:
         self._has_ended = self._held.startswith('"')
         return _decoded(text)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the arguments have come, as far as the text goes."""
+        held = "".join(self._others) or self._held
+        return self._has_ended or (not self._is_inside and _is_json(held))
+
     def rest(self) -> str:
         """What is left to tell at the end of the call."""
         if self._is_inside:
@@ -93,6 +99,14 @@ class InputReader:
         elif len(self._held) > _LONGEST_BEGIN:
             self._others.append(self._held)
         return self._is_inside
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _decoded(text: str) -> str:

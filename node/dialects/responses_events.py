@@ -113,6 +113,11 @@ class _OpenItem:
         self.segment.logprobs += logprobs
         return b',"logprobs":' + _encode(token_logprobs(logprobs)) + _NUMBER
 
+    @property
+    def is_whole_call(self) -> bool:
+        """Whether all arguments of a call have come."""
+        return self.segment.is_whole_call if self.input is None else self.input.is_whole
+
     def whole(self) -> Segment:
         """What has come of it."""
         self.segment.text = "".join(self.texts)
@@ -191,7 +196,8 @@ class ResponseWriter:
         last = len(collected.segments) - 1
         for index, segment in enumerate(collected.segments):
             is_cut = status != "completed" and index == last
-            is_cut = is_cut and segment.kind is not PartKind.TOOL_START
+            if segment.kind is PartKind.TOOL_START:
+                is_cut = is_cut and not segment.is_whole_call
             if self._items.is_custom(segment):
                 segment.text = input_of(segment.text)
             state: Status = "incomplete" if is_cut else "completed"
@@ -291,19 +297,26 @@ class ResponseWriter:
         if item.input is not None and (rest := item.input.rest()):
             self._add_text(pieces, item, rest)
         segment = item.whole()
-        if item.events is None:
-            # Only whole calls are told.
-            status = "completed"
-            call = {"name": self._items.name(segment.name), "arguments": segment.text}
-            text = {"input": segment.text} if item.input is not None else call
-            if not item.is_silent:
-                self._add(pieces, item.call_event + ".done", item.place | text)
-        else:
+        if item.events is not None:
             self._end_part(pieces, item, item.events, status)
+        elif status == "completed" or item.is_whole_call:
+            status = "completed"
+            self._end_call(pieces, item)
+        else:
+            # Clients run a call whose item is done, whatever its status is.
+            self._output.append(self._items.spell(segment, item.index, status))
+            return
         done = self._items.spell(segment, item.index, status)
         self._output.append(done)
         fields = {"output_index": item.index, "item": msgspec.Raw(done)}
         self._add(pieces, "response.output_item.done", fields)
+
+    def _end_call(self, pieces: list[bytes], item: _OpenItem) -> None:
+        text = item.segment.text
+        call = {"name": self._items.name(item.segment.name), "arguments": text}
+        fields = {"input": text} if item.input is not None else call
+        if not item.is_silent:
+            self._add(pieces, item.call_event + ".done", item.place | fields)
 
     def _end_part(
         self, pieces: list[bytes], item: _OpenItem, events: _PartEvents, status: Status

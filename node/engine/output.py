@@ -37,6 +37,11 @@ class OutputReader:
         return self._stopped or self._machine.ended
 
     @property
+    def error(self) -> str | None:
+        """Why the output cannot be told to its end, a sentence; it has `ended` then."""
+        return self._machine.error
+
+    @property
     def stop(self) -> str | None:
         """The stop string that ended it."""
         return self._machine.stop

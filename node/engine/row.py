@@ -191,7 +191,7 @@ class Row:
             token_count=self.token_count,
             finish=finish,
             usage=self.usage(time.monotonic()) if is_last else None,
-            error=error,
+            error=error or reader.error,
             stop=reader.stop,
             choice=self.choice,
             open_choices=self.tally.open_choices,

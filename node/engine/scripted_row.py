@@ -137,7 +137,7 @@ class ScriptedRow:
             token_count=self.token_count,
             finish=finish,
             usage=self._usage(now_s) if is_last else None,
-            error=error,
+            error=error or self.machine.error,
             stop=self.machine.stop,
             choice=self.choice,
             open_choices=self.tally.open_choices,

@@ -15,13 +15,14 @@ from node.parsing.sink import Call, Sink
 from node.parsing.step import HELD_LENGTH, LONGEST_CALL, Malformed, Step, T, TooLong
 from node.parsing.text_reader import TextReader
 from node.parsing.tokens import Tokens
+from node.protocol.errors import BROKEN_CALL
 from node.types import PartKind
 
-_BROKEN = "The model's call of {} broke off: it is not in the format of its calls."
+_BROKEN = BROKEN_CALL + "{}: it left the format of its calls."
 _KEPT_LENGTH = 4096
 """Characters of arguments that were told and are not forgotten yet: to do that costs more than to
 keep them."""
-_ENDED = "The model ended its output within a call of {}."
+_ENDED = BROKEN_CALL + "{}: it ended its output there."
 
 
 class Source(TextReader):

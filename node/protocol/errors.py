@@ -3,6 +3,10 @@
 HEADER_SHOULD_RETRY = "x-should-retry"
 """`false`: whoever would send the same request again by the status alone is told not to."""
 
+BROKEN_CALL = "The model broke off its call of "
+"""What an error begins with, in every dialect, where a call that was begun turned out to be none:
+its node did what it was asked."""
+
 _ANTHROPIC_KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",

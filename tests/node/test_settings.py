@@ -133,3 +133,11 @@ def test_when_to_stay_awake_is_one_of_three() -> None:
     assert given == {"stay_awake": StayAwake.ALWAYS}
     with pytest.raises(StartError, match="NODE_STAY_AWAKE: it must be one of busy|always|never"):
         read_environment({"MLX_FLEET_NODE_STAY_AWAKE": "sometimes"})
+
+
+def test_calls_are_streamed_unless_a_node_is_set_otherwise() -> None:
+    assert Settings(home=Path()).tool_stream
+    for text, streams in {"on": True, "off": False, "true": True, "0": False}.items():
+        assert read_environment({"MLX_FLEET_NODE_TOOL_STREAM": text}) == {"tool_stream": streams}
+    with pytest.raises(StartError, match="MLX_FLEET_NODE_TOOL_STREAM must be on or off"):
+        read_environment({"MLX_FLEET_NODE_TOOL_STREAM": "maybe"})

@@ -274,10 +274,13 @@ async def test_reasoning_that_the_limit_cuts_is_reasoning_alone(tmp_path: Path) 
             assert (answer.usage.completion, answer.usage.reasoning) == (5, 3)
 
 
-async def test_a_call_that_the_limit_cuts_is_text_and_ends_by_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_call_of_which_nothing_was_told_is_text_where_the_limit_cuts_it(
+    tmp_path: Path, streams: bool
+) -> None:
     text = f"I look.\n{CALL}"
-    async with saying(tmp_path, text) as agent:
-        for tokens in (2, 5, 9, 14, 18):
+    async with saying(tmp_path, text, tool_stream=streams) as agent:
+        for tokens in (2, 5, 9, 14) if streams else (2, 5, 9, 14, 18):
             for ask in DIALECTS.values():
                 answer = await both(ask, agent, **limited(ask, tokens))
                 assert (answer.content.strip(), answer.calls) == (text[: 4 * tokens].strip(), ())

@@ -4,11 +4,13 @@ import json
 
 import pytest
 
+from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
-from router.answered import MAX_TOLD_CHARS, Answered, enveloped, how, respelled
+from router.answered import MAX_TOLD_CHARS, Answered, enveloped, how, outcome_of, respelled
 from router.dialects import Dialect
 from router.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
 
 TEXT = b"404 page\n not found\n"
@@ -130,3 +132,12 @@ def test_what_broke_may_be_tried_there_again_and_what_was_told_not(
     failure: RouterError, ends: Failure
 ) -> None:
     assert how(failure) is ends
+
+
+def test_an_answer_that_failed_for_what_the_model_said_counts_as_served() -> None:
+    broken = json.dumps({"error": {"message": f"{BROKEN_CALL}f: it ended."}}).encode()
+    assert outcome_of(500, broken) == OUTCOME_SERVED
+    assert outcome_of(500, b'{"error":{"message":"It broke."}}') == OUTCOME_NODE_FAILED
+    assert outcome_of(500, b"") == OUTCOME_NODE_FAILED
+    assert outcome_of(400, b"") == OUTCOME_REFUSED
+    assert outcome_of(200) == OUTCOME_SERVED

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
 from router import sse
 from router.dialects import Dialect, event_body
@@ -286,3 +287,21 @@ def test_the_fleet_comment_is_a_comment() -> None:
     assert sse.fleet_comment("mini", "m") == b": fleet node=mini model=m\n\n"
     told = sse.fleet_comment("mini", "m", b"1/2", b"tools[8]")
     assert told == b": fleet node=mini model=m cached=1/2 ignored=tools[8]\n\n"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"error":{"message":"%b","type":"server_error","code":"broken_tool_call"}}\n\n',
+        b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"%b"}}\n\n',
+        b'event: error\ndata: {"type":"error","code":"broken_tool_call","message":"%b"}\n\n',
+        b'event: response.failed\ndata: {"type":"response.failed","response":{"error":'
+        b'{"code":"server_error","message":"%b"}}}\n\n',
+    ],
+)
+def test_a_call_that_the_model_broke_off_is_no_error_of_its_node(event: bytes) -> None:
+    broken = b": keep-alive\n\n" + event % f"{BROKEN_CALL}f: it ended.".encode()
+    assert sse.leading_error(broken) is None
+    # It is an answer, and passed on as one.
+    assert not sse.leads_with_refusal(broken)
+    assert sse.leading_error(event % b"It broke.") is not None

@@ -295,3 +295,14 @@ def test_an_end_without_accounts_is_a_fault_of_the_engine() -> None:
         writer().ending(Delta("u", (), 0, FinishReason.STOP))
     with pytest.raises(EngineFault):
         writer().whole([Collected()])
+
+
+def test_a_whole_answer_has_nothing_of_the_input_of_a_call_that_was_cut() -> None:
+    begun = call(0, "look", '{"at": ', '"K')
+    message = whole(begun, last(FinishReason.LENGTH))
+    assert message.stop_reason == "max_tokens"
+    assert [block.model_dump(include={"name", "input"}) for block in message.content] == [
+        {"name": "look", "input": {}}
+    ]
+    pieces = [event["delta"] for event in events(streamed(begun, last(FinishReason.LENGTH)))[2:4]]
+    assert [piece["partial_json"] for piece in pieces] == ['{"at": ', '"K']

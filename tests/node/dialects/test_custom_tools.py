@@ -265,7 +265,17 @@ def test_a_custom_tool_of_a_namespace_is_told_with_both_names() -> None:
 def test_a_call_that_was_cut_says_what_there_is_of_it() -> None:
     parts: list[Part] = call(0, "apply_patch", '{"input": "*** Beg')
     found = events(streamed(asked(tools=[PATCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
-    assert found[-1]["response"]["output"][0]["input"] == "*** Beg"
+    (item,) = found[-1]["response"]["output"]
+    assert (item["input"], item["status"]) == ("*** Beg", "incomplete")
+    assert not [event for event in found if event["type"].endswith(".done")]
+
+
+@pytest.mark.parametrize("arguments", ['{"input": "a"', '{"patch": "a"}', '"a"'])
+def test_a_call_whose_text_is_whole_is_done_whatever_ended_the_answer(arguments: str) -> None:
+    parts: list[Part] = call(0, "apply_patch", arguments)
+    found = events(streamed(asked(tools=[PATCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
+    (item,) = found[-1]["response"]["output"]
+    assert (item["input"], item["status"]) == ("a", "completed")
 
 
 # --- history ---------------------------------------------------------------------------------
@@ -381,4 +391,5 @@ def test_a_function_of_its_name_stays_a_function() -> None:
 def test_a_search_that_was_cut_has_no_arguments() -> None:
     parts = call(0, "tool_search", '{"query": "ma')
     found = events(streamed(asked(tools=[SEARCH]).writer(HEAD), parts, last(FinishReason.LENGTH)))
-    assert found[-1]["response"]["output"][0]["arguments"] == {}
+    (item,) = found[-1]["response"]["output"]
+    assert (item["arguments"], item["status"]) == ({}, "incomplete")

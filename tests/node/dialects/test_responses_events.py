@@ -13,7 +13,7 @@ from node.dialects.base import Collected
 from node.dialects.responses import read_responses
 from node.dialects.responses_events import ResponseWriter
 from node.dialects.responses_input import messages_of
-from node.errors import EngineDied, EngineFault, ModelBusy, NodeError
+from node.errors import BrokenCall, EngineDied, EngineFault, ModelBusy, NodeError
 from node.protocol.messages import FinishReason
 from node.request import Message, ToolCall
 from node.types import Accepted, Alternative, Part, PartKind, RowUsage, TokenLogprob
@@ -221,6 +221,26 @@ def test_a_call_is_whole_whatever_ended_the_answer() -> None:
     for finish in (FinishReason.LENGTH, FinishReason.CANCELLED):
         (item,) = whole(writer(), call(0, "find", "{}"), finish)["output"]
         assert item["status"] == "completed"
+
+
+@pytest.mark.parametrize("finish", [FinishReason.LENGTH, FinishReason.CANCELLED])
+def test_a_call_that_was_cut_is_incomplete_and_never_said_to_be_done(finish: FinishReason) -> None:
+    begun = call(0, "find", '{"a": ', '"b')
+    found = events(streamed(writer(), begun, last(finish)))
+    assert not [kind for kind in kinds(found) if kind.endswith(".done")]
+    (item,) = found[-1]["response"]["output"]
+    assert (item["arguments"], item["status"]) == ('{"a": "b', "incomplete")
+    (again,) = whole(writer(), begun, finish)["output"]
+    assert again == item
+
+
+def test_a_call_that_breaks_off_is_never_said_to_be_done() -> None:
+    own = writer()
+    stream = own.parts(call(0, "find", '{"a": ')) + own.error(BrokenCall("It broke off."))
+    found = events(stream)
+    assert found[-1]["type"] == "response.failed"
+    assert not [kind for kind in kinds(found) if kind.endswith(".done")]
+    assert found[-1]["response"]["output"][0]["status"] == "incomplete"
 
 
 def test_a_cancelled_answer_says_so_and_needs_no_accounts() -> None:

@@ -198,3 +198,13 @@ def test_what_would_force_an_answer_is_refused_by_its_field() -> None:
 def test_strict_tools_are_no_reason_to_refuse() -> None:
     output = OutputFormat("none", "hermes", tools=(ToolSchema("f", strict=True),))
     assert isinstance(make(Script()).submit(ask(output=output)), Accepted)
+
+
+def test_a_call_that_turns_out_to_be_none_ends_the_row_with_the_reason() -> None:
+    output = OutputFormat("none", "hermes", tools=TOOLS, streams_calls=True)
+    broken = '<tool_call>{"name": "f", "arguments": {"a": "b", so}}</tool_call>'
+    last = run(make(Script(outputs=(broken,))), ask(output=output))[-1]
+    reason = "The model broke off its call of f: it left the format of its calls."
+    assert (last.finish, last.error) == (FinishReason.STOP, reason)
+    cut = run(make(Script(outputs=(broken.partition(", so")[0],))), ask(output=output))[-1]
+    assert cut.error == "The model broke off its call of f: it ended its output there."

@@ -29,8 +29,22 @@ TOOLS = (
 )
 CALL = '<tool_call>{{"name": "f", "arguments": {{"n": {}}}}}</tool_call>'
 LENGTH = 32_000
-MOST_STEPS = 12
+MOST_STEPS = 10
 """Function calls that a character may take, all together."""
+
+HELD_STEPS, TOLD_STEPS = 42, 66
+"""Function calls that a piece of a long argument may take, where it is held and where it is told as
+it comes; text takes 42."""
+LONG_CALLS = [
+    ("hermes", '<tool_call>{"name": "f", "arguments": {"a": "'),
+    ("kimi_k2", '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": "'),
+    ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\n"),
+    ("glm", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>"),
+    ("gemma4", '<|tool_call>call:f{a:<|"|>'),
+    ("minimax_m2", '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">'),
+    ("lfm2", '<|tool_call_start|>[f(a="'),
+]
+"""(calls, the begin of a call that is in its argument)."""
 
 
 def repeated(unit: str, begin: str = "") -> str:
@@ -123,6 +137,15 @@ def test_an_output_takes_steps_as_it_has_characters(
     counts = calls_of(TextMachine(form), cut(text, 4))
     assert sum(counts) <= MOST_STEPS * (len(text) + REREAD_LENGTH)
     assert max(counts) <= 4 * REREAD_LENGTH
+
+
+@pytest.mark.parametrize(("tool_calls", "begin"), LONG_CALLS)
+def test_a_piece_of_a_long_argument_takes_few_steps(tool_calls: str, begin: str) -> None:
+    pieces = cut(begin + "word " * 1000, 4)
+    for streams, most in ((False, HELD_STEPS), (True, TOLD_STEPS)):
+        form = OutputFormat("none", tool_calls, tools=TOOLS, streams_calls=streams)
+        counts = sorted(calls_of(TextMachine(form), pieces)[:-1])
+        assert counts[len(counts) // 2] <= most
 
 
 def test_calls_behind_what_was_read_in_vain_are_still_told() -> None:

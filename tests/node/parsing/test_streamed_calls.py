@@ -186,7 +186,7 @@ def test_what_was_begun_is_never_text(name: str, wire: str) -> None:
             assert begun.content.strip() == said(off, [output[:at]]).content
         else:
             assert not begun.content.strip()
-            assert begun.error.startswith("The model ended its output within a call of write")
+            assert begun.error.endswith("call of write: it ended its output there.")
         cut = run(streaming(name), [output[:at]], is_cut=True)
         assert cut.error is None
         assert (cut.calls, cut.content) == (begun.calls, begun.content)
@@ -217,8 +217,8 @@ def test_a_call_that_turns_out_to_be_none_ends_the_output(name: str, output: str
     for pieces in ([output], list(output)):
         found = run(streaming(name), pieces)
         assert found.error in (
-            "The model's call of write broke off: it is not in the format of its calls.",
-            "The model ended its output within a call of write.",
+            "The model broke off its call of write: it left the format of its calls.",
+            "The model broke off its call of write: it ended its output there.",
         )
         assert not found.content
         assert [call[0] for call in found.calls] == ["write"]
