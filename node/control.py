@@ -129,8 +129,9 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http_error(request: Request, error: HTTPException) -> Response:
-        kind = MethodNotAllowed if error.status_code == 405 else UnknownPath
-        return await on_node_error(request, kind())
+        path = request.scope["path"]
+        told = MethodNotAllowed() if error.status_code == 405 else UnknownPath.at(path)
+        return await on_node_error(request, told)
 
 
 async def _lines(batches: AsyncIterator[list[Event]]) -> AsyncIterator[bytes]:

@@ -2,6 +2,7 @@
 
 from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
+from node.protocol.paths import hint
 
 
 class NodeError(Exception):
@@ -82,7 +83,7 @@ class UnknownPath(NodeError):
     @classmethod
     def at(cls, path: str) -> "UnknownPath":
         """For a path as it was asked for."""
-        return cls(f"There is nothing at {path[:200]}.")
+        return cls(f"There is nothing at {path[:200]}.{hint(path)}")
 
 
 class MethodNotAllowed(NodeError):

@@ -20,8 +20,18 @@ from node.arrivals import ArrivingFile, Source, WantedFile
 from node.downloads import HubPlan
 from node.errors import DownloadError, NodeError, PullRefused
 from node.protocol.lifecycle import PullCommand
+from serving.unreached import Cause, cause_of
 
 T = TypeVar("T")
+
+_HOW = {
+    Cause.NAME: "its name does not resolve; is this machine online?",
+    Cause.CERTIFICATE: "its certificate is refused; does something on the way read along?",
+    Cause.TLS: "it does not speak TLS; is a proxy in the way?",
+    Cause.REFUSED: "nothing listens at its address.",
+    Cause.NO_ROUTE: "there is no way to it; is this machine online?",
+    Cause.SILENT: "it does not answer in time.",
+}
 
 _REFUSALS = (400, 401, 403, 404, 410)
 """Statuses that do not pass by themselves."""
@@ -140,4 +150,5 @@ def _sentence(error: Exception, command: PullCommand) -> str:
         case HfHubHTTPError(response=response):
             return f"The hub answers {response.status_code} for {repo_id}; try again later."
         case _:
-            return f"The hub cannot be reached ({type(error).__name__}); {repo_id} is not complete."
+            how = _HOW.get(cause_of(error), "the connection broke.")
+            return f"The hub cannot be reached: {how} {repo_id} is not complete."

@@ -12,6 +12,7 @@ from node.arrivals import ArrivingFile, WantedFile
 from node.errors import DownloadError
 from node.manifest import is_model_file
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
+from serving.said import said
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 
 SILENCE_S = 30.0
@@ -115,10 +116,10 @@ class PeerSource:
         )
 
     def _stopped(self, how: Exception | str) -> PeerFailed:
+        words = how if isinstance(how, str) else said(how)
         return PeerFailed(
-            f"The node at {self._peer.url} stopped delivering {self._model} "
-            f"({str(how) or type(how).__name__}); what has come is kept, and a router goes "
-            f"on with it.{self._local_network(how)}"
+            f"The node at {self._peer.url} stopped delivering {self._model} ({words}); what has "
+            f"come is kept, and a router goes on with it.{self._local_network(how)}"
         )
 
     def _local_network(self, how: Exception | str) -> str:

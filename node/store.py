@@ -26,6 +26,7 @@ from node.protocol.models import near_names
 from node.protocol.names import is_name
 from node.request import TextRequest
 from node.scores import AttentionScores, attention_scores
+from serving.said import said
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""
@@ -150,7 +151,7 @@ def read_entry(
     # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
     # folder must not hide the others.
     except (OSError, RuntimeError, ValueError) as exc:
-        raise NotAModel(f"{folder} cannot be read: {_line(exc)}.") from exc
+        raise NotAModel(f"{folder} cannot be read: {said(exc)}.") from exc
 
 
 def folder_bytes(folder: Path) -> int:
@@ -334,11 +335,6 @@ class ModelStore:
                 self._told.add(path)
                 logger.warning("%s", exc.message)
             return _broken(path, name, exc.message)
-
-
-def _line(error: Exception) -> str:
-    """The first line of an error's message, without its full stop."""
-    return (str(error) or type(error).__name__).splitlines()[0].rstrip(". ")
 
 
 def _broken(path: Path, name: str | None, message: str) -> Broken | None:

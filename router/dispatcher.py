@@ -4,6 +4,7 @@ they ended. Nothing else sends an inference request to a node."""
 import asyncio
 import errno
 import logging
+import os
 import time
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -52,8 +53,9 @@ from router.types import (
     Ticket,
     Verdict,
 )
-from router.upstream_response import CutOff, NotConnected, Response
+from router.upstream_response import CutOff, NotConnected, Response, UpstreamBroken
 from router.watcher import Watcher
+from serving.said import said
 from serving.seldom import Seldom
 
 log = logging.getLogger("mlx_fleet.router")
@@ -246,9 +248,7 @@ class Dispatcher:
                 more = self._seldom.more(short)
                 log.warning("%s: a request could not be sent to its node%s.", short, more)
             return NotSent(f"{short}.")
-        # The error's own text may hold the node's address, which is no caller's business.
-        detail = getattr(error, "strerror", None) or type(error).__name__
-        return NodeFailed(f"The connection to the node {self.node_name(lease)} broke ({detail}).")
+        return NodeFailed(f"The connection to the node {self.node_name(lease)} broke{_how(error)}.")
 
     @property
     def stalls(self) -> Stalls:
@@ -347,6 +347,15 @@ def node_away(view: NodeView, otherwise: str = "") -> NodeAway:
         f"{otherwise}.",
         retry_after_s=RETRY_AFTER_S,
     )
+
+
+def _how(error: Exception) -> str:
+    """How a connection broke, as the end of a sentence. The text of an error that is not ours may
+    hold the node's address, which is no caller's business."""
+    if isinstance(error, UpstreamBroken):
+        return f" ({said(error)})"
+    number = error.errno if isinstance(error, OSError) else None
+    return "" if number is None else f" ({os.strerror(number)})"
 
 
 def _refusal(name: str, status: int) -> RouterError:

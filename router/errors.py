@@ -8,6 +8,7 @@ import msgspec
 
 from node.protocol.errors import is_final
 from node.protocol.overflow import Overflow
+from node.protocol.paths import hint
 from serving.unreached import Cause
 
 
@@ -126,7 +127,7 @@ class UnknownPath(RouterError):
     @classmethod
     def at(cls, path: str) -> Self:
         """For a path as it was asked for."""
-        return cls(f"There is nothing at {path[:200]}.")
+        return cls(f"There is nothing at {path[:200]}.{hint(path)}")
 
 
 class MethodNotAllowed(RouterError):

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
+from serving.said import said
+
 _NUMBERS = re.compile(r"\[Errno (\d+)\]")
 """What a race to several addresses says where they failed in different ways."""
 
@@ -83,7 +85,7 @@ def sentence_of(cause: Cause, error: BaseException) -> str:
         return f"its certificate is refused ({reason})."
     if cause is Cause.BROKEN:
         last = list(_chain(error))[-1]
-        reason = getattr(last, "strerror", None) or str(last) or type(last).__name__
+        reason = getattr(last, "strerror", None) or said(last)
         return f"the connection failed ({reason})."
     return _SENTENCES[cause]
 

@@ -14,6 +14,7 @@ from node.app import is_loopback
 from node.commands.configuration import read_settings
 from node.errors import NodeError, StartError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
+from serving.said import said
 from serving.terminal import put
 
 CONNECT_TIMEOUT_S = 5.0
@@ -100,7 +101,7 @@ def unreachable(place: Place, error: httpx.HTTPError) -> CommandFailed:
             f"Nothing answers at {place.url}; start the agent with `node-agent serve`, or give "
             "its --url."
         )
-    return CommandFailed(f"The connection to {place.url} broke ({error or type(error).__name__}).")
+    return CommandFailed(f"The connection to {place.url} broke ({said(error)}).")
 
 
 def refusal(response: httpx.Response) -> str:

@@ -20,6 +20,7 @@ from transformers import AutoTokenizer
 from node.engine.base import LoadError
 from node.engine.detokenizer import Vocabulary
 from node.engine.weights import UnsupportedModel, load_network
+from serving.said import said
 
 _CONTEXT_KEYS = (
     "max_position_embeddings",
@@ -164,7 +165,7 @@ def _logits_width(network: Any) -> int:
 def _line(error: Exception) -> str:
     """An error's message on one line, without its full stop. A list of names that begins on its
     second line is cut after a few."""
-    first, *names = (str(error).strip() or type(error).__name__).splitlines()
+    first, *names = (str(error).strip() or said(error)).splitlines()
     shown = ", ".join(name.strip(" ,.") for name in names[:_NAMES])
     if not first.rstrip().endswith(":") or not shown:
         return first.rstrip(".: ")

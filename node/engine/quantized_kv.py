@@ -15,6 +15,7 @@ from mlx_lm.models.cache import (
 from node.engine.base import LoadError
 from node.engine.cache_tree import Caches, adopt, assemble, flatten
 from node.engine.codec import group_size
+from serving.said import said
 
 _PROBE_TOKENS = 16
 _MOST_DIFFERENCE = {4: 0.7, 8: 0.2}
@@ -211,7 +212,7 @@ def check_live_bits(network: Any, bits: int) -> tuple[int, ...]:
     try:
         found = _probe(network, live_caches(network, bits, groups))
     except _FORWARD_ERRORS as error:
-        reason = (str(error) or type(error).__name__).split(".")[0]
+        reason = said(error).split(".")[0]
         raise LoadError(f"This model cannot run with quantised KV: {reason}.") from error
     norm = mx.linalg.norm
     difference = float(norm(found - expected) / norm(expected - expected.mean()))

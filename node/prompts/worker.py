@@ -37,6 +37,7 @@ from node.prompts.wire import (
 )
 from node.template.chat_template import import_transformers
 from node.template.places import Places
+from serving.said import said
 from serving.terminal import log_lines
 
 logger = logging.getLogger("node.prompts.worker")
@@ -85,7 +86,7 @@ class Worker:
             return Failed(_printable(exc.message))
         except Exception as exc:
             logger.exception("A prompt cannot be made.")
-            return Failed(_printable(f"The prompt cannot be made: {exc!r}."))
+            return Failed(_printable(f"The prompt cannot be made: {said(exc)}."))
 
     def _do(self, command: Command) -> Answer:
         match command:

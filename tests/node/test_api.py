@@ -387,6 +387,9 @@ async def test_wrong_paths_methods_and_models_are_told_in_openais_shape(tmp_path
         listed = await agent.client.get("/v1/models")
         one = await agent.client.get("/v1/models/scripted")
         none = await agent.client.get("/v1/models/nothing")
+        unversioned = await agent.client.post("/chat/completions", json=chat_body())
+    assert unversioned.status_code == 404
+    assert "/v1/chat/completions is there" in unversioned.json()["message"]
     assert (missing.status_code, method.status_code) == (404, 405)
     assert model.status_code == none.status_code == 404
     assert model.json()["error"]["code"] == "model_not_found"

@@ -1,6 +1,7 @@
 """Pulls, with the hub played by the test."""
 
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -152,6 +153,13 @@ class Response:
         self.request = None
 
 
+def caused_by(cause: Exception) -> Exception:
+    """As an HTTP library wraps what a socket says."""
+    error = RuntimeError()
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "sentence", "is_final"),
     [
@@ -163,7 +171,9 @@ class Response:
         ("503", "answers 503", False),
         (HFValidationError("x"), "not a hub model's id", True),
         (ValueError("no JSON"), "cannot be pulled: no JSON", False),
-        (RuntimeError("name resolution"), "cannot be reached", False),
+        (RuntimeError("name resolution"), "cannot be reached: the connection broke. org/", False),
+        (caused_by(socket.gaierror("x")), "cannot be reached: its name does not resolve", False),
+        (caused_by(TimeoutError()), "reached: it does not answer in time. org/", False),
         (ConnectionError("refused"), "cannot be pulled: refused", False),
     ],
 )

@@ -12,7 +12,7 @@ from registry.errors import RegistryFull
 from registry.migrate import open_migrated
 from router.app import open_core
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
-from router.errors import Forbidden
+from router.errors import Forbidden, UnknownPath
 from router.fleet import Fleet
 from router.settings import Settings
 from serving.client_connection import ClientConnection
@@ -140,6 +140,7 @@ async def test_a_fault_has_openai_s_envelope_and_tells_the_log_alone(
 async def test_a_wrong_path_or_method_has_openai_s_envelope(router: RunningRouter) -> None:
     for method, path, status, words in (
         ("GET", "/nowhere", 404, "There is nothing at /nowhere."),
+        ("POST", "/chat/completions", 404, UnknownPath.at("/chat/completions").message),
         ("POST", "/health", 405, "/health takes GET."),
         ("PUT", "/admin/nodes", 405, "/admin/nodes takes GET and POST."),
     ):

@@ -29,6 +29,7 @@ from router.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
 from router.stalls import Limits, Stalls
 from router.types import Failure, Loading
+from router.upstream_response import UpstreamBroken
 from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (
@@ -122,6 +123,23 @@ def test_a_router_without_files_blames_no_node(
         assert isinstance(failure, NotSent)
         assert "as many files open as it may" in failure.message
     assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (UpstreamBroken("The node has gone silent."), " (The node has gone silent)"),
+        (OSError(errno.ECONNRESET, "10.0.0.7 did it"), " (Connection reset by peer)"),
+        (ConnectionResetError(), ""),
+        (RuntimeError("10.0.0.7 did it"), ""),
+    ],
+)
+def test_a_broken_connection_is_told_in_words_and_without_addresses(
+    world: World, error: Exception, how: str
+) -> None:
+    failure = world.dispatcher.node_failed(lease(), error)
+    name = world.dispatcher.node_name(lease())
+    assert failure.message == f"The connection to the node {name} broke{how}."
 
 
 async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:

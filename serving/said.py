@@ -1,0 +1,19 @@
+"""What an error says, for people: in its own words or in ours, never by its class's name."""
+
+_WORDS: tuple[tuple[type[BaseException], str], ...] = (
+    (MemoryError, "there is not enough memory"),
+    (RecursionError, "it is nested too deep"),
+    (TimeoutError, "no answer came in time"),
+    (ConnectionResetError, "the connection was cut"),
+    (BrokenPipeError, "the connection was cut"),
+    (EOFError, "it ended in the middle"),
+)
+
+
+def said(error: BaseException) -> str:
+    """The first line, without a full stop at its end."""
+    lines = str(error).strip().splitlines()
+    if lines:
+        return lines[0].rstrip(". ")
+    found = (words for kind, words in _WORDS if isinstance(error, kind))
+    return next(found, "it gave no reason")

@@ -1,0 +1,28 @@
+"""What is said to whom a base URL has led astray."""
+
+import pytest
+
+from node.errors import UnknownPath
+from node.protocol.paths import hint
+from router.errors import UnknownPath as RouterUnknownPath
+
+RULE = "OpenAI's clients take a base URL that ends in /v1, Anthropic's the URL without it."
+
+
+@pytest.mark.parametrize("kind", [UnknownPath, RouterUnknownPath])
+def test_a_base_url_without_its_version_is_told_of(kind: type[UnknownPath]) -> None:
+    assert kind.at("/chat/completions").message == (
+        f"There is nothing at /chat/completions. /v1/chat/completions is there: {RULE}"
+    )
+    assert "/v1/messages may be there: " in kind.at("/v1/v1/messages").message
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nowhere", "/v1/nowhere", "/v1", "/v1/v1", "/v1/chat/completions", "/v1x/v1/a"]
+)
+def test_other_paths_get_no_hint(path: str) -> None:
+    assert hint(path) == ""
+
+
+def test_a_path_is_repeated_no_further_than_anybody_reads() -> None:
+    assert len(hint("/models/" + "a" * 10_000)) < 400

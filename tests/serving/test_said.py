@@ -1,0 +1,21 @@
+"""What errors say, for people."""
+
+import pytest
+
+from serving.said import said
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("it is full.\nTraceback"), "it is full"),
+        (MemoryError(), "there is not enough memory"),
+        (TimeoutError(), "no answer came in time"),
+        (ConnectionResetError(), "the connection was cut"),
+        (RecursionError(), "it is nested too deep"),
+        (RuntimeError(), "it gave no reason"),
+        (AssertionError(" \n"), "it gave no reason"),
+    ],
+)
+def test_an_error_speaks_in_words(error: Exception, words: str) -> None:
+    assert said(error) == words
