@@ -188,6 +188,27 @@ class TestWhatIsRead:
         assert read(noting(reading), " abc") == [("ab", "c"), *said("c")]
         assert read(noting(reading), " ac") == [(None, " a"), *said(" ac")]
 
+    @pytest.mark.parametrize("way", ["maybe", "either"])
+    def test_what_was_told_of_a_call_is_not_read_otherwise(self, way: str) -> None:
+        def reading(source: Source) -> Step[None]:
+            yield from source.space()
+            source.open_call("f").begin_member("a")
+            raise Malformed
+
+        def block(source: Source) -> Step[None]:
+            if way == "maybe":
+                yield from source.maybe(reading(source))
+            else:
+                yield from source.either(reading(source), source.rest(CONTENT))
+
+        def grammar(source: Source, notes: list[Any]) -> Step[None]:
+            source.stream_calls()
+            yield from source.expect("<")
+            yield from source.attempt("<", block(source), CONTENT)
+
+        with pytest.raises(Finished):
+            read(grammar, "< so")
+
     def test_the_end_is_known_once_it_has_come(self) -> None:
         def reading(source: Source) -> Step[bool]:
             yield from source.space()
