@@ -39,7 +39,7 @@ def begin(work: Work, exchange: Exchange) -> asyncio.Task[None]:
 async def test_work_is_cancelled_when_its_caller_leaves_and_nobody_elses_is() -> None:
     works, exchanges = [Work(), Work()], [exchange_on(Wire()), exchange_on(Wire())]
     tasks = [begin(work, exchange) for work, exchange in zip(works, exchanges, strict=True)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await works[0].begun.wait()
         exchanges[0].on_lost()
         await tasks[0]
@@ -52,7 +52,7 @@ async def test_work_is_cancelled_when_its_caller_leaves_and_nobody_elses_is() ->
 async def test_work_for_a_caller_that_has_left_already_ends_at_its_first_wait() -> None:
     work, exchange = Work(), exchange_on(Wire())
     exchange.on_lost()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await begin(work, exchange)
     assert work.cancelled
 
@@ -68,7 +68,7 @@ async def test_a_caller_that_leaves_after_the_work_cancels_nothing() -> None:
 async def test_whoever_else_cancels_it_shuts_down() -> None:
     work, exchange = Work(), exchange_on(Wire())
     task = begin(work, exchange)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await work.begun.wait()
         task.cancel()
         with pytest.raises(ShuttingDown):

@@ -13,7 +13,7 @@ import pytest
 from router import upstream as upstream_module
 from router.upstream import Upstream
 from router.upstream_response import PAUSE_BYTES, NotConnected, Unanswered, UpstreamBroken
-from tests.router.conftest import Request, Script, ScriptedNode, StartNode, answer_bytes
+from tests.router.conftest import WAIT_S, Request, Script, ScriptedNode, StartNode, answer_bytes
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"
 
@@ -180,7 +180,7 @@ async def test_a_body_that_breaks_is_read_so_far_and_then_an_error(
     start_node: StartNode, upstreams: list[Upstream], data: bytes
 ) -> None:
     response = await to(await start_node(raw(data)), upstreams).send(HEAD, b"{}")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         assert await response.read_any() == b"half"
         with pytest.raises(UpstreamBroken):
             await response.read_any()
@@ -191,7 +191,7 @@ async def test_what_is_not_http_breaks_the_connection(
     start_node: StartNode, upstreams: list[Upstream], data: bytes
 ) -> None:
     node = await start_node(raw(data))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(UpstreamBroken):
             await to(node, upstreams).send(HEAD, b"{}")
 
@@ -215,7 +215,7 @@ async def test_more_than_was_asked_for_ends_the_connection(
     node = await start_node(script)
     upstream = to(node, upstreams)
     assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await node.requests[0].wait_gone()
     assert upstream.open_connections == 0
 
@@ -236,7 +236,7 @@ async def test_a_reader_that_does_not_read_stops_the_node(
     upstream = to(await start_node(script), upstreams)
     response = await upstream.send(HEAD, b"{}")
     before = -1
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while written != before:
             before = written
             await asyncio.sleep(0.2)  # what is to be seen is that nothing happens
@@ -265,7 +265,7 @@ async def test_what_comes_is_given_to_a_sink_until_it_is_full_and_after_that_aga
         return b"".join(given) != b"one"
 
     response = await (to(await start_node(script), upstreams)).send(HEAD, b"{}")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         assert not await response.pump(sink)
         go_on.set()
         assert await response.pump(sink)
@@ -284,7 +284,7 @@ async def test_a_sink_gets_all_that_came_before_a_failure(
         given.append(piece)
         return True
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         with pytest.raises(UpstreamBroken):
             await response.pump(sink)
     assert given == [b"half"]
@@ -300,7 +300,7 @@ async def test_closing_an_answer_that_is_not_whole_breaks_its_connection(
     node = await start_node(script)
     response = await to(node, upstreams).send(HEAD, b"{}")
     response.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await node.requests[0].wait_gone()
 
 
@@ -316,7 +316,7 @@ async def test_a_request_given_up_before_its_head_breaks_its_connection(
     node = await start_node(script)
     upstream = to(node, upstreams)
     task = asyncio.create_task(upstream.send(HEAD, b"{}"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(WAIT_S):
         await asked.wait()
         task.cancel()
         await node.requests[0].wait_gone()

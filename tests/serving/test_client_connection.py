@@ -243,7 +243,7 @@ async def test_a_caller_that_does_not_read_makes_the_app_wait() -> None:
 
 
 async def test_a_connection_without_requests_is_closed_after_a_while() -> None:
-    async with serving(echo, keep_alive_s=0.05) as server:
+    async with serving(echo, keep_alive_s=0.5) as server:
         silent, used = await server.call(), await server.call()
         used.send(GET)
         await used.until(b"/x? ")
@@ -257,10 +257,10 @@ async def test_a_long_answer_is_no_idleness() -> None:
         await release.wait()
         await echo(scope, receive, send)
 
-    async with serving(app, keep_alive_s=0.01) as server:
+    async with serving(app, keep_alive_s=0.3) as server:
         caller = await server.call()
         caller.send(GET)
-        await asyncio.sleep(0.1)  # what is to be seen is that nothing happens
+        await asyncio.sleep(0.6)  # what is to be seen is that nothing happens
         release.set()
         assert (await caller.until(b"/x? ")).startswith(b"HTTP/1.1 200 OK")
 

@@ -19,6 +19,7 @@ from tests.router.api.test_responses import response_id
 from tests.router.api.test_v1 import inferences, refused
 from tests.router.conftest import (
     CHAT,
+    WAIT_S,
     AddNode,
     RawCaller,
     Request,
@@ -194,7 +195,7 @@ async def test_spillover_goes_to_the_next_while_the_first_is_busy(
     callers = []
     for count in range(1, 4):
         callers.append(await router.post({"model": "auto"}))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_S):
             while len(inferences(node)) < count:
                 await asyncio.sleep(0.005)
     assert [model_of(each) for each in inferences(node)] == ["a", "b", "a"]

@@ -20,6 +20,7 @@ from router.errors import BadRequest
 from router.settings import MAX_BODY_BYTES
 from tests.router.conftest import (
     CHAT,
+    WAIT_S,
     RawCaller,
     Request,
     RunningRouter,
@@ -199,7 +200,7 @@ async def test_head_has_no_body(router: RunningRouter) -> None:
         caller = await router.send("HEAD", path, authorization=f"Bearer {router.key}")
         assert await caller.head() == status
         caller.writer.write_eof()
-        assert await asyncio.wait_for(caller.reader.read(), 5) == b""
+        assert await asyncio.wait_for(caller.reader.read(), WAIT_S) == b""
 
 
 @pytest.mark.parametrize("path", sorted(RELAYED_PATHS))
