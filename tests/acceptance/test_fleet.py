@@ -258,6 +258,7 @@ async def until_there(agent: Agent, phase: str) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             (model,) = (await asyncio.to_thread(agent.get, "/fleet/status"))["models"]
-            if model.get("leases", 0) == wanted and (phase == "loading") == (model["state"] == "loading"):
+            is_loading = model["state"] == "loading"
+            if model.get("leases", 0) == wanted and is_loading == (phase == "loading"):
                 return
             await asyncio.sleep(0.02)

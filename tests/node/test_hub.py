@@ -133,9 +133,10 @@ async def test_a_pull_killed_in_the_middle_goes_on_by_itself_at_the_next_start(
         monkeypatch.setenv("HF_ENDPOINT", url)
         world = World(models)
         world.pulls.begin(PullCommand("tiny", "org/tiny", token="hf_secret"))
-        weights = models / "tiny" / "model.safetensors"
+        weights, config = (models / "tiny" / name for name in ("model.safetensors", "config.json"))
         async with asyncio.timeout(WAIT_S):
-            while not weights.exists() or weights.stat().st_size == 0:
+            # Files come side by side: one is whole, and one is not.
+            while here_bytes(config) < len(FILES["config.json"]) or here_bytes(weights) == 0:
                 await asyncio.sleep(0.01)
         # SIGKILL to the process that pulls.
         await world.pulls.close()
@@ -157,6 +158,10 @@ async def test_a_pull_killed_in_the_middle_goes_on_by_itself_at_the_next_start(
     assert weights.read_bytes() == WEIGHTS
     names = sorted(file.name for file in files_of(entry.folder))
     assert names == ["config.json", "mlx-fleet.json", "model.safetensors"]
+
+
+def here_bytes(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def files_of(folder: Path) -> list[Path]:
