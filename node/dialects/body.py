@@ -10,7 +10,8 @@ from typing import Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from node.errors import BadRequest, Unsupported
+from node.errors import BadRequest, BodyTooLarge, Unsupported
+from node.protocol.json_size import TOO_MANY, has_too_many_values
 
 MAX_INT = 2**31 - 1
 
@@ -77,7 +78,10 @@ class FieldTable(Generic[Body]):
     request or ask for what always happens."""
 
     def read(self, data: bytes) -> Body:
-        """The validated body. Raises `BadRequest`, or `Unsupported` for a refused field."""
+        """The validated body. Raises `BadRequest`, `BodyTooLarge`, or `Unsupported` for a refused
+        field."""
+        if has_too_many_values(data):
+            raise BodyTooLarge(TOO_MANY)
         try:
             parsed = self.body.model_validate_json(data)
         except ValidationError as exc:

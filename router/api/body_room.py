@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from router.errors import TooMuchWaiting
+from node.protocol.json_size import TOO_MANY, has_too_many_values
+from router.errors import BodyTooLarge, TooMuchWaiting
 from serving.fair_shares import FairShares, Share
 
 HELD_BYTES = 256 * 1024 * 1024
@@ -19,6 +20,9 @@ WAIT_S = 20.0
 THREADS = 2
 """Large bodies that are gone through at once. Few: each takes the interpreter's lock from the event
 loop."""
+
+_THREAD_BYTES = 1 << 20
+"""A longer body is looked through in a thread."""
 
 T = TypeVar("T")
 
@@ -39,6 +43,16 @@ class BodyRoom:
                 return await self._room.take(key_id, size_bytes)
         except TimeoutError:
             raise TooMuchWaiting from None
+
+    async def check(self, key_id: str, body: bytes) -> None:
+        """Raises `BodyTooLarge` for what would take too much memory once it is decoded, by the
+        router or by a node."""
+        if len(body) <= _THREAD_BYTES:
+            has_too_many = has_too_many_values(body)
+        else:
+            has_too_many = await self.in_thread(key_id, lambda: has_too_many_values(body))
+        if has_too_many:
+            raise BodyTooLarge(TOO_MANY)
 
     async def in_thread(self, key_id: str, work: Callable[[], T]) -> T:
         """What the work gives, which takes too long for the event loop."""

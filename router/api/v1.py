@@ -113,6 +113,7 @@ class V1:
             body = await read_body(receive)
             if share is not None:
                 share.resize(len(body))
+                await self._bodies.check(caller.key_id, body)
         except asyncio.CancelledError:
             raise ShuttingDown from None
         else:

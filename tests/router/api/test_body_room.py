@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from node.protocol.json_size import MAX_CONTAINERS
 from node.protocol.messages import StatusEvent
 from router.api import body_room
 from router.api.body_room import BodyRoom
@@ -144,6 +145,17 @@ async def test_a_body_without_a_length_counts_as_the_longest_until_it_is_there(
     assert await caller.head() == 200
     await router.idle()
     assert taken[:2] == [MAX_BODY_BYTES, len(body)]
+
+
+@pytest.mark.parametrize("threshold", [0, 1 << 30])
+async def test_a_body_of_too_many_values_is_refused_before_anything_is_made_of_it(
+    router: RunningRouter, monkeypatch: pytest.MonkeyPatch, threshold: int
+) -> None:
+    monkeypatch.setattr(body_room, "_THREAD_BYTES", threshold)
+    body = b'{"model":"m","messages":[' + b",".join([b"[]"] * MAX_CONTAINERS) + b"]}"
+    refused = await router.post(body)
+    assert await refused.head() == 413
+    assert (await refused.error())["code"] == "body_too_large"
 
 
 async def test_large_bodies_of_a_key_are_gone_through_a_few_at_a_time() -> None:
