@@ -37,12 +37,13 @@ class ChildProcess:
 
 
 LINK_BYTES = 1 << 20
-"""Of each end of a link, each way; the system may give less."""
+"""Of each end of a link, each way; the system may give less. Tests take it down to what macOS has
+by itself."""
 
 
 def linked_sockets() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a link, with room for long prompts: macOS gives 8 KiB, and whoever sends
-    waits for the other side at each of them, an engine in the middle of a step."""
+    """The two ends of a link, with room for long prompts: macOS gives 8 KiB, and each of them would
+    be a turn of both sides."""
     ours, theirs = socket.socketpair()
     for end in (ours, theirs):
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

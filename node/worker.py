@@ -1,7 +1,8 @@
 """The engine process: `python -m node.worker FD ENGINE`, started by the agent.
 
 FD is an inherited socket to the agent, whose first command says what to load. The main thread reads
-the socket; one engine thread owns load, step and free, since MLX's streams belong to a thread.
+the socket; one engine thread owns load, step and free, since MLX's streams belong to a thread. A
+step never waits for the agent to read (`node.outbox`).
 """
 
 import contextlib
@@ -23,6 +24,7 @@ from node.engine.blas import load_fast_blas
 from node.engine.failures import Failures, Verdict
 from node.framing import FrameSplitter, decode_command, encode_frame
 from node.long_step import LongStep
+from node.outbox import Outbox
 from node.protocol.messages import FinishReason
 from node.types import (
     BROKEN_STATUS,
@@ -67,7 +69,7 @@ class Worker:
         self._engine = engine
         self._model = engine
         """What it loads, once that is known."""
-        self._sending = threading.Lock()
+        self._outbox = Outbox(link, lambda: os._exit(0))
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._status = 1
@@ -119,6 +121,7 @@ class Worker:
                 self._status = 0
         finally:
             self._ended.set()
+            self._outbox.flush()
             # The agent hangs up once it has read everything, which wakes the main thread.
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
@@ -128,6 +131,7 @@ class Worker:
             _Service(engine, self._commands, self._send).run()
         except _EngineBroken as end:
             self._send(end.last_word)
+            self._outbox.flush()
             sys.stderr.flush()
             # At once: nothing that the engine holds can be trusted, and to free what the GPU has
             # of it may take for ever.
@@ -166,12 +170,7 @@ class Worker:
     # --- both threads ------------------------------------------------------------------------
 
     def _send(self, report: Report) -> None:
-        data = encode_frame(report)
-        try:
-            with self._sending:
-                self._link.sendall(data)
-        except ConnectionError:
-            os._exit(0)
+        self._outbox.put(encode_frame(report))
 
 
 class _EngineBroken(Exception):

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from node import child_process
 from node.hardware import MemoryReading
 from serving.open_files import allow_many_files
 
@@ -17,3 +18,9 @@ def _enough_memory() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("node.agent.watch.read_memory", lambda _kernel: MemoryReading())
         yield
+
+
+@pytest.fixture(params=[child_process.LINK_BYTES, 4096], ids=["wide", "narrow"])
+def link_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to child processes as usual, and with as little room as macOS gives by itself."""
+    monkeypatch.setattr(child_process, "LINK_BYTES", request.param)

@@ -23,7 +23,7 @@ from node.types import (
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE
 from tests.node.engine.process import EngineProcess
 
-pytestmark = pytest.mark.mlx
+pytestmark = [pytest.mark.mlx, pytest.mark.usefixtures("link_bytes")]
 
 LONG = CONTEXT_TOKENS - 100
 

@@ -14,6 +14,7 @@ from node.link import EngineLink
 from node.types import EngineSpec, MemoryLease
 
 SPEC = EngineSpec("scripted", "scripted", "", 1, MemoryLease(1, 1, 0), encode_script(Script()))
+pytestmark = pytest.mark.usefixtures("link_bytes")
 
 
 @pytest.fixture
@@ -92,6 +93,7 @@ async def test_one_that_cannot_be_started_is_told_in_the_log(
     await spare.close()
 
 
+@pytest.mark.parametrize("link_bytes", [child_process.LINK_BYTES], indirect=True)
 def test_a_link_has_more_room_than_a_socket_pair_has_by_itself() -> None:
     usual, linked = socket.socketpair(), linked_sockets()
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

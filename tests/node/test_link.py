@@ -46,6 +46,7 @@ from node.types import (
 from tests.fakes import AT_ONCE_S
 
 WAIT_S = 30.0
+pytestmark = pytest.mark.usefixtures("link_bytes")
 
 
 def spec(script: Script) -> EngineSpec:

@@ -1,12 +1,17 @@
 """The engine process around a scripted engine."""
 
+import os
 import signal
+import threading
 
 import msgspec
 import pytest
 
+from node.child_process import linked_sockets
 from node.engine.script import Script, ScriptedModel, encode_script
+from node.engine.scripted import ScriptedEngine
 from node.engine.scripted_cache import ScriptedCache
+from node.framing import FrameSplitter, decode_report
 from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
 from node.types import (
@@ -15,9 +20,11 @@ from node.types import (
     Broken,
     Cancel,
     ClearCache,
+    Delta,
     EngineSpec,
     EngineStats,
     Frame,
+    Load,
     Loaded,
     LoadFailed,
     Loading,
@@ -27,9 +34,14 @@ from node.types import (
     Refused,
     SetLease,
     SetPressure,
+    Shutdown,
     Submit,
 )
+from node.worker import Worker
 from tests.node.engine.process import EngineProcess
+
+WAIT_S = 30
+pytestmark = pytest.mark.usefixtures("link_bytes")
 
 
 def spec(script: Script, engine: str = "scripted") -> EngineSpec:
@@ -45,6 +57,42 @@ def spec(script: Script, engine: str = "scripted") -> EngineSpec:
 
 def submit(uid: str, max_tokens: int | None = 5) -> Submit:
     return Submit(GenerateRequest(uid, tokens=(1, 2, 3), max_tokens=max_tokens))
+
+
+def test_steps_go_on_though_nobody_reads_what_they_bring(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepped, steps, step = threading.Event(), 3000, ScriptedEngine.step
+    lines: list[list[Delta]] = []
+    left: list[int] = []
+
+    def counted(engine: ScriptedEngine) -> list[Delta]:
+        lines.append(step(engine))
+        if len(lines) == steps:
+            stepped.set()
+        return lines[-1]
+
+    monkeypatch.setattr(ScriptedEngine, "step", counted)
+    # Of a link that breaks; it would be the end of the tests.
+    monkeypatch.setattr(os, "_exit", left.append)
+    model = ScriptedModel(context_tokens=steps + 100)
+    script = Script(text=f"{'w' * 1000} " * steps, models=(model,), token_interval_s=0.0)
+    ours, theirs = linked_sockets()
+    ours.settimeout(WAIT_S)
+    with ours, theirs:
+        worker = Worker(theirs, "scripted")
+        thread = threading.Thread(target=worker._serve, daemon=True)
+        thread.start()
+        worker._commands.put(Load(spec(script)))
+        worker._commands.put(submit("a", max_tokens=None))
+        assert stepped.wait(WAIT_S), "a step waits for a reader"
+        worker._commands.put(Shutdown())
+        data = bytearray()
+        while piece := ours.recv(1 << 16):
+            data += piece
+        thread.join()
+    reports = [decode_report(body) for body in FrameSplitter().feed(bytes(data))]
+    told = [delta for report in reports if isinstance(report, Frame) for delta in report.deltas]
+    assert told == [delta for deltas in lines for delta in deltas]
+    assert (len(told), left) == (steps, [])
 
 
 def test_loads_serves_and_shuts_down_cleanly() -> None:

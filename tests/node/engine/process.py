@@ -1,7 +1,6 @@
 """A real engine process on the other end of a socketpair."""
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from typing import Self, TypeVar
 
 import psutil
 
+from node.child_process import linked_sockets
 from node.framing import FrameSplitter, decode_report, encode_frame
 from node.types import (
     Command,
@@ -29,7 +29,7 @@ class EngineProcess:
     """The agent's side of one engine process. Every wait ends after a minute at most."""
 
     def __init__(self, spec: EngineSpec, **environment: str) -> None:
-        self._link, theirs = socket.socketpair()
+        self._link, theirs = linked_sockets()
         self._link.settimeout(_TIMEOUT_S)
         with theirs:
             self.process = subprocess.Popen(

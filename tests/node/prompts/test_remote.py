@@ -35,6 +35,7 @@ from tests.node.template.samples import OPEN
 from tests.node.tokenisers import byte_level, made_folder
 
 WAIT_S = 60.0
+pytestmark = pytest.mark.usefixtures("link_bytes")
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LARGE = "{% set text = messages[-1].content * 3000000000 %}"
 IF_ASKED = "{% if messages[-1].content == 'c' %}WHAT{% endif %}"
