@@ -8,7 +8,17 @@ from pydantic import Field
 
 from node.dialects.anthropic_messages import MessageFields
 from node.dialects.anthropic_tools import ToolChoiceBody
-from node.dialects.body import FieldTable, Lenient, Refusal, absent, falsy, off, on, only
+from node.dialects.body import (
+    FIRST_FAULT,
+    FieldTable,
+    Lenient,
+    Refusal,
+    absent,
+    falsy,
+    off,
+    on,
+    only,
+)
 from node.dialects.refusals import (
     IGNORED,
     NO_GUIDES,
@@ -45,9 +55,9 @@ class CountBody(Lenient):
     """What makes a prompt."""
 
     model: Annotated[str, Field(min_length=1)]
-    messages: Annotated[list[MessageFields], Field(min_length=1)]
+    messages: Annotated[list[MessageFields], FIRST_FAULT, Field(min_length=1)]
     system: object = None
-    tools: list[dict[str, object]] | None = None
+    tools: Annotated[list[dict[str, object]], FIRST_FAULT] | None = None
     tool_choice: ToolChoiceBody | None = None
     thinking: ThinkingBody | None = None
     output_config: OutputConfigBody | None = None
@@ -61,7 +71,7 @@ class MessagesBody(CountBody, SamplingFields):
 
     max_tokens: Count
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: Annotated[list[str], FIRST_FAULT] | None = None
     stream: bool | None = None
     diagnostics: _Diagnostics | None = None
 

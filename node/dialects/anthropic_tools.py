@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from node.dialects.body import Lenient, refuse_invalid, unsupported
+from node.dialects.body import FIRST_FAULT, Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, tool_schema
 from node.dialects.client_tools import client_tool, is_client_run
 from node.dialects.tool_choice import (
@@ -36,9 +36,9 @@ class _Tool(Lenient):
     name: _Name
     input_schema: dict[str, Any]
     description: str | None = None
-    input_examples: list[dict[str, Any]] | None = None
+    input_examples: Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
     strict: bool | None = None
-    allowed_callers: list[str] | None = None
+    allowed_callers: Annotated[list[str], FIRST_FAULT] | None = None
 
 
 def read_tools(given: Sequence[dict[str, object]] | None) -> DeclaredTools:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from node.dialects.base import AnswerHead
-from node.dialects.body import FieldTable, Lenient, Refusal, only, unsupported
+from node.dialects.body import FIRST_FAULT, FieldTable, Lenient, Refusal, only, unsupported
 from node.dialects.chat_answer import ChatAnswer, ChatStyle, ReasoningField
 from node.dialects.chat_messages import MessageBody, read_messages
 from node.dialects.chat_tools import (
@@ -48,11 +48,11 @@ class _Reasoning(Lenient):
 
 
 class ChatBody(OpenAIBody, ThinkingFields):
-    messages: Annotated[list[MessageBody], Field(min_length=1)]
-    tools: list[dict[str, Any]] | None = None
+    messages: Annotated[list[MessageBody], FIRST_FAULT, Field(min_length=1)]
+    tools: Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
-    functions: list[FunctionBody] | None = None
+    functions: Annotated[list[FunctionBody], FIRST_FAULT] | None = None
     function_call: object = None
     reasoning_effort: Effort | None = None
     reasoning: _Reasoning | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from node.dialects.body import Lenient, arguments_text, unsupported
+from node.dialects.body import FIRST_FAULT, Lenient, arguments_text, unsupported
 from node.dialects.custom_input import arguments_of
 from node.dialects.media import media_part, text_only
 from node.errors import BadRequest
@@ -59,7 +59,7 @@ class MessageBody(Lenient):
     role: str
     content: object = None
     name: str | None = None
-    tool_calls: list[CallBody] | None = None
+    tool_calls: Annotated[list[CallBody], FIRST_FAULT] | None = None
     function_call: CalledFunction | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None

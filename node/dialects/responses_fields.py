@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from node.dialects.body import FieldTable, Lenient, Refusal, absent, off, on, only
+from node.dialects.body import FIRST_FAULT, FieldTable, Lenient, Refusal, absent, off, on, only
 from node.dialects.refusals import (
     IGNORED,
     NO_GUIDES,
@@ -68,7 +68,7 @@ class ResponsesBody(SamplingFields, ThinkingFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     store: bool | None = None
-    include: list[str] | None = None
+    include: Annotated[list[str], FIRST_FAULT] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     metadata: (
         Annotated[

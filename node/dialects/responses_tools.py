@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from pydantic import Field, ValidationError
 
-from node.dialects.body import Lenient, refuse_invalid, unsupported
+from node.dialects.body import FIRST_FAULT, Lenient, refuse_invalid, unsupported
 from node.dialects.chat_tools import NAME_PATTERN, tool_schema
 from node.dialects.custom_tools import custom_tool, read_format
 from node.dialects.responses_input import AddedTools
@@ -49,7 +49,7 @@ class _Function(Lenient):
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     output_schema: dict[str, Any] | None = None
-    allowed_callers: list[str] | None = None
+    allowed_callers: Annotated[list[str], FIRST_FAULT] | None = None
 
 
 class _Custom(Lenient):
@@ -68,7 +68,7 @@ class _Search(Lenient):
 class _Namespace(Lenient):
     name: _Name
     description: str | None = None
-    tools: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    tools: Annotated[list[dict[str, Any]], FIRST_FAULT, Field(min_length=1)]
 
 
 class _Chosen(Lenient):

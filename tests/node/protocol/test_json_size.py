@@ -1,6 +1,7 @@
 """How many values a body has is known before anything is made of them."""
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -8,7 +9,7 @@ from node.dialects.anthropic import read_count_tokens, read_messages
 from node.dialects.chat import read_chat
 from node.dialects.completions import read_completion
 from node.dialects.responses import read_responses
-from node.errors import BodyTooLarge
+from node.errors import BadRequest, BodyTooLarge
 from node.protocol.json_size import MAX_CONTAINERS, MAX_VALUES, has_too_many_values
 
 
@@ -45,3 +46,22 @@ def test_no_dialect_decodes_what_has_too_many(read: object) -> None:
     assert callable(read)
     with pytest.raises(BodyTooLarge, match="more than 100,000 objects and lists"):
         read(body)
+
+
+@pytest.mark.parametrize("field", ["messages", "tools"])
+@pytest.mark.parametrize("read", [read_chat, read_messages])
+def test_a_list_of_faults_takes_no_more_than_one(read: object, field: str) -> None:
+    said = {"messages": b'[{"role":"user","content":"a"}]', "tools": b"[]"}
+    said[field] = b"[" + b",".join([b"1"] * 50_000) + b"]"
+    fields = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in said.items())
+    body = b'{"model":"m","max_tokens":9,' + fields + b"}"
+    assert callable(read)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequest) as caught:
+            read(body)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.param == f"{field}[0]"
+    assert most_bytes < 4 << 20
