@@ -168,6 +168,7 @@ def _structured(value: Mapping[str, Any]) -> list[Constraint | None]:
 def _json(value: object, param: str) -> Constraint:
     if not isinstance(value, str):
         return json_schema(value, param)
+    _refuse_long(value, param)
     try:
         # As strict as the body: Python's own reader takes halves of surrogate pairs.
         schema = _ANY_JSON.validate_json(value)
@@ -192,6 +193,10 @@ def _text(value: object, param: str) -> str:
 
 
 def _constraint(kind: ConstraintKind, text: str, param: str) -> Constraint:
+    _refuse_long(text, param)
+    return Constraint(kind, param, text)
+
+
+def _refuse_long(text: str, param: str) -> None:
     if len(text) > MAX_SCHEMA_LENGTH:
         raise BadRequest(f"{param} has more than {MAX_SCHEMA_LENGTH} characters.", param=param)
-    return Constraint(kind, param, text)

@@ -212,3 +212,12 @@ def test_the_longest_schema_is_the_engines() -> None:
     assert constraint(guided_regex=text + "aa") is not None
     with pytest.raises(BadRequest, match=f"more than {LONGEST} characters"):
         constraint(guided_regex=text + "aaa")
+
+
+def test_a_schema_in_a_text_is_not_decoded_where_it_is_too_long() -> None:
+    for fields in (
+        {"guided_json": "[" * LONGEST + "["},
+        {"structured_outputs": {"json": "{" * LONGEST + "{"}},
+    ):
+        with pytest.raises(BadRequest, match=f"more than {LONGEST} characters"):
+            constraint(**fields)
