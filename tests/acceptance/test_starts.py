@@ -135,7 +135,7 @@ def test_an_agent_that_is_killed_leaves_no_engine(tmp_path: Path) -> None:
         engines = children(each.running.pid)
         assert engines
         each.running.kill()
-        assert gone_within(engines, 1.0)
+        assert gone_within(engines, AT_ONCE_S)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

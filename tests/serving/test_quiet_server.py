@@ -66,6 +66,24 @@ async def test_ends_where_it_was_told_to_before_it_began() -> None:
         await asyncio.wait_for(task, WAIT_S)
 
 
+@pytest.mark.usefixtures("sleepy")
+async def test_wakes_for_nothing_while_nobody_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks, on_tick = 0, QuietServer.on_tick
+
+    async def counted(server: QuietServer, counter: int) -> bool:
+        nonlocal ticks
+        ticks += 1
+        return await on_tick(server, counter)
+
+    monkeypatch.setattr(QuietServer, "on_tick", counted)
+    stop = Stop()
+    async with serving(stop) as (url, task), httpx.AsyncClient(verify=NO_TLS) as client:
+        assert (await client.get(url)).status_code == 200
+        # What is to be seen is that nothing happens.
+        await asyncio.wait({task}, timeout=0.3)
+        assert ticks == 1
+
+
 async def test_a_stop_that_nobody_waits_for_any_more_is_no_error() -> None:
     stop = Stop()
 
