@@ -18,6 +18,8 @@ PING = b": keep-alive\n\n"
 _ANTHROPIC_PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 MAX_HELD_BYTES = 64 * 1024
 """A longer event is passed on in parts."""
+MAX_ERROR_BYTES = 1024 * 1024
+"""Of an error that is read; a longer one is passed on as it is."""
 _FILLERS = (b":", b"event: ping", b"event:ping")
 _ENDS = (b"\n\n", b"\r\n\r\n")
 
@@ -75,8 +77,16 @@ class _Spoken(msgspec.Struct):
 
 
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_spoken = msgspec.json.Decoder(_Spoken).decode
+_decode_any_length = msgspec.json.Decoder(_Spoken).decode
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def _decode_spoken(answer: bytes) -> _Spoken:
+    """Raises one of `_BROKEN`, also for what is too long to be an error: what a server puts into
+    one takes thirty times its length once it is decoded."""
+    if len(answer) > MAX_ERROR_BYTES:
+        raise msgspec.DecodeError
+    return _decode_any_length(answer)
 
 
 def ping(dialect: Dialect, waits_for: Queued | Loading | None = None) -> bytes:

@@ -81,6 +81,17 @@ def test_a_prompt_that_is_too_long_becomes_the_router_s_own_error_with_its_lengt
     assert (error.message, error.overflow) == (message, Overflow(11, 8))
 
 
+def test_what_is_longer_than_any_error_is_none_and_takes_no_memory() -> None:
+    for length, said in ((sse.MAX_ERROR_BYTES - 100, "no"), (sse.MAX_ERROR_BYTES, "")):
+        param = b"[" + b"[]," * (length // 3) + b"[]]"
+        answer = (
+            b'{"error":{"message":"no","code":"context_length_exceeded","param":' + param + b"}}"
+        )
+        assert sse.error_message(answer) == said
+        assert sse.is_too_long(answer) is bool(said)
+    assert OTHERWISE.message.encode() in sse.late_error(answer, OTHERWISE, Dialect.RESPONSES)
+
+
 def test_only_the_beginning_of_a_message_is_looked_at() -> None:
     for words, known in (
         ("prompt is too long", sse.is_too_long),
