@@ -76,6 +76,40 @@ def _loop(session: Session) -> str:
     return f"{len(session.wire.posts())} requests, file on disk as edited"
 
 
+# --- a call that breaks off ----------------------------------------------------------------------
+
+
+def _broken_outputs(client: Client) -> list[str]:
+    half = client.write("note.txt", "half of it, " * 200)
+    broken = half.replace("}}\n</tool_call>", ", so }</tool_call>")
+    assert broken != half
+    return [broken, client.write("note.txt", "all of it"), "The note is written."]
+
+
+def _broken(session: Session) -> str:
+    ran = session.run("Write a note.")
+    assert ran.status == 0, ran.output
+    assert "The note is written." in ran.output, ran.output
+    assert (session.work / "note.txt").read_text() == "all of it"
+    return f"asked again by itself, {len(session.wire.posts())} requests, nothing half written"
+
+
+# --- a call that is cut --------------------------------------------------------------------------
+
+
+def _cut_outputs(client: Client) -> list[str]:
+    return [client.write("note.txt", "half of it, " * 8000), *["I stop here."] * 9]
+
+
+def _cut(session: Session) -> str:
+    ran = session.run("Write a note.")
+    # Codex ends its run with that.
+    assert "I stop here." in ran.output or "max_output_tokens" in ran.output, ran.output
+    assert not (session.work / "note.txt").exists()
+    assert session.wire.statuses[0] == 200, session.wire.statuses
+    return "nothing half written"
+
+
 # --- a picture in the history --------------------------------------------------------------------
 
 
@@ -163,14 +197,16 @@ def _wrong_key(session: Session) -> str:
     return f"told after {told_s:.1f} s, {len(posts)} requests"
 
 
+_SHORT = {"claude": 16_000, "codex": 9_500, "opencode": 13_000}
+"""Contexts that have room for a client's first prompt and little more, in tokens."""
 SCENARIOS: Mapping[str, Scenario] = {
     "loop": Scenario(_loop_outputs, _loop),
+    "broken": Scenario(_broken_outputs, _broken),
+    "cut": Scenario(_cut_outputs, _cut, _SHORT),
     "image": Scenario(_image_outputs, _image),
     "pasted": Scenario(
         lambda client: ["Gladly.", "That was another turn."], _pasted, clients=("claude",)
     ),
-    "overflow": Scenario(
-        _overflow_outputs, _overflow, {"claude": 16_000, "codex": 9_500, "opencode": 13_000}
-    ),
+    "overflow": Scenario(_overflow_outputs, _overflow, _SHORT),
     "wrong-key": Scenario(lambda client: ["Never said."], _wrong_key, is_key_right=False),
 }
