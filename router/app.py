@@ -47,6 +47,7 @@ from router.stalls import Limits, Stalls
 from router.watcher import Watcher
 from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get
+from serving.sleep_watch import watch_sleep
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -70,10 +71,13 @@ async def open_core(
         jobs = Jobs(registry, core.fleet, core.ledger)
         jobs.start()
         core.awake.start()
+        waking = asyncio.create_task(watch_sleep(core.watcher.on_wake))
         try:
             await core.lifecycle.start()
             yield core
         finally:
+            waking.cancel()
+            await asyncio.wait({waking})
             await core.lifecycle.close()
             await core.watcher.close()
             await jobs.close()

@@ -57,6 +57,10 @@ class HostName:
         """The addresses that were found last."""
         return [address[4][0] for address in self._known]
 
+    def doubt(self) -> None:
+        """It may have moved: the next connection asks again."""
+        self._known_s = -FRESH_S
+
     async def addresses(self) -> list[Address]:
         """Those to try, in that order. Raises `OSError` where the name has none, and
         `TimeoutError` where that takes too long."""
@@ -85,7 +89,7 @@ class HostName:
                 addresses, happy_eyeballs_delay=NEXT_ADDRESS_S
             )
         except OSError:
-            self._known_s = -FRESH_S  # it may have moved
+            self.doubt()
             raise
         self._worked(connected.getpeername())
         try:

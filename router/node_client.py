@@ -102,10 +102,7 @@ class NodeClient:
         self.url = url
         self._is_agent = kind == KIND_AGENT
         self._credential = credential
-        self._control_headers = {
-            HEADER_PROTOCOL: str(PROTOCOL_VERSION),
-            **credential.headers(),
-        }
+        self._control_headers = {HEADER_PROTOCOL: str(PROTOCOL_VERSION), **credential.headers()}
         self._upstream = Upstream(url)
         self._events = NodeEvents(url)
         self._relay_starts: dict[str, bytes] = {}
@@ -130,6 +127,13 @@ class NodeClient:
         self._upstream.close()
         if self._session is not None:
             await self._session.close()
+
+    async def renew(self) -> None:
+        """Connects anew for all that is asked from now on; control calls that run fail."""
+        self._upstream.renew()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
     @property
     def addresses(self) -> list[str]:

@@ -144,6 +144,12 @@ class Upstream:
             connection.abort()
         self._idle.clear()
 
+    def renew(self) -> None:
+        """Takes no connection again that is idle now, and asks again where the node is."""
+        while self._idle:
+            self._idle.pop().abort()
+        self.host.doubt()
+
     def break_all(self, failure: UpstreamBroken) -> None:
         """Every exchange fails so. New ones may be begun."""
         for connection in list(self._all):

@@ -41,6 +41,7 @@ FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 1.5
 """So that what is told of a node is true within 2 s of its return."""
 FOREIGN_POLL_S = 5.0
+SLEPT = "This router's machine has slept, and the node has not been heard since."
 
 
 class _PrefixGap(Exception):
@@ -101,8 +102,23 @@ class Watcher:
         watched = _Watched(record, NodeClient.of(record))
         self._nodes[record.id] = watched
         self._fleet.add(record)
+        self._begin(watched)
+
+    def _begin(self, watched: _Watched) -> None:
+        record = watched.record
         loop = self._poll if record.kind == KIND_OPENAI else self._follow
         watched.task = asyncio.create_task(self._forever(watched, loop), name=record.name)
+
+    async def on_wake(self) -> None:
+        """The machine has slept: what was heard is old, and connections may be dead without a word.
+        No node is believed to be there until it is heard again, and all are called at once."""
+        known = list(self._nodes.values())
+        await asyncio.gather(*(_end(watched) for watched in known))
+        for watched in known:
+            await watched.client.renew()
+            if self._nodes.get(watched.record.id) is watched:
+                self._over(watched, _Loss(SLEPT))
+                self._begin(watched)
 
     async def watch(self, record: NodeRecord) -> None:
         """As `start`, and returns after the first contact or its failure."""

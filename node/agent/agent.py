@@ -46,6 +46,7 @@ from node.supervisor import Supervisor
 from node.types import WITHOUT_MLX, Marked
 from node.warm import Told, WarmPlan
 from serving.awake import Awake
+from serving.sleep_watch import watch_sleep
 
 REFRESH_S = 5.0
 
@@ -126,6 +127,7 @@ class Agent:
             asyncio.create_task(self._keep_fresh()),
             asyncio.create_task(self._caretaker.run()),
             asyncio.create_task(watch_pressure(self._supervisor, self._kind.machine.memory_bytes)),
+            asyncio.create_task(watch_sleep()),
         )
 
     def _count_models(self) -> int:

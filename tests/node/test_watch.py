@@ -1,13 +1,18 @@
 """From the machine's memory to a refusal of requests."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 
+from node.agent import agent as agent_module
 from node.agent import watch
 from node.engine.script import Script, ScriptedModel
 from node.hardware import MemoryReading
+from serving import sleep_watch
+from serving.sleep_watch import SleepGauge, watch_sleep
+from tests.fakes import FakeClock
 from tests.node.serving import WAIT_S, running
 
 SCRIPT = Script(models=(ScriptedModel(kv_bytes_per_token=1024),))
@@ -53,3 +58,17 @@ async def test_large_requests_are_refused_while_memory_is_very_short(
     ]
     assert "s of none: it stores no KV, loads no model, and answers small" in told[0]
     assert told[0].endswith("There are 0.5 GiB available, 2.0 GiB in swap.")
+
+
+async def test_an_agent_says_when_its_machine_has_slept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    wall, monotonic = FakeClock(), FakeClock()
+    gauge = SleepGauge(wall, monotonic)
+    monkeypatch.setattr(sleep_watch, "LOOK_S", 0.0)
+    monkeypatch.setattr(agent_module, "watch_sleep", lambda: watch_sleep(gauge=gauge))
+    async with running(tmp_path) as agent, asyncio.timeout(WAIT_S):
+        wall.advance(3600)
+        while not any("has slept for 3600 s" in line for line in caplog.messages):
+            await agent.status()

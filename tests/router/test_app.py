@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from pathlib import Path
@@ -10,6 +11,7 @@ from registry import keys, nodes
 from registry import trouble as trouble_module
 from registry.errors import RegistryFull
 from registry.migrate import open_migrated
+from router import app as app_module
 from router.app import open_core
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden, UnknownPath
@@ -164,3 +166,23 @@ async def test_a_connection_is_known_by_a_valid_key_only(
     answered = await router.send("GET", path, x_api_key=key)
     await answered.head()
     assert len(known) == 1
+
+
+async def test_an_open_router_notices_when_its_machine_has_slept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched: list[object] = []
+    ended = asyncio.Event()
+
+    async def watch_sleep(on_wake: object) -> None:
+        watched.append(on_wake)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(app_module, "watch_sleep", watch_sleep)
+    async with open_core(Settings(home=tmp_path / "router")) as core:
+        await asyncio.sleep(0)
+        assert watched == [core.watcher.on_wake]
+    assert ended.is_set()

@@ -254,3 +254,17 @@ async def test_an_address_that_drops_callers_costs_little(
         network.addresses["mac.local"] = [ipv4(dead, node.port), ipv4("127.0.0.1", node.port)]
         # Whoever waits for the first address to answer waits for the system, some two minutes.
         await asyncio.wait_for(ask(f"http://mac.local:{node.port}"), WAIT_S)
+
+
+async def test_a_name_that_is_doubted_is_looked_up_again(
+    network: Network, start_node: StartNode
+) -> None:
+    node = await start_node(answer)
+    network.addresses["here.local"] = [ipv4("127.0.0.1", node.port)]
+    name = HostName("here.local", node.port)
+    await connect(name)
+    await connect(name)
+    assert network.asked == ["here.local"]
+    name.doubt()
+    await connect(name)
+    assert network.asked == ["here.local"] * 2

@@ -502,3 +502,25 @@ async def test_a_redirect_is_not_followed(start_node: StartNode, clients: list[N
 async def test_closing_a_client_that_was_never_used_is_nothing() -> None:
     async with NodeClient("http://127.0.0.1:1", NodeCredential()) as client:
         assert client.url
+
+
+async def test_an_order_that_waits_while_all_is_renewed_fails_and_the_next_goes_through(
+    start_node: StartNode, clients: list[NodeClient]
+) -> None:
+    asked = asyncio.Event()
+
+    async def once_silent(request: Request) -> None:
+        if request.target == "/fleet/load":
+            asked.set()
+            await request.gone.wait()
+        else:
+            await request.answer(encode_status(node_status()))
+
+    node = await start_node(once_silent)
+    client = client_of(node, clients)
+    order = asyncio.create_task(client.load("m"))
+    await asyncio.wait_for(asked.wait(), WAIT_S)
+    await client.renew()
+    with pytest.raises(NodeUnreachable):
+        await asyncio.wait_for(order, WAIT_S)
+    assert await client.status() == node_status()

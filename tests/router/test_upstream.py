@@ -351,3 +351,17 @@ async def test_a_connection_sends_small_writes_at_once_and_notices_a_dead_host(
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 3
+
+
+async def test_after_it_is_renewed_nothing_goes_over_what_was_open(
+    start_node: StartNode, upstreams: list[Upstream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_node(whole)
+    upstream = to(node, upstreams)
+    doubted: list[str] = []
+    monkeypatch.setattr(upstream.host, "doubt", lambda: doubted.append(upstream.host.host))
+    for _ in range(2):
+        assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
+    upstream.renew()
+    assert await (await upstream.send(HEAD, b"{}")).read_all() == b"answer"
+    assert (node.connections, doubted) == (2, ["127.0.0.1"])

@@ -489,3 +489,54 @@ async def test_others_get_the_loop_between_two_pieces(world: World, start_node: 
             seen.add(world.prefixes.entries_by_node().get("id-a", 0))
             await asyncio.sleep(0)
     assert seen >= set(range(1, 21))
+
+
+async def test_after_a_sleep_nothing_is_believed_and_all_is_asked_anew(
+    world: World, start_node: StartNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "mlx_fleet.nodes")
+    node = await start_node(silent, first_events=(StatusEvent(node_status()), TOLD))
+    await world.watch(node)
+    client = world.watcher.client("id-a")
+    assert client is not None
+    session = client.session
+    seen: list[tuple[bool, str | None]] = []
+    world.fleet.listen(
+        lambda: seen.extend((view.reachable, view.error) for view in world.fleet.snapshot)
+    )
+    await asyncio.wait_for(world.watcher.on_wake(), WAIT_S)
+    assert seen[0] == (False, watcher_module.SLEPT)
+    await world.until(lambda view: view.reachable)
+    assert session.closed and client is world.watcher.client("id-a")
+    assert [request.target for request in node.requests] == [
+        "/fleet/events?instance=&after=0",
+        "/fleet/events?instance=i1&after=7",
+    ]
+    assert node.connections == 2
+
+
+async def test_a_node_that_is_gone_after_a_sleep_is_known_to_be_at_once(
+    world: World, start_node: StartNode
+) -> None:
+    node = await start_node(silent, first_events=(UP, snapshot(entries((1, 2)))))
+    await world.watch(node)
+    await world.until_covered(2)
+    assert node._server is not None
+    # As a host that has left: what was connected does not end.
+    node._server.close()
+    await asyncio.wait_for(world.watcher.on_wake(), WAIT_S)
+    assert world.coverage() == NOT_COVERED
+    assert not world.fleet.snapshot[0].reachable
+
+
+async def test_a_node_that_is_removed_at_the_end_of_a_sleep_is_not_watched_again(
+    world: World, start_node: StartNode
+) -> None:
+    node = await start_node(silent, first_events=(UP,))
+    await world.watch(node)
+    waking = asyncio.create_task(world.watcher.on_wake())
+    await asyncio.sleep(0)
+    await asyncio.wait_for(world.watcher.unwatch("id-a"), WAIT_S)
+    await asyncio.wait_for(waking, WAIT_S)
+    assert world.fleet.snapshot == ()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "a"]
