@@ -124,7 +124,8 @@ def test_models_show_each_place_and_its_state(
     idle = place("g", "ready").model_copy(update={"keep_alive_s": 1800.0, "idle_s": 300.0})
     lost = place("c", "ready", reachable=False)
     paid = place("e", "ready").model_copy(update={"paid": True})
-    places = (place("a", "on_disk"), place("b", "failed"), lost, pinned, paid, kept, idle)
+    coming = place("h", "loading").model_copy(update={"progress": 0.42})
+    places = (place("a", "on_disk"), place("b", "failed"), lost, pinned, paid, kept, idle, coming)
     row = ModelRow(
         name="tiny",
         aliases=("gpt",),
@@ -139,6 +140,7 @@ def test_models_show_each_place_and_its_state(
     assert "e: ready, paid" in text
     assert "f: ready, kept for ever" in text
     assert "g: ready, kept for 30 min, idle 5 min" in text
+    assert "h: loading 42%" in " ".join(text.split())
     assert "1.0 GiB" in text and "4,096" in text and "gpt" in text
     assert "tiny on b: Out of memory." in text
 
