@@ -8,7 +8,13 @@ from node.errors import NodeError
 from node.protocol.messages import FinishReason
 from node.types import Accepted, Delta, Progress
 
-_GRAVITY = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.CANCELLED, FinishReason.ERROR)
+_GRAVITY = (
+    FinishReason.STOP,
+    FinishReason.LENGTH,
+    FinishReason.CANCELLED,
+    FinishReason.REFUSED,
+    FinishReason.ERROR,
+)
 
 
 class RowStream:

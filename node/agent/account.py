@@ -181,6 +181,8 @@ def refusal(exc: RowRefused, request: TextRequest) -> BadRequest:
 def raise_unless_complete(last: Delta) -> None:
     if last.finish is FinishReason.ERROR:
         raise EngineFault(last.error)
+    if last.finish is FinishReason.REFUSED:
+        raise BadRequest(last.error or "")
     if last.finish is FinishReason.CANCELLED:
         raise ShuttingDown("The engine ended the request because it stops.")
     if last.error is not None:

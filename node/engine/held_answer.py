@@ -24,6 +24,8 @@ from node.parsing.lark import Lark
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.selection import NONE
 
+MAX_CHOICES = 1_900
+"""Texts of which an answer may be one: the library follows 2,000 at a time."""
 _ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 _ANY_TEXT = r"(.|\n)*"
 _MAY_BE_NOTHING = (ConstraintKind.REGEX, ConstraintKind.LARK)
@@ -263,7 +265,10 @@ def _content(lark: Lark, constraint: Constraint) -> str:
             return lark.regex(constraint.text)
         case ConstraintKind.CHOICE:
             # Markup within them is text like any.
-            plain = Lark({})
-            return lark.one_of([plain.text(text) for text in json.loads(constraint.text)])
+            plain, texts = Lark({}), json.loads(constraint.text)
+            if len(texts) > MAX_CHOICES:
+                reason = f"{constraint.param} cannot be held: it has more than {MAX_CHOICES} texts."
+                raise NotHeld(reason, constraint.param)
+            return lark.one_of([plain.text(text) for text in texts])
         case ConstraintKind.LARK:
             return CLIENT_START

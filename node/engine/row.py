@@ -138,7 +138,8 @@ class Row:
         self.output.append(token)
         if self.steer is not None and self.steer.error is not None:
             # Nothing held the token that has just been drawn.
-            return self.last(FinishReason.ERROR, self.reader.end(is_cut=True), self.steer.error)
+            how = FinishReason.REFUSED if self.steer.is_refused else FinishReason.ERROR
+            return self.last(how, self.reader.end(is_cut=True), self.steer.error)
         if token in end_tokens and not (self.steer is not None and self.steer.is_forced):
             return self.last(FinishReason.STOP, self.reader.end(token))
         self.token_count += 1

@@ -26,6 +26,8 @@ class Steer(Protocol):
 
     error: str | None
     """Why the row cannot go on, a sentence."""
+    is_refused: bool
+    """Whether it is the request's own, whose grammar became too complex to follow."""
 
     @property
     def is_forced(self) -> bool:
@@ -130,6 +132,7 @@ class RowSteer:
 
     def __init__(self, steering: Steering, reader: Read) -> None:
         self.error: str | None = None
+        self.is_refused = False
         self._steering = steering
         self._reader = reader
         self._matcher: Matcher | None = None
@@ -189,7 +192,7 @@ class RowSteer:
         if self._is_block and answer is not None and answer.is_wish:
             self._matcher = None
         else:
-            self.error = str(error)
+            self.error, self.is_refused = str(error), True
 
     def _take_routed(self, token: int) -> None:
         rests = [route[1:] for route in self._routes if route[0] == token]

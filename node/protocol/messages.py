@@ -233,7 +233,7 @@ class FinishReason(StrEnum):
     CANCELLED = "cancelled"
     ERROR = "error"
     REFUSED = "refused"
-    """The request itself was at fault, and nothing was computed for it."""
+    """The request itself was at fault: nothing was computed for it, or none of it counts."""
 
 
 class StatusEvent(msgspec.Struct, frozen=True, tag="status"):

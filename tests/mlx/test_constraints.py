@@ -269,5 +269,5 @@ def test_a_grammar_that_fails_ends_its_row_with_an_error(
         driver.submit("b", prompt(9, 2))
         monkeypatch.setattr(Matcher, "mask", fails)
         rows = driver.run()
-    assert (rows["a"].finish, rows["a"].error) == (FinishReason.ERROR, "Too complex.")
+    assert (rows["a"].finish, rows["a"].error) == (FinishReason.REFUSED, "Too complex.")
     assert rows["b"].finish is FinishReason.LENGTH

@@ -36,6 +36,7 @@ def test_without_a_mask_nothing_is_made() -> None:
 def test_rows_tell_what_they_are_held_to() -> None:
     class Steer:
         error: str | None = None
+        is_refused: bool = False
 
         @property
         def is_forced(self) -> bool:

@@ -10,11 +10,12 @@ import pytest
 
 from node.engine.detokenizer import Vocabulary
 from node.engine.grammar import Compiler
-from node.engine.held_answer import HeldAnswer, compile_answer, is_held
+from node.engine.held_answer import MAX_CHOICES, HeldAnswer, compile_answer, is_held
 from node.engine.mask import Mask, all_but, only
 from node.engine.output import OutputReader
 from node.engine.steering import NOT_ENDED, RowSteer, Steering, steering_of
 from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.parsing.held_schema import NotHeld
 from node.parsing.registry import grammar_for
 from node.types import Part, PartKind
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
@@ -282,6 +283,18 @@ def test_without_a_token_that_begins_calls_a_strict_tool_is_not_held() -> None:
     vocabulary = VOCABULARIES["text"]
     asked = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
     assert held(vocabulary, asked) == HeldAnswer(None, None)
+
+
+def test_an_answer_may_be_one_of_as_many_texts_as_can_be_followed() -> None:
+    def asked(count: int) -> GenerateRequest:
+        texts = json.dumps([f"c{number}" for number in range(count)])
+        return request(None, OutputFormat(), Constraint(ConstraintKind.CHOICE, "choice", texts))
+
+    vocabulary, last = VOCABULARIES["tokens"], f"c{MAX_CHOICES - 1}"
+    said = run(vocabulary, asked(MAX_CHOICES), saying(vocabulary, last))
+    assert (said.text(PartKind.CONTENT), said.error) == (last, None)
+    with pytest.raises(NotHeld, match=r"^choice cannot be held: it has more than 1900 texts\.$"):
+        held(vocabulary, asked(MAX_CHOICES + 1))
 
 
 def test_a_grammar_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
