@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from node.errors import StartError
-from serving.awake import STAY_AWAKE, StayAwake
+from serving.stay_awake import STAY_AWAKE, StayAwake
 from serving.variables import PREFIX, misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

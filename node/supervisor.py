@@ -44,7 +44,8 @@ from node.slots import (
 from node.store import Broken, Contents, ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
 from node.types import Pressure
-from serving.awake import Awake, StayAwake
+from serving.awake import Awake
+from serving.stay_awake import StayAwake
 
 NAME_LIMIT = 200
 """Longest piece of an unknown name that is repeated or compared."""

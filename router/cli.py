@@ -186,8 +186,8 @@ def add_node(
         "models": model,
         "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
     }
-    with admin(router) as client:
-        nodes.add(client, asked)
+    client = admin(router)
+    nodes.add(client, asked)
 
 
 @app.command()
@@ -199,8 +199,8 @@ def accept(
     """Let requests go to models that a server of kind openai lists since it was added."""
     from router.commands import nodes
 
-    with admin(router) as client:
-        nodes.accept(client, node, models)
+    client = admin(router)
+    nodes.accept(client, node, models)
 
 
 @app.command("remove-node")
@@ -208,8 +208,8 @@ def remove_node(name: str, router: Router = None) -> None:
     """Forget a node; requests that it serves go on."""
     from router.commands import nodes
 
-    with admin(router) as client:
-        nodes.remove(client, name)
+    client = admin(router)
+    nodes.remove(client, name)
 
 
 @app.command()
@@ -217,8 +217,8 @@ def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) ->
     """List the nodes and how they are."""
     from router.commands import nodes as command
 
-    with admin(router) as client:
-        command.show(client, as_json=as_json, wide=wide)
+    client = admin(router)
+    command.show(client, as_json=as_json, wide=wide)
 
 
 @app.command()
@@ -226,9 +226,9 @@ def doctor(router: Router = None, as_json: AsJson = False) -> None:
     """Call every node, and say what is wrong where one does not answer."""
     from router.commands import doctor as command
 
-    with admin(router) as client:
-        if not command.run(client, as_json=as_json):
-            raise typer.Exit(1)
+    client = admin(router)
+    if not command.run(client, as_json=as_json):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -236,8 +236,8 @@ def load(model: str, node: Node = None, router: Router = None) -> None:
     """Load a model, on the node with most free memory if none is named."""
     from router.commands import models as command
 
-    with admin(router) as client:
-        command.load(client, model, node)
+    client = admin(router)
+    command.load(client, model, node)
 
 
 @app.command()
@@ -245,8 +245,8 @@ def unload(model: str, node: Node = None, router: Router = None) -> None:
     """Unload a model, on every node if none is named."""
     from router.commands import models as command
 
-    with admin(router) as client:
-        command.unload(client, model, node)
+    client = admin(router)
+    command.unload(client, model, node)
 
 
 add_to(app)
@@ -285,8 +285,8 @@ def usage(
     """Show requests and tokens by key and model."""
     from router.commands import reports
 
-    with admin(router) as client:
-        reports.show_usage(client, since, as_json=as_json, wide=wide)
+    client = admin(router)
+    reports.show_usage(client, since, as_json=as_json, wide=wide)
 
 
 @app.command()
@@ -298,8 +298,8 @@ def audit(
     """Show who changed what, newest first."""
     from router.commands import reports
 
-    with admin(router) as client:
-        reports.show_audit(client, limit, as_json=as_json)
+    client = admin(router)
+    reports.show_audit(client, limit, as_json=as_json)
 
 
 @app.command()
@@ -314,9 +314,9 @@ def explain(
     """Show where a request would go, or went, and what it costs on each node."""
     from router.commands import explain as command
 
-    with admin(router) as client:
-        wanted = command.Wanted(request, request_id, path, session)
-        command.run(client, wanted, as_json=as_json)
+    client = admin(router)
+    wanted = command.Wanted(request, request_id, path, session)
+    command.run(client, wanted, as_json=as_json)
 
 
 @app.command()

@@ -53,8 +53,8 @@ def alias_set(
         "spill_at": spill_at,
         "force": force,
     }
-    with admin(router) as client:
-        aliases.set_alias(client, name, asked, as_json=as_json)
+    client = admin(router)
+    aliases.set_alias(client, name, asked, as_json=as_json)
 
 
 @alias_app.command("show")
@@ -62,8 +62,8 @@ def alias_show(name: str, router: Router = None, as_json: AsJson = False) -> Non
     """Show one alias, its targets and what they add to requests."""
     from router.commands import aliases
 
-    with admin(router) as client:
-        aliases.show_one(client, name, as_json=as_json)
+    client = admin(router)
+    aliases.show_one(client, name, as_json=as_json)
 
 
 @alias_app.command("rm")
@@ -71,8 +71,8 @@ def alias_rm(name: str, router: Router = None) -> None:
     """Remove an alias."""
     from router.commands import aliases
 
-    with admin(router) as client:
-        aliases.remove(client, name)
+    client = admin(router)
+    aliases.remove(client, name)
 
 
 @alias_app.command("list")
@@ -80,8 +80,8 @@ def alias_list(router: Router = None, as_json: AsJson = False, wide: Wide = Fals
     """List the aliases."""
     from router.commands import aliases
 
-    with admin(router) as client:
-        aliases.show_all(client, as_json=as_json, wide=wide)
+    client = admin(router)
+    aliases.show_all(client, as_json=as_json, wide=wide)
 
 
 @keys_app.command("create")
@@ -123,8 +123,8 @@ def keys_create(
         "priority": priority,
         "isolate": isolate,
     }
-    with admin(router) as client:
-        keys.create(client, asked, as_json=as_json)
+    client = admin(router)
+    keys.create(client, asked, as_json=as_json)
 
 
 @keys_app.command("list")
@@ -132,8 +132,8 @@ def keys_list(router: Router = None, as_json: AsJson = False, wide: Wide = False
     """List the keys, revoked ones too."""
     from router.commands import keys
 
-    with admin(router) as client:
-        keys.show(client, as_json=as_json, wide=wide)
+    client = admin(router)
+    keys.show(client, as_json=as_json, wide=wide)
 
 
 @keys_app.command("revoke")
@@ -141,8 +141,8 @@ def keys_revoke(name: str, router: Router = None) -> None:
     """Revoke a key, by name or id, at once."""
     from router.commands import keys
 
-    with admin(router) as client:
-        keys.revoke(client, name)
+    client = admin(router)
+    keys.revoke(client, name)
 
 
 # A negative amount is told what is wrong with it, not that there is no such option.
@@ -158,5 +158,5 @@ def keys_set_budget(
     from router.commands import keys
 
     budget = keys.read_amount(amount)
-    with admin(router) as client:
-        keys.set_budget(client, name, budget)
+    client = admin(router)
+    keys.set_budget(client, name, budget)

@@ -24,16 +24,16 @@ def cordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
     """Send a node no new requests; those that it serves go on."""
     from router.commands import nodes as command
 
-    with admin(router) as client:
-        command.cordon(client, name, as_json=as_json)
+    client = admin(router)
+    command.cordon(client, name, as_json=as_json)
 
 
 def uncordon(name: str, router: Router = None, as_json: AsJson = False) -> None:
     """Send a node requests again."""
     from router.commands import nodes as command
 
-    with admin(router) as client:
-        command.uncordon(client, name, as_json=as_json)
+    client = admin(router)
+    command.uncordon(client, name, as_json=as_json)
 
 
 def drain(
@@ -46,8 +46,8 @@ def drain(
     """Cordon a node, and wait until it serves no requests."""
     from router.commands import drain as command
 
-    with admin(router) as client:
-        command.drain(client, command.asked(name, deadline, cut=cut), as_json=as_json)
+    client = admin(router)
+    command.drain(client, command.asked(name, deadline, cut=cut), as_json=as_json)
 
 
 def maintenance(
@@ -66,27 +66,27 @@ def maintenance(
 
     if off and (cut or deadline is not None):
         raise typer.BadParameter("--off ends it at once: leave --deadline and --cut out")
-    with admin(router) as client:
-        if off:
-            nodes.uncordon(client, name, as_json=as_json)
-        else:
-            command.maintain(client, command.asked(name, deadline, cut=cut), as_json=as_json)
+    client = admin(router)
+    if off:
+        nodes.uncordon(client, name, as_json=as_json)
+    else:
+        command.maintain(client, command.asked(name, deadline, cut=cut), as_json=as_json)
 
 
 def pin(model: str, node: Node = None, router: Router = None) -> None:
     """Keep a model in memory, on every node that has it if none is named."""
     from router.commands import lifecycle as command
 
-    with admin(router) as client:
-        command.pin(client, model, node, pinned=True)
+    client = admin(router)
+    command.pin(client, model, node, pinned=True)
 
 
 def unpin(model: str, node: Node = None, router: Router = None) -> None:
     """Take back `pin`: that for the node, or that for every node if none is named."""
     from router.commands import lifecycle as command
 
-    with admin(router) as client:
-        command.pin(client, model, node, pinned=False)
+    client = admin(router)
+    command.pin(client, model, node, pinned=False)
 
 
 def keep_alive(
@@ -98,16 +98,16 @@ def keep_alive(
     """Say how long a model may be idle before it is unloaded."""
     from router.commands import lifecycle as command
 
-    with admin(router) as client:
-        command.keep_alive(client, model, text, node)
+    client = admin(router)
+    command.keep_alive(client, model, text, node)
 
 
 def policies(router: Router = None, as_json: AsJson = False) -> None:
     """List what is pinned, and what is kept for how long."""
     from router.commands import lifecycle as command
 
-    with admin(router) as client:
-        command.policies(client, as_json=as_json)
+    client = admin(router)
+    command.policies(client, as_json=as_json)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -150,8 +150,8 @@ def add(
             hint = "--timezone" if isinstance(error, NoTimezone) else option
             raise typer.BadParameter(str(error), param_hint=hint) from error
     asked = {"model": model, "node": node, "load": load, "unload": unload, "timezone": timezone}
-    with admin(router) as client:
-        command.add_schedule(client, asked, as_json=as_json)
+    client = admin(router)
+    command.add_schedule(client, asked, as_json=as_json)
 
 
 @schedule_app.command("list")
@@ -159,8 +159,8 @@ def list_schedules(router: Router = None, as_json: AsJson = False, wide: Wide = 
     """List the schedules, when each is due next, and what is not done yet."""
     from router.commands import lifecycle as command
 
-    with admin(router) as client:
-        command.list_schedules(client, as_json=as_json, wide=wide)
+    client = admin(router)
+    command.list_schedules(client, as_json=as_json, wide=wide)
 
 
 @schedule_app.command("rm")
@@ -171,5 +171,5 @@ def rm(
     """Forget a schedule."""
     from router.commands import lifecycle as command
 
-    with admin(router) as client:
-        command.remove_schedule(client, schedule_id)
+    client = admin(router)
+    command.remove_schedule(client, schedule_id)

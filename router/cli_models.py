@@ -21,8 +21,8 @@ def models(
         return
     from router.commands import models as command
 
-    with admin(router) as client:
-        command.show(client, as_json=as_json, wide=wide)
+    client = admin(router)
+    command.show(client, as_json=as_json, wide=wide)
 
 
 @models_app.command("pull")
@@ -65,8 +65,8 @@ def pull(
         "hub_token": nodes.read_token(hub_token),
         "from_node": from_node,
     }
-    with admin(router) as client:
-        disk.pull(client, asked)
+    client = admin(router)
+    disk.pull(client, asked)
 
 
 @models_app.command("cancel-pull")
@@ -74,8 +74,8 @@ def cancel_pull(model: str, node: Node = None, router: Router = None) -> None:
     """End a pull, and delete what has come."""
     from router.commands import disk
 
-    with admin(router) as client:
-        disk.cancel_pull(client, model, node)
+    client = admin(router)
+    disk.cancel_pull(client, model, node)
 
 
 @models_app.command("rm")
@@ -88,5 +88,5 @@ def rm(
     """Delete a model from a node's disk; it must not be in memory there."""
     from router.commands import disk
 
-    with admin(router) as client:
-        disk.remove(client, model, node, yes=yes)
+    client = admin(router)
+    disk.remove(client, model, node, yes=yes)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.errors import StartError
-from serving.awake import STAY_AWAKE, StayAwake
+from serving.stay_awake import STAY_AWAKE, StayAwake
 from serving.variables import misspelt
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

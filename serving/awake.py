@@ -12,26 +12,14 @@ import shutil
 import subprocess
 from asyncio.subprocess import DEVNULL
 from collections.abc import Iterator
-from enum import StrEnum
+
+from serving.stay_awake import StayAwake
 
 COMMAND = "caffeinate"
 RELEASE_S = 60.0
 """How long after its last work the Mac is still kept awake: the next request of a session."""
 
 logger = logging.getLogger(__name__)
-
-
-class StayAwake(StrEnum):
-    """When the Mac is kept awake."""
-
-    BUSY = "busy"
-    """While there is work."""
-    ALWAYS = "always"
-    """While the process runs."""
-    NEVER = "never"
-
-
-STAY_AWAKE = "|".join(StayAwake)
 
 
 def refusal(mode: StayAwake) -> str | None:

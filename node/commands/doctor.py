@@ -41,9 +41,9 @@ from node.policy import Room, gib, plan_engine, stored_choices
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
 from node.warm import read_plan
-from serving.awake import StayAwake
 from serving.listening import CannotListen, PortInUse, listening
 from serving.screen import Screen
+from serving.stay_awake import StayAwake
 from serving.terminal import put_json
 
 CHILD_TIMEOUT_S = 60.0

@@ -19,7 +19,7 @@ from node.settings import (
     read_thinking_tokens,
     read_warm,
 )
-from serving.awake import STAY_AWAKE, StayAwake
+from serving.stay_awake import STAY_AWAKE, StayAwake
 
 
 def _named(name: str, read: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -3,20 +3,14 @@
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import httpx
 
-from router.commands.client import (
-    CONNECT_TIMEOUT_S,
-    CommandFailed,
-    Place,
-    open_http,
-    refused,
-    unreachable,
-)
+from router.commands.client import CommandFailed, Place, broken, not_running, refused, silent
+from router.commands.connection import CONNECT_TIMEOUT_S, Answered
 
 Message = dict[str, str]
 
@@ -49,6 +43,22 @@ class Hears(Protocol):
         """The next piece of its content."""
 
 
+class _Key(httpx.Auth):
+    """The key that `read` gives; who found none, and is refused, looks once more."""
+
+    def __init__(self, read: Callable[[], str]) -> None:
+        self._read = read
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        key = self._read()
+        if key:
+            request.headers["authorization"] = f"Bearer {key}"
+        response = yield request
+        if response.status_code == 401 and not key and (key := self._read()):
+            request.headers["authorization"] = f"Bearer {key}"
+            yield request
+
+
 @dataclass(slots=True)
 class _Stream:
     """What has been read of an answer."""
@@ -67,7 +77,16 @@ class Chat:
 
     def __init__(self, place: Place, transport: httpx.BaseTransport | None = None) -> None:
         self.place = place
-        self._http = open_http(place.url, place.inference_key, transport)
+        self._http = httpx.Client(
+            base_url=place.url,
+            # Reading the system's certificates takes longer than asking a router without TLS.
+            verify=place.url.startswith("https:"),
+            auth=_Key(place.inference_key),
+            timeout=httpx.Timeout(_SILENCE_S, connect=CONNECT_TIMEOUT_S),
+            # Proxies of the environment are for the internet.
+            trust_env=False,
+            transport=transport,
+        )
 
     def __enter__(self) -> "Chat":
         return self
@@ -91,19 +110,20 @@ class Chat:
         }
         if temperature is not None:
             body["temperature"] = temperature
-        timeout = httpx.Timeout(_SILENCE_S, connect=CONNECT_TIMEOUT_S)
         started_s = time.monotonic()
         try:
-            with self._http.stream(
-                "POST", "/v1/chat/completions", json=body, timeout=timeout
-            ) as response:
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if not response.is_success:
-                    response.read()
-                    raise refused(self.place, response, self.place.first_key_file)
+                    answer = Answered(str(response.url), response.status_code, response.read())
+                    raise refused(self.place, answer, self.place.first_key_file)
                 stream = _Stream(started_s, response.headers.get("x-fleet-node", "?"), [], {})
                 _read(stream, response.iter_lines(), hears)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise not_running(self.place) from error
+        except httpx.TimeoutException as error:
+            raise silent(self.place) from error
         except httpx.HTTPError as error:
-            raise unreachable(self.place, error) from error
+            raise broken(self.place, error) from error
         return _answer(stream)
 
 

@@ -1,19 +1,21 @@
 """How a command reaches the router: its address, its key, and its errors as one sentence."""
 
+import json
 import os
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
-import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from router.commands.connection import Answered, Asked, NotConnected, Send, send
 from router.credentials import is_loopback
 from router.errors import RouterError
 from router.settings import Settings, default_home
+from serving.said import said
 from serving.stopped import Stopped
 
 T = TypeVar("T")
@@ -21,7 +23,7 @@ T = TypeVar("T")
 DEFAULT_URL = "http://127.0.0.1:8800"
 ENV_KEY = "MLX_FLEET_KEY"
 ANSWER_TIMEOUT_S = 30.0
-CONNECT_TIMEOUT_S = 5.0
+_JSON = {"content-type": "application/json"}
 
 
 class CommandFailed(RouterError):
@@ -88,8 +90,7 @@ def find_place(url: str | None) -> Place:
     url = (url or DEFAULT_URL).rstrip("/")
     if "://" not in url:
         url = f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(url):
         raise CommandFailed(f"{url!r} is not a router's address; one looks like {DEFAULT_URL}.")
     return Place(
         url=url.removesuffix("/v1"),
@@ -98,46 +99,80 @@ def find_place(url: str | None) -> Place:
     )
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # A port that is none raises.
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(host) and url.isascii() and url.isprintable()
+
+
 class AdminClient:
     """The router's admin API, as a command uses it. Every failure is a `CommandFailed`."""
 
-    def __init__(self, place: Place, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, place: Place, send: Send = send) -> None:
         self.place = place
-        self._http = open_http(place.url, place.admin_key, transport)
-
-    def __enter__(self) -> "AdminClient":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._http.close()
+        self._send = send
 
     def get(self, path: str, **query: str | int | float | None) -> Any:
         given = {name: value for name, value in query.items() if value is not None}
-        return self._ask("GET", path, params=given)
+        return self._ask("GET", f"{path}?{urlencode(given)}" if given else path)
 
     def post(self, path: str, body: Mapping[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
-        return self._ask("POST", path, json=body, timeout=timeout)
+        return self._ask("POST", path, body, timeout_s)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._ask("PUT", path, json=body)
+        return self._ask("PUT", path, body)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> Any:
-        return self._ask("PATCH", path, json=body)
+        return self._ask("PATCH", path, body)
 
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path)
 
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> Any:
+        asked = Asked(method, f"{self.place.url}/admin{path}", timeout_s)
+        if body is not None:
+            asked = replace(asked, headers=_JSON, body=json.dumps(body).encode())
+        answer = self._answer(asked)
+        if not answer.is_success:
+            raise refused(self.place, answer, self.place.admin_key_file)
         try:
-            response = self._http.request(method, f"/admin{path}", **options)
-            if response.is_success:
-                return response.json()
-        except httpx.HTTPError as error:
-            raise unreachable(self.place, error) from error
+            return answer.json()
         except ValueError as error:
             raise CommandFailed(f"{self.place.url} does not answer like a router.") from error
-        raise refused(self.place, response, self.place.admin_key_file)
+
+    def _answer(self, asked: Asked) -> Answered:
+        """At a router's first start its key file is written after its port is open: who found none,
+        and is refused, looks once more."""
+        try:
+            key = self.place.admin_key()
+            answer = self._send(_with_key(asked, key))
+            if answer.status == 401 and not key and (key := self.place.admin_key()):
+                answer = self._send(_with_key(asked, key))
+            return answer
+        except NotConnected as error:
+            raise not_running(self.place) from error
+        except TimeoutError as error:
+            raise silent(self.place) from error
+        except OSError as error:
+            raise broken(self.place, error) from error
+
+
+def _with_key(asked: Asked, key: str) -> Asked:
+    if not key:
+        return asked
+    if not key.isascii() or not key.isprintable():
+        raise CommandFailed("The key has characters that no key of a router has.")
+    return replace(asked, headers={**asked.headers, "authorization": f"Bearer {key}"})
 
 
 @contextmanager
@@ -151,67 +186,38 @@ def goes_on(what: str) -> Iterator[None]:
         ) from None
 
 
-class _Key(httpx.Auth):
-    """The key that `read` gives. At a router's first start its key file is written after its port
-    is open: who found none, and is refused, looks once more."""
-
-    def __init__(self, read: Callable[[], str]) -> None:
-        self._read = read
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        key = self._read()
-        if key:
-            request.headers["authorization"] = f"Bearer {key}"
-        response = yield request
-        if response.status_code == 401 and not key and (key := self._read()):
-            request.headers["authorization"] = f"Bearer {key}"
-            yield request
-
-
-def open_http(
-    url: str, read_key: Callable[[], str], transport: httpx.BaseTransport | None = None
-) -> httpx.Client:
-    """A connection to a router; proxies of the environment are for the internet, not for it."""
-    return httpx.Client(
-        base_url=url,
-        # Reading the system's certificates takes longer than asking a router without TLS.
-        verify=url.startswith("https:"),
-        auth=_Key(read_key),
-        timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-        trust_env=False,
-        transport=transport,
+def not_running(place: Place) -> Unreachable:
+    how = (
+        "start it with `router serve`"
+        if place.is_local
+        else "check that it runs there and that the port is right"
     )
+    return Unreachable(f"No router answers at {place.url}; {how}.")
 
 
-def unreachable(place: Place, error: httpx.HTTPError) -> Unreachable:
-    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-        how = (
-            "start it with `router serve`"
-            if place.is_local
-            else "check that it runs there and that the port is right"
-        )
-        return Unreachable(f"No router answers at {place.url}; {how}.")
-    if isinstance(error, httpx.TimeoutException):
-        return Unreachable(f"The router at {place.url} does not answer in time.")
-    return Unreachable(f"The connection to the router at {place.url} broke ({error}).")
+def silent(place: Place) -> Unreachable:
+    return Unreachable(f"The router at {place.url} does not answer in time.")
 
 
-def refused(place: Place, response: httpx.Response, key_file: Path) -> CommandFailed:
+def broken(place: Place, error: Exception) -> Unreachable:
+    return Unreachable(f"The connection to the router at {place.url} broke ({said(error)}).")
+
+
+def refused(place: Place, answer: Answered, key_file: Path) -> CommandFailed:
     """The router's own sentence; for a key, also where it came from."""
-    message = error_message(response)
-    if response.status_code == 401:
+    message = error_message(answer)
+    if answer.status == 401:
         return CommandFailed(f"{place.url}: {message} {place.refused(key_file)}")
     return CommandFailed(message)
 
 
-def error_message(response: httpx.Response) -> str:
-    """The message in a whole answer's error envelope."""
+def error_message(answer: Answered) -> str:
+    """The message in an answer's error envelope."""
     try:
-        return str(response.json()["error"]["message"])
+        return str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return (
-            f"{response.url} answered {response.status_code} without a reason; "
-            "is it a router of mlx-fleet?"
+            f"{answer.url} answered {answer.status} without a reason; is it a router of mlx-fleet?"
         )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.awake import STAY_AWAKE, StayAwake
+from serving.stay_awake import STAY_AWAKE, StayAwake
 
 Router = Annotated[
     str | None,

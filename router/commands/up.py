@@ -88,8 +88,8 @@ class Family:
             agent_url = agent.wait_until_listening(AGENT_START_S)
         with console.progress("starting router"):
             place = Place(hub.wait_until_listening(ROUTER_START_S), plan.home)
-        with console.progress("adding this machine's node"), AdminClient(place) as admin:
-            return place, register(admin, agent_url, read_token(plan))
+        with console.progress("adding this machine's node"):
+            return place, register(AdminClient(place), agent_url, read_token(plan))
 
     def wait_for_end(self) -> None:
         """Returns never: a signal interrupts it, and a child that ends is a failure."""
@@ -182,8 +182,8 @@ def answer_once(place: Place, plan: Plan, model: str | None, prompt: str) -> Non
     if model is None:
         raise CommandFailed(fleet_of_one.no_models(plan))
     # Loaded first, so that the time to the first token is the model's, not its load's.
-    with AdminClient(place) as admin:
-        models.load(admin, model, node=None)
+    admin = AdminClient(place)
+    models.load(admin, model, node=None)
     with Chat(place) as talk:
         # Greedy: a first impression should not depend on luck.
         chat.ask(talk, model, [{"role": "user", "content": prompt}], temperature=0)

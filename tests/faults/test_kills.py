@@ -336,8 +336,8 @@ async def draining(front: Front, model: str = "m") -> AsyncIterator[asyncio.Task
     await call.caller.head()
 
     def command() -> None:
-        with AdminClient(CommandPlace(front.router.url, front.home / "router")) as client:
-            drain(client, asked("n", "30s", cut=False))
+        client = AdminClient(CommandPlace(front.router.url, front.home / "router"))
+        drain(client, asked("n", "30s", cut=False))
 
     task = asyncio.create_task(asyncio.to_thread(command))
     await until(lambda: front.row()["state"] == CORDONED)

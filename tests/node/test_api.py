@@ -29,7 +29,7 @@ from node.protocol.messages import (
 )
 from node.protocol.overflow import Overflow
 from node.settings import THREAD_BODY_BYTES
-from serving.awake import StayAwake
+from serving.stay_awake import StayAwake
 from tests.fakes import AT_ONCE_S
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running
 from tests.serving.caffeinate import TOLD, begun, install

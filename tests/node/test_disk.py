@@ -11,7 +11,8 @@ from node.errors import ModelBusy, UnknownModel
 from node.protocol.messages import ModelState, ModelStatus
 from node.store import PARTIAL_MARKER, ModelStore
 from node.supervisor import Supervisor
-from serving.awake import Awake, StayAwake
+from serving.awake import Awake
+from serving.stay_awake import StayAwake
 from tests.node.model_folders import make_model
 
 

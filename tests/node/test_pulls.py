@@ -15,7 +15,8 @@ from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from node.pull_worker import Told
 from node.store import PARTIAL_MARKER, ModelStore
-from serving.awake import Awake, StayAwake
+from serving.awake import Awake
+from serving.stay_awake import StayAwake
 from tests.fakes import FakeClock
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
 from tests.node.test_peer_copy import PlayedPeer, playing

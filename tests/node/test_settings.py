@@ -15,7 +15,7 @@ from node.settings import (
     read_thinking_tokens,
     read_warm,
 )
-from serving.awake import StayAwake
+from serving.stay_awake import StayAwake
 
 
 def test_the_token_of_add_node_is_not_a_setting_and_no_fault() -> None:

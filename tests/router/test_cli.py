@@ -221,3 +221,26 @@ def test_a_shell_can_complete_the_verbs() -> None:
         check=False,
     )
     assert done.stdout.split() == ["cordon"]
+
+
+HEAVY = ("httpx", "aiohttp", "asyncio", "fastapi", "sqlalchemy", "uvicorn")
+WHAT_IS_IMPORTED = """
+import sys
+from router.cli import main
+heavy, *sys.argv = sys.argv[1:]
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code
+print(*sorted(set(heavy.split(",")) & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("verb", ["nodes", "models", "keys list", "alias list", "usage"])
+def test_a_quick_verb_imports_only_what_it_needs(verb: str, cli: Cli) -> None:
+    command = [sys.executable, "-c", WHAT_IS_IMPORTED, ",".join(HEAVY), "router", *verb.split()]
+    environ = {name: value for name, value in cli.environ.items() if value is not None}
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | environ, check=True
+    )
+    assert done.stderr.split() == []

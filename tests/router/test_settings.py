@@ -7,7 +7,7 @@ import pytest
 
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
-from serving.awake import StayAwake
+from serving.stay_awake import StayAwake
 
 PREFIX = "MLX_FLEET_ROUTER_"
 

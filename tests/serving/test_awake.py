@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.awake import RELEASE_S, Awake, StayAwake, kept_awake, refusal
+from serving.awake import RELEASE_S, Awake, kept_awake, refusal
+from serving.stay_awake import StayAwake
 from tests.serving.caffeinate import LEFT, TOLD, Caffeinate, begun, install
 
 
@@ -102,7 +103,8 @@ async def test_a_command_that_ends_by_itself_is_told_of_and_not_begun_at_each_re
 async def test_it_ends_with_a_process_that_is_killed(caffeinate: Caffeinate) -> None:
     code = (
         "import asyncio\n"
-        "from serving.awake import RELEASE_S, Awake, StayAwake\n"
+        "from serving.awake import RELEASE_S, Awake\n"
+        "from serving.stay_awake import StayAwake\n"
         "async def main():\n"
         "    Awake(StayAwake.ALWAYS).start()\n"
         "    await asyncio.Event().wait()\n"

@@ -16,7 +16,7 @@ from node.commands.doctor import examine, run_doctor
 from node.darwin import VirtualMemory
 from node.hardware import Machine, MemoryReading
 from node.settings import Settings
-from serving.awake import StayAwake
+from serving.stay_awake import StayAwake
 from tests.node.kernels import PlayedKernel
 
 GIB = 1024**3

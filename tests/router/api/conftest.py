@@ -38,7 +38,8 @@ from router.prefix_index import PrefixIndex
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
 from router.watcher import Watcher
-from serving.awake import Awake, StayAwake
+from serving.awake import Awake
+from serving.stay_awake import StayAwake
 
 GIB = 1024**3
 

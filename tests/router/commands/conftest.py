@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from router.commands.client import AdminClient, Place
+from router.commands.connection import Answered, Asked, Send
 from tests.router.commands.running import running_router
 
 
@@ -27,11 +28,20 @@ def router_place(tmp_path: Path) -> Iterator[Place]:
 Handler = Callable[[httpx.Request], httpx.Response]
 
 
+def sending(handler: Handler) -> Send:
+    """To a router that a function plays."""
+
+    def send(asked: Asked) -> Answered:
+        request = httpx.Request(
+            asked.method, asked.url, headers=dict(asked.headers), content=asked.body
+        )
+        response = handler(request)
+        return Answered(asked.url, response.status_code, response.content)
+
+    return send
+
+
 @pytest.fixture
 def played() -> Callable[[Handler], AdminClient]:
     """A client of a router that a function plays."""
-
-    def make(handler: Handler) -> AdminClient:
-        return AdminClient(Place(key="k"), httpx.MockTransport(handler))
-
-    return make
+    return lambda handler: AdminClient(Place(key="k"), sending(handler))

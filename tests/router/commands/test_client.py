@@ -1,30 +1,40 @@
+import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from router.api.alias_views import AliasRow
-from router.commands.client import AdminClient, CommandFailed, Place, find_place, read_rows
+from router.commands.client import (
+    AdminClient,
+    CommandFailed,
+    Place,
+    Unreachable,
+    find_place,
+    read_rows,
+)
+from router.commands.connection import Answered, Asked, NotConnected, Send
+from tests.router.commands.conftest import sending
 
 
-def refusing(status: int, text: str) -> httpx.MockTransport:
-    return httpx.MockTransport(
-        lambda _request: httpx.Response(status, json={"error": {"message": text}})
-    )
+def refusing(status: int, text: str) -> Send:
+    return sending(lambda _request: httpx.Response(status, json={"error": {"message": text}}))
 
 
-def failure(place: Place, transport: httpx.BaseTransport) -> str:
-    with AdminClient(place, transport) as client, pytest.raises(CommandFailed) as caught:
-        client.get("/nodes")
+def failure(place: Place, send: Send) -> str:
+    with pytest.raises(CommandFailed) as caught:
+        AdminClient(place, send).get("/nodes")
     return caught.value.message
 
 
-def raising(error: Exception) -> httpx.MockTransport:
-    def handler(_request: httpx.Request) -> httpx.Response:
+def raising(error: Exception) -> Send:
+    def send(_asked: Asked) -> Answered:
         raise error
 
-    return httpx.MockTransport(handler)
+    return send
 
 
 def test_the_router_of_this_machine_is_the_default(tmp_path: Path) -> None:
@@ -38,9 +48,18 @@ def test_an_address_may_be_given_as_people_write_it(given: str) -> None:
     assert find_place(given).url == "http://mini:8800"
 
 
-def test_an_address_that_is_none_is_refused() -> None:
+@pytest.mark.parametrize(
+    "given", ["ftp://mini", "mini:99999", "mini:x", "http://[::1", "m\u00fc:1"]
+)
+def test_an_address_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(CommandFailed, match="not a router's address"):
-        find_place("ftp://mini")
+        find_place(given)
+
+
+@pytest.mark.parametrize("key", ["\u00fcber", "two\nlines"])
+def test_a_key_that_is_none_is_not_repeated(key: str) -> None:
+    text = failure(Place(key=key), refusing(200, "never asked"))
+    assert text == "The key has characters that no key of a router has."
 
 
 def test_the_key_comes_from_the_environment_or_the_homes_files(
@@ -65,15 +84,15 @@ def test_a_key_file_goes_to_no_other_machine(tmp_path: Path) -> None:
 
 
 def test_a_router_that_is_not_running_is_a_sentence_with_the_next_step(tmp_path: Path) -> None:
-    text = failure(Place(home=tmp_path), raising(httpx.ConnectError("refused")))
+    text = failure(Place(home=tmp_path), raising(NotConnected("refused")))
     assert "start it with `router serve`" in text
-    text = failure(Place("http://mini:1", tmp_path), raising(httpx.ConnectTimeout("")))
+    text = failure(Place("http://mini:1", tmp_path), raising(NotConnected()))
     assert "check that it runs there" in text
 
 
 def test_a_silent_or_broken_router_is_a_sentence() -> None:
-    assert "in time" in failure(Place(key="k"), raising(httpx.ReadTimeout("")))
-    assert "broke" in failure(Place(key="k"), raising(httpx.ReadError("reset")))
+    assert "in time" in failure(Place(key="k"), raising(TimeoutError()))
+    assert "broke" in failure(Place(key="k"), raising(ConnectionResetError("reset")))
 
 
 def test_a_refused_key_says_where_it_came_from(tmp_path: Path) -> None:
@@ -94,8 +113,7 @@ def test_a_key_that_a_starting_router_has_just_written_is_found(tmp_path: Path) 
         place.admin_key_file.write_text("late\n")
         return httpx.Response(401, json={"error": {"message": "No."}})
 
-    with AdminClient(place, httpx.MockTransport(serve)) as client:
-        assert client.get("/nodes") == []
+    assert AdminClient(place, sending(serve)).get("/nodes") == []
 
 
 def test_other_refusals_are_the_routers_own_sentence() -> None:
@@ -103,17 +121,55 @@ def test_other_refusals_are_the_routers_own_sentence() -> None:
 
 
 def test_what_is_no_router_is_told_apart() -> None:
-    html = httpx.MockTransport(lambda _request: httpx.Response(200, text="<html>"))
+    html = sending(lambda _request: httpx.Response(200, text="<html>"))
     assert "does not answer like a router" in failure(Place(key="k"), html)
-    html = httpx.MockTransport(lambda _request: httpx.Response(502, text="<html>"))
+    html = sending(lambda _request: httpx.Response(502, text="<html>"))
     assert "answered 502" in failure(Place(key="k"), html)
 
 
 def test_rows_of_another_version_are_a_sentence(
     played: Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient],
 ) -> None:
-    with (
-        played(lambda _request: httpx.Response(200, json=[{"x": 1}])) as client,
-        pytest.raises(CommandFailed, match="same version"),
-    ):
+    client = played(lambda _request: httpx.Response(200, json=[{"x": 1}]))
+    with pytest.raises(CommandFailed, match="same version"):
         read_rows(AliasRow, client.get("/aliases"))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"", "broke (Remote end closed connection without response)"),
+        (b"SSH-2.0-OpenSSH\r\n\r\n", "broke (what it says is not HTTP)"),
+        (
+            b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n[]",
+            "broke (its answer broke off in the middle)",
+        ),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]", ""),
+        (None, "does not answer in time."),
+    ],
+)
+def test_whatever_a_server_says_is_an_answer_or_a_sentence(said: bytes | None, words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as held:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        client = AdminClient(Place(url, key="k"))
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            held.enter_context(connection)
+            asked = b""
+            while b"\r\n\r\n{}" not in asked:
+                asked += connection.recv(1000)
+            assert b"POST /admin/nodes HTTP/1.1" in asked and b"Bearer k" in asked
+            if said is not None:
+                connection.sendall(said)
+                connection.close()
+
+        with ThreadPoolExecutor() as threads:
+            served = threads.submit(answer)
+            if not words:
+                assert client.post("/nodes", {}) == []
+            else:
+                with pytest.raises(Unreachable) as failed:
+                    client.post("/nodes", {}, 0.2 if said is None else 20)
+                assert words in failed.value.message
+            served.result()

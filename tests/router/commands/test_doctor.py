@@ -14,7 +14,7 @@ from router.commands import doctor
 from router.commands.client import AdminClient, Place
 from router.commands.doctor import reaches
 from serving.unreached import LOCAL_NETWORK, Cause
-from tests.router.commands.conftest import Handler
+from tests.router.commands.conftest import Handler, sending
 
 Played = Callable[[Handler], AdminClient]
 
@@ -89,7 +89,7 @@ def test_a_router_elsewhere_is_compared_with_nothing(
     capsys: pytest.CaptureFixture[str], reached: list[str]
 ) -> None:
     place = Place("http://hub.local:8800", key="k")
-    client = AdminClient(place, httpx.MockTransport(answering(UNREACHED)))
+    client = AdminClient(place, sending(answering(UNREACHED)))
     assert not doctor.run(client, as_json=False)
     assert reached == []
     assert "This command reaches" not in capsys.readouterr().out

@@ -11,6 +11,7 @@ import pytest
 
 from router.api.admin_views import ScheduleRow
 from router.commands.client import AdminClient, CommandFailed
+from router.commands.connection import NotConnected
 from router.commands.drain import Drain, asked, drain, maintain
 from router.commands.lifecycle import add_schedule, list_schedules, pin, read_keep_alive
 from serving.stopped import Stopped
@@ -247,7 +248,7 @@ class PlayedOutage:
             return self.node(request)
         if self.away:
             self.away -= 1
-            raise httpx.ConnectError("refused")
+            raise NotConnected("refused")
         self.node.reachable = not self.unheard
         self.unheard = max(0, self.unheard - 1)
         if self.node.reachable:
