@@ -4,7 +4,6 @@ by Ctrl-C.
 Whatever fails is one line on standard error.
 """
 
-import importlib.metadata
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -43,9 +42,12 @@ Json = Annotated[bool, typer.Option("--json", help="JSON, for scripts.")]
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import PackageNotFoundError
+        from importlib.metadata import version as version_of
+
         try:
-            version = importlib.metadata.version("mlx-fleet")
-        except importlib.metadata.PackageNotFoundError:
+            version = version_of("mlx-fleet")
+        except PackageNotFoundError:
             version = "(not installed)"
         put(f"{NAME} {version}")
         raise typer.Exit

@@ -25,7 +25,6 @@ from node.settings import (
     default_home,
     read_environment,
 )
-from node.store import ModelStore
 
 EXTRA = (
     *("mlx", "mlx_lm", "transformers", "tokenizers", "safetensors", "numpy"),
@@ -162,12 +161,3 @@ def _check_sizes(settings: Settings) -> None:
     for name in _TEXT_ONLY:
         if settings.engine == "scripted" and getattr(settings, name) is not None:
             raise StartError(f"{name} is not for the scripted engine, which has no KV.")
-
-
-def open_store(home: Path | None, *, make_home: bool = False) -> ModelStore:
-    """The store of the agent whose folder is `home`, or the configured one. With `make_home` that
-    folder is made if need be, for its owner alone, since it will hold the token."""
-    settings = read_settings({"home": home})
-    if make_home:
-        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return ModelStore(settings.models_folder)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from rich.progress import BarColumn, TextColumn
 
-from node.commands.configuration import need_extra, open_store
+from node.commands.configuration import need_extra
 from node.commands.own_process import own_process
+from node.commands.own_store import open_store
 from node.errors import NodeError
 from node.hardware import python_command
 from node.store import partial_folder

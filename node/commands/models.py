@@ -7,7 +7,7 @@ import msgspec
 import typer
 from rich.table import Table
 
-from node.commands.configuration import open_store
+from node.commands.own_store import open_store
 from node.errors import UnknownModel
 from node.store import Broken, ModelEntry
 from serving.screen import Screen

@@ -182,3 +182,34 @@ def test_the_doctor_examines_the_base_install(tmp_path: Path) -> None:
     assert "psutil" in checks["extra"]["sentence"]
     assert checks["extra"]["advice"] == "Run `pip install '.[node]'` in your clone of mlx-fleet."
     assert {"memory", "disk", "models"} <= checks.keys()
+
+
+HEAVY = (
+    "node.parsing.registry",
+    "httpx",
+    "fastapi",
+    "asyncio",
+    "transformers",
+    "numpy",
+    "mlx",
+)
+WHAT_IS_IMPORTED = """
+import sys
+from node.cli import main
+heavy, *arguments = sys.argv[1:]
+try:
+    main(arguments)
+except SystemExit as ended:
+    assert not ended.code
+print(*sorted(set(heavy.split(",")) & sys.modules.keys()), file=sys.stderr)
+"""
+
+
+def test_the_models_are_listed_by_what_that_needs(tmp_path: Path) -> None:
+    make_model(tmp_path, "tiny")
+    command = [sys.executable, "-c", WHAT_IS_IMPORTED, ",".join(HEAVY), "models"]
+    done = subprocess.run(
+        [*command, "--home", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert "tiny" in done.stdout
+    assert done.stderr.split() == []

@@ -1,0 +1,18 @@
+"""The models of this machine's agent, for verbs that need nothing else of its settings: to check
+those takes all formats of outputs, and longer than to list models."""
+
+from pathlib import Path
+
+from node.settings import Settings, default_home, read_environment
+from node.store import ModelStore
+
+
+def open_store(home: Path | None, *, make_home: bool = False) -> ModelStore:
+    """The store of the agent whose folder is `home`, or the configured one. With `make_home` that
+    folder is made if need be, for its owner alone, since it will hold the token. Raises
+    `StartError`."""
+    given: dict[str, object] = {"home": default_home(), **read_environment()}
+    folder = Path(str(home or given["home"])).expanduser()
+    if make_home:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return ModelStore(Settings(home=folder).models_folder)
