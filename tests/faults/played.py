@@ -28,7 +28,7 @@ from node.protocol.messages import PROTOCOL_VERSION, ModelState, ModelStatus, No
 from node.pull_worker import Told
 from node.settings import Settings
 from node.slots import EngineKind
-from node.store import ModelEntry
+from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
 from node.types import EngineSpec, EngineStats, Loaded, MemoryLease, Pressure
 from tests.router.scheduler.played import SetClock
@@ -279,8 +279,8 @@ class PlayedStore(ScriptedStore):
         super().__init__((), ModelFormats())
         self.here = {name: ENTRIES[name] for name in HERE}
 
-    def list(self) -> tuple[ModelEntry, ...]:
-        return tuple(self.here.values())
+    def contents(self) -> Contents:
+        return Contents(tuple(self.here.values()), ())
 
     def remove(self, name: str) -> int:
         if self.here.pop(name, None) is None:
