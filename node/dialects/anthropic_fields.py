@@ -108,7 +108,8 @@ _PROMPT_NOTES: Mapping[str, str] = {
     "`bash_…`, `text_editor_…`, `memory_…` and `computer_…`, which the client runs, are functions "
     f"with the schemas of their types. {HOSTED_NOTE} "
     "`defer_loading` is a hint: all tools are shown from the start. "
-    "`eager_input_streaming` has no effect: an input is sent once the call is complete.",
+    "`eager_input_streaming` has no effect: an input is streamed as the model writes it, whether "
+    "it asks for that or not.",
     "tool_choice": "auto; any: the answer is a call, or several; tool: it is one call of the tool "
     "named `name`; none: neither does the model see tools, nor are calls read. "
     "`disable_parallel_tool_use` ends the answer with its first call. Any of them goes together "

@@ -43,7 +43,7 @@ class _Tool(Lenient):
 
 def read_tools(given: Sequence[dict[str, object]] | None) -> DeclaredTools:
     """The tools that are declared. `cache_control` and `eager_input_streaming` mean nothing: the
-    cache is automatic, and the input of a call is sent once the call is complete. Raises
+    cache is automatic, and the input of a call comes as the model writes it. Raises
     `BadRequest` or `Unsupported`, naming the path."""
     tools: dict[str, Tool] = {}
     left_out: list[LeftOut] = []
