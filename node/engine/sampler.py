@@ -27,7 +27,7 @@ holds for every total."""
 class RowSampling:
     """The settings of one row and its own source of randomness.
 
-    A row's k-th token takes the k-th draw, so that a seed gives the same tokens beside any others.
+    A row's k-th token takes the k-th draw, so that a seed gives the same draws beside any others.
     """
 
     params: SamplingParams

@@ -8,11 +8,13 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.agent import watch
+from node.darwin import Kernel
 from node.engine.script import Script, ScriptedModel
 from node.hardware import MemoryReading
 from serving import sleep_watch
 from serving.sleep_watch import SleepGauge, watch_sleep
 from tests.fakes import FakeClock
+from tests.node.kernels import PlayedKernel
 from tests.node.serving import WAIT_S, running
 
 SCRIPT = Script(models=(ScriptedModel(kv_bytes_per_token=1024),))
@@ -22,7 +24,14 @@ async def test_large_requests_are_refused_while_memory_is_very_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reading = MemoryReading(kernel_level=1)
-    monkeypatch.setattr(watch, "read_memory", lambda kernel: reading)
+    kernel = PlayedKernel({})
+    monkeypatch.setattr(watch, "this_kernel", lambda: kernel)
+
+    def read_memory(asked: Kernel | None) -> MemoryReading:
+        assert asked is kernel
+        return reading
+
+    monkeypatch.setattr(watch, "read_memory", read_memory)
     monkeypatch.setattr(watch, "WATCH_S", 0.001)
     async with (
         running(tmp_path, SCRIPT, kv_live_bytes=16 * 1024**2) as agent,
