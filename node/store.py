@@ -296,11 +296,13 @@ class ModelStore:
             freed_bytes = folder_bytes(unfinished)
             delete_folder(unfinished)
             return freed_bytes
-        entry_elsewhere = self.find(name)
-        if entry_elsewhere is not None:
+        here = self.contents()
+        folders = {each.name: each.folder for each in here.models}
+        folders |= {each.name: each.folder for each in here.broken}
+        if (elsewhere := folders.get(name)) is not None:
             raise BadRequest(
-                f"{name} is served from {entry_elsewhere.folder}, outside the agent's own folder; "
-                "delete it there.",
+                f"{name} is served from {elsewhere}, outside the agent's own folder; delete it "
+                "there.",
                 param="model",
             )
         raise UnknownModel(f"There is no model {name!r} on this node.")

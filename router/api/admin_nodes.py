@@ -189,6 +189,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         if status
         else (),
         pressure=_pressure(status.pressure) if status else None,
+        broken=tuple(each.name for each in status.broken) if status else (),
         prices=NodePrices(**record.prices) if record.prices is not None else None,
         models=tuple(
             NodeModel(name=model.name, state=model.state.value)

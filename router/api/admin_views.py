@@ -103,6 +103,8 @@ class NodeRow(Shown):
     """Models for which its memory is too small."""
     pressure: NodePressure | None = None
     """None where it has memory."""
+    broken: tuple[str, ...] = ()
+    """Models whose files on its disk are damaged."""
     unaccepted: tuple[str, ...] = ()
     """What a server of kind openai lists besides, and no admin has accepted."""
     models: tuple[NodeModel, ...]

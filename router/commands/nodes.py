@@ -196,18 +196,26 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
             f"lists models that wait for you; `{command}` lets requests go there{besides}.",
             "yellow",
         )
-    for model in row.wedged:
-        yield f"{model} makes no progress.", "red"
-    if row.too_large:
-        models = wording.several(row.too_large)
-        yield f"Its memory is too small for {models}; `router models` says by how much.", "red"
+    yield from ((note, "red") for note in _model_notes(row))
     yield from _pressure(row)
-    for each in row.breakers:
-        failed = f"{each.model} failed {each.failures} of its last {each.outcomes} requests"
-        is_open = each.state == BreakerState.OPEN
-        yield f"{failed}; {_ELSEWHERE if is_open else 'one may try it again'}.", "red"
     if row.prices:
         price = f"{row.prices.input:g} for a million tokens of prompts"
         if row.prices.cached is not None:
             price += f", {row.prices.cached:g} of cached ones"
         yield f"It costs {price} and {row.prices.output:g} of answers.", ""
+
+
+def _model_notes(row: NodeRow) -> Iterator[str]:
+    """What is wrong with models there."""
+    for model in row.wedged:
+        yield f"{model} makes no progress."
+    if row.too_large:
+        models = wording.several(row.too_large)
+        yield f"Its memory is too small for {models}; `router models` says by how much."
+    if row.broken:
+        models = wording.several(row.broken)
+        yield f"The files of {models} are damaged; `router models` says how."
+    for each in row.breakers:
+        failed = f"{each.model} failed {each.failures} of its last {each.outcomes} requests"
+        is_open = each.state == BreakerState.OPEN
+        yield f"{failed}; {_ELSEWHERE if is_open else 'one may try it again'}."

@@ -32,8 +32,8 @@ async def test_a_damaged_model_is_shown_refused_with_its_reason_and_deleted(
         async with running(tmp_path / "a", **TEXT) as a:
             url = f"http://127.0.0.1:{a.port}"
             await run("add-node", url, "--name", "a", "--token", a.token)
-            shown = await run("models")
-            assert "a: broken" in shown
+            shown = await run("models") + await run("nodes")
+            assert "a: broken" in shown and "The files of org/tiny are damaged" in shown
             assert "org/tiny on a: config.json is not valid JSON." in shown
             assert REASON in await run("load", "org/tiny", code=1)
             assert REASON in await run("load", "org/tiny", "--node", "a", code=1)

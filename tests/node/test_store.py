@@ -211,6 +211,9 @@ def test_refuses_to_remove_a_served_folder(tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "store", (ServedFolder(outside, "tiny"),))
     with pytest.raises(BadRequest, match="outside the agent's own folder"):
         store.remove("tiny")
+    (outside / "config.json").write_text("{")
+    with pytest.raises(BadRequest, match="outside the agent's own folder"):
+        store.remove("tiny")
     assert (outside / "model.safetensors").exists()
 
 
