@@ -13,6 +13,7 @@ from node.protocol.prefixes import Tier
 from node.types import CacheEvent, DiskCache
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
+from tests.node.engine.cache.fake_parts import evict
 from tests.node.listening import PAUSE_S, WAIT_S, Conversation, Listener, Mirror, user
 from tests.node.serving import running
 
@@ -144,7 +145,7 @@ def _flushed(engine: Driver) -> tuple[CacheEvent, ...]:
     reuse.cache.flush()
     reuse._tier.flush(30)
     reuse.poll()
-    reuse.cache.evict(1 << 40)
+    evict(reuse.cache, 1 << 40)
     return reuse.events()
 
 

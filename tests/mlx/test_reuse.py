@@ -16,6 +16,7 @@ from node.generate import GenerateRequest
 from node.protocol.messages import FinishReason
 from node.types import CacheEventKind, MemoryLease, Pressure, Progress, Refused
 from tests.mlx.driver import Driver, make_spec, prompt
+from tests.node.engine.cache.fake_parts import evict
 
 pytestmark = pytest.mark.mlx
 
@@ -174,7 +175,7 @@ def test_a_warm_prompt_is_prefilled_and_never_evicted(kind: Path) -> None:
         engine.submit("warm", BASE[:131], max_tokens=0, warm=True, boundaries=(40,))
         row = engine.run()["warm"]
         assert (row.token_count, row.text, row.finish) == (0, "", FinishReason.STOP)
-        engine.call(lambda: engine.engine._reuse.cache.evict(1 << 30))
+        engine.call(lambda: evict(engine.engine._reuse.cache, 1 << 30))
         assert engine.ask("a", BASE) == 130
 
 
@@ -185,7 +186,7 @@ def test_a_warm_prompt_inside_a_longer_entry_pins_no_more_than_itself(tiny: Path
         engine.run()
         stats = engine.call(engine.engine.stats)
         assert stats.pinned_kv_bytes == 100 * engine.engine._layout.span_bytes_per_token
-        engine.call(lambda: engine.engine._reuse.cache.evict(1 << 30))
+        engine.call(lambda: evict(engine.engine._reuse.cache, 1 << 30))
         assert engine.call(engine.engine.stats).stored_kv_bytes == stats.pinned_kv_bytes
 
 

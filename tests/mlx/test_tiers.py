@@ -13,6 +13,7 @@ from node.types import CacheEventKind, DiskCache, EngineSpec, Pressure
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 from tests.mlx.likeness import NEAR_QUANTISED
+from tests.node.engine.cache.fake_parts import evict
 
 pytestmark = pytest.mark.mlx
 
@@ -45,7 +46,7 @@ def spill(engine: Driver) -> None:
         reuse.cache.flush()
         reuse._tier.flush(30)
         reuse.cache.poll()
-        reuse.cache.evict(1 << 40)
+        evict(reuse.cache, 1 << 40)
 
     engine.call(run)
     assert engine.call(engine.engine.stats).stored_kv_bytes == 0

@@ -21,6 +21,7 @@ from tests.node.engine.cache.fake_parts import (
     FakeTier,
     Prefix,
     capture_of,
+    evict,
     make_config,
 )
 
@@ -141,7 +142,7 @@ class World:
         self.bound = {each for each in self.bound if len(self.path(each)[0]) == len(each)}
 
     def evict(self) -> None:
-        self.cache.evict(self.draw.randint(1, 200))
+        evict(self.cache, self.draw.randint(1, 200))
 
     def promote(self) -> None:
         prompt = self.prompt()

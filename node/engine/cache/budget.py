@@ -79,11 +79,6 @@ class MemoryBudget:
         if over > 0 or over_snapshots > 0:
             self._shed(over, over_snapshots)
 
-    def evict(self, nbytes: int) -> int:
-        """Frees so many bytes or more, as far as possible. How many: they may still be waiting
-        to be written."""
-        return self._shed(nbytes, 0)
-
     def spill_ahead(self) -> None:
         """Writes the least valuable of what is in memory only, if that is much."""
         if self._tier is None:
@@ -131,7 +126,7 @@ class MemoryBudget:
             - self._snapshot_bytes,
         )
 
-    def _shed(self, nbytes: int, snapshot_bytes: int) -> int:
+    def _shed(self, nbytes: int, snapshot_bytes: int) -> None:
         plan = EvictionPlan(self._index, self._appraise(), at_once=False)
         plan.free_snapshots(snapshot_bytes)
         plan.free(nbytes)
@@ -140,7 +135,6 @@ class MemoryBudget:
                 self._spiller.spill(pick)
             else:
                 self._spiller.drop(pick)
-        return plan.freed_bytes
 
     def _loose(self) -> tuple[int, int]:
         """Bytes in memory that are neither on disk nor on their way there; of snapshots."""

@@ -263,10 +263,6 @@ class PrefixCache:
         self._budget.set(budget_bytes, snapshot_bytes, slack_bytes)
         self._budget.fit()
 
-    def evict(self, nbytes: int) -> int:
-        """Frees so many bytes or more, if possible; how many, with those still to be written."""
-        return self._budget.evict(nbytes)
-
     def poll(self) -> bool:
         """Takes in what the disk tier reports; True if there was something."""
         reports = [] if self._tier is None else self._tier.poll()

@@ -247,3 +247,15 @@ class FakeTier:
             if each.entry.parent_file in (0, *kept):
                 kept[number] = each
         return FakeTier(files=kept, last_file=self.last_file)
+
+
+def evict(cache: PrefixCache, nbytes: int) -> int:
+    """Has the cache do with so many bytes less for a moment. How many have left memory, or leave it
+    once they are written."""
+    budget, index = cache._budget, cache._index
+    before = index.nbytes - index.leaving_bytes
+    lease = budget._bytes, budget._snapshot_bytes
+    # Below zero, what takes no bytes goes too.
+    cache.set_lease(before + cache._promoter.reserved_bytes - nbytes, snapshot_bytes=1 << 62)
+    budget.set(*lease)
+    return before - (index.nbytes - index.leaving_bytes)

@@ -19,6 +19,7 @@ from tests.node.engine.cache.fake_parts import (
     FakeTier,
     Prefix,
     capture_of,
+    evict,
     make_config,
 )
 
@@ -140,7 +141,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(nbytes=st.integers(1, 200))
     def evicts(self, nbytes: int) -> None:
-        self.cache.evict(nbytes)
+        evict(self.cache, nbytes)
 
     @rule(storing=st.booleans())
     def is_told_whether_to_store(self, storing: bool) -> None:

@@ -15,6 +15,7 @@ from tests.node.engine.cache.fake_parts import (
     Prefix,
     capture_of,
     count,
+    evict,
     ids,
     make_config,
     store,
@@ -98,7 +99,7 @@ def test_a_long_prompt_takes_a_chain_of_edges_each_of_which_can_go_alone() -> No
     assert [event.end_tokens for event in cache.events()] == [4, 8, 10]
     hit = _match(cache, prompt)
     assert _cells(cache, hit) == _prefixes(prompt, hit.tokens)
-    assert cache.evict(1) == 2 * TOKEN_BYTES
+    assert evict(cache, 1) == 2 * TOKEN_BYTES
     assert _match(cache, prompt).tokens == 8
 
 
@@ -106,7 +107,7 @@ def test_a_prompt_that_is_not_all_there_is_not_pinned() -> None:
     cache = _cache()
     store(cache, count(1, 6))
     assert cache.pin(count(1, 11)) == 5
-    assert cache.pinned_nbytes == 0 and cache.evict(1_000) == 5 * TOKEN_BYTES
+    assert cache.pinned_nbytes == 0 and evict(cache, 1_000) == 5 * TOKEN_BYTES
 
 
 def test_a_held_hit_outlives_a_split() -> None:
@@ -297,7 +298,7 @@ def test_prompts_of_other_salts_share_nothing() -> None:
     _store_salted(cache, np.concatenate([count(1, 5), count(50, 60)]), one)
     assert [cache.match(tokens, 9, salt).tokens for salt in (one, two, 0)] == [9, 0, 9]
     assert cache.pin(count(1, 10), one) == 9 and cache.pin(count(1, 10), two) == 0
-    cache.evict(cache.nbytes)
+    evict(cache, cache.nbytes)
     # What is pinned stays, and only that.
     assert [cache.match(tokens, 9, salt).tokens for salt in (one, two, 0)] == [9, 0, 0]
 

@@ -12,6 +12,7 @@ from tests.node.engine.cache.fake_parts import (
     Prefix,
     capture_of,
     count,
+    evict,
     make_config,
     store,
 )
@@ -44,7 +45,7 @@ class World:
     def spilled(self, tokens: Tokens, *, snapshot: bool = False) -> None:
         """Stores the tokens, and has them on disk only."""
         store(self.cache, tokens, snapshot=snapshot)
-        self.cache.evict(1_000_000)
+        evict(self.cache, 1_000_000)
         self.finish()
         assert self.cache.nbytes == 0
         self.cache.events()
@@ -72,7 +73,7 @@ class World:
 def test_memory_counts_until_the_file_is_written() -> None:
     world = World()
     store(world.cache, count(1, 11))
-    assert world.cache.evict(1) == 100
+    assert evict(world.cache, 1) == 100
     assert world.cache.nbytes == 100
     assert world.usable(count(1, 11)) == (10, 10)
     world.cache.events()
@@ -86,7 +87,7 @@ def test_those_above_are_written_first_and_stay_in_memory() -> None:
     world = World()
     store(world.cache, count(1, 11))
     store(world.cache, count(1, 16))
-    world.cache.evict(10)
+    evict(world.cache, 10)
     entries = [queued.entry for queued in world.tier.writing.values()]
     assert [(e.parent_file, e.parent_tokens, len(e.tokens)) for e in entries] == [
         (0, 0, 10),
@@ -103,7 +104,7 @@ def test_what_is_on_disk_already_leaves_memory_at_once() -> None:
     assert world.promote(count(1, 11))
     world.finish()
     assert world.cache.nbytes == 100
-    world.cache.evict(1)
+    evict(world.cache, 1)
     assert world.cache.nbytes == 0 and not world.tier.writing
     assert world.usable(count(1, 11)) == (0, 10)
 
@@ -111,7 +112,7 @@ def test_what_is_on_disk_already_leaves_memory_at_once() -> None:
 def test_what_the_tier_refuses_is_dropped() -> None:
     world = World(tier=FakeTier(refuses=True))
     store(world.cache, count(1, 11))
-    world.cache.evict(1)
+    evict(world.cache, 1)
     assert (world.cache.nbytes, world.cache.entries) == (0, 0)
     assert world.cache.events()[-1].kind is CacheEventKind.EVICTED
 
@@ -119,7 +120,7 @@ def test_what_the_tier_refuses_is_dropped() -> None:
 def test_what_fails_to_be_written_is_dropped() -> None:
     world = World()
     store(world.cache, count(1, 11))
-    world.cache.evict(1)
+    evict(world.cache, 1)
     world.tier.fail_write(1)
     world.cache.poll()
     assert (world.cache.nbytes, world.cache.entries) == (0, 0)
@@ -128,14 +129,14 @@ def test_what_fails_to_be_written_is_dropped() -> None:
 def test_what_is_sooner_computed_than_read_is_not_written() -> None:
     world = World(prefill_s=1e-12)
     store(world.cache, count(1, 11))
-    world.cache.evict(1)
+    evict(world.cache, 1)
     assert world.cache.nbytes == 0 and not world.tier.writing
 
 
 def test_a_use_before_the_write_ends_keeps_it_in_memory() -> None:
     world = World()
     store(world.cache, count(1, 11))
-    world.cache.evict(1)
+    evict(world.cache, 1)
     world.check(count(1, 11), 10)
     world.finish()
     assert world.usable(count(1, 11)) == (10, 10)
@@ -271,7 +272,7 @@ def test_new_spans_are_attached_to_what_is_on_disk_only() -> None:
     assert world.cache.store(prompt, capture_of(prompt, calls), None, "r2") == 13
     assert calls == [(0, 10), (10, 13)]
     world.check(prompt, 13)
-    world.cache.evict(1_000)
+    evict(world.cache, 1_000)
     assert 1 in world.tier.files and len(world.tier.writing) == 1
 
 
@@ -322,7 +323,7 @@ def test_what_is_on_disk_is_found_after_a_restart() -> None:
     world.spilled(count(1, 11), snapshot=True)
     branch = np.concatenate([count(1, 5), count(50, 53)])
     store(world.cache, branch, snapshot=True)
-    world.cache.evict(1_000)
+    evict(world.cache, 1_000)
     world.finish()
     again = World(tier=world.tier.restarted(), needs_snapshot=True)
     assert again.cache.nbytes == 0 and again.cache.entries == 3
