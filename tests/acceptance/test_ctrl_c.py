@@ -156,7 +156,7 @@ def test_a_command_that_waits_for_the_agent(tmp_path: Path, verb: str) -> None:
 
 
 def test_a_load_that_is_no_longer_waited_for_goes_on(tmp_path: Path) -> None:
-    with fleet(tmp_path, {"load_delay_s": 0.5}) as (front, (node,)):
+    with fleet(tmp_path, {"load_delay_s": 4.0}) as (front, (node,)):
         arguments = ("router", "load", "scripted", "--router", front.url)
         with command(front.running.home, *arguments) as running:
             until(lambda: node.get("/fleet/status")["models"][0]["state"] == "loading")
@@ -166,14 +166,14 @@ def test_a_load_that_is_no_longer_waited_for_goes_on(tmp_path: Path) -> None:
 
 def test_a_simulation(tmp_path: Path, gate: Path) -> None:
     with command(tmp_path, "router", "simulate", str(gate)) as running, read(gate):
-        assert running.interrupt() == f"router: {STOPPED}"
+        assert running.interrupt(again=True) == f"router: {STOPPED}"
 
 
 def test_a_router_that_is_still_imported(tmp_path: Path, gate: Path) -> None:
     (tmp_path / "typer.py").write_text(LOCK)
     extra = {"GATE": str(gate), "PYTHONPATH": str(tmp_path)}
     with command(tmp_path, "router", "nodes", **extra) as running, read(gate):
-        assert running.interrupt() == f"router: {STOPPED}"
+        assert running.interrupt(again=True) == f"router: {STOPPED}"
 
 
 def test_a_fleet_that_is_not_up_yet(tmp_path: Path, gate: Path) -> None:
@@ -181,7 +181,9 @@ def test_a_fleet_that_is_not_up_yet(tmp_path: Path, gate: Path) -> None:
     extra = {"MLX_FLEET_NODE_SCRIPT": str(gate)}
     with command(tmp_path, *arguments, **extra) as running, read(gate):
         # What takes longer than a moment is told as well.
-        assert running.interrupt(alone=False) == "router: Stopped before the fleet was up."
+        assert (
+            running.interrupt(alone=False, again=True) == "router: Stopped before the fleet was up."
+        )
 
 
 def test_an_agent_that_does_not_serve_yet(tmp_path: Path, gate: Path) -> None:
@@ -191,7 +193,7 @@ def test_an_agent_that_does_not_serve_yet(tmp_path: Path, gate: Path) -> None:
         while "is what" not in running.process.stdout.readline():
             pass
         with read(gate):
-            assert running.interrupt() == f"node-agent: {STOPPED}"
+            assert running.interrupt(again=True) == f"node-agent: {STOPPED}"
 
 
 @pytest.mark.parametrize("group", [True, False], ids=["terminal", "kill"])
@@ -226,4 +228,4 @@ def test_an_examination_of_the_machine(tmp_path: Path, gate: Path, rest: list[st
     arguments = ("node", "doctor", *rest, *(("--report", str(tmp_path)) if rest else ()))
     with command(tmp_path, *arguments, "--json", **extra) as running, read(gate):
         # What the whole examination has found so far is told as it is found.
-        assert running.interrupt(alone=not rest) == f"node-agent: {STOPPED}"
+        assert running.interrupt(alone=not rest, again=True) == f"node-agent: {STOPPED}"
