@@ -13,8 +13,9 @@ from node.protocol.media import line_of, noun_of
 from node.request import Content, MediaPart, Message, TextPart
 
 _SYSTEMS = ("system", "developer")
-_REMINDER = "<system-reminder>"
-"""Claude Code's own words within a user's message begin so."""
+_CLIENTS_OWN = ("<system-reminder>", "<image name=", "</image>")
+"""What clients themselves put into a user's message begins so: Claude Code, and Codex around each
+picture."""
 
 
 def media_part(part: Mapping[str, Any], path: str) -> MediaPart | None:
@@ -69,7 +70,7 @@ def _refuse_shown_now(content: Content) -> None:
 
 
 def _is_said(part: TextPart | MediaPart) -> bool:
-    return isinstance(part, TextPart) and not part.text.startswith(_REMINDER)
+    return isinstance(part, TextPart) and not part.text.startswith(_CLIENTS_OWN)
 
 
 def _as_text(message: Message) -> Message:

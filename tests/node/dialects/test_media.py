@@ -144,6 +144,7 @@ def test_what_was_refused_once_does_not_stay_in_the_way(path: str) -> None:
         [picture, "what is it?", "never mind, but this?", picture],
         ["<system-reminder>\nA</system-reminder>", picture, "what is it?"],
         [picture, "what is it?", "<system-reminder>B</system-reminder>"],
+        ["<image name=[Image #1]>", picture, "</image>", "what is it?"],
     ):
         with pytest.raises(Unsupported):
             request_of(path, [user(path, *now)])
