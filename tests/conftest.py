@@ -1,8 +1,10 @@
 """For all tests."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from node import child_process
 from node.hardware import MemoryReading
@@ -10,6 +12,14 @@ from serving.open_files import allow_many_files
 
 # A shell on macOS allows 256 files, and a test may hold a thousand connections by both their ends.
 allow_many_files()
+# No example fails because the machine is busy, and no run fails by the luck of its examples.
+settings.register_profile(
+    "ours",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="MLX_FLEET_SOAK" not in os.environ,
+)
+settings.load_profile("ours")
 
 
 @pytest.fixture(scope="session", autouse=True)

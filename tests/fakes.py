@@ -1,6 +1,9 @@
 """Doubles that more than one test folder needs; the scripted engine itself ships in the product."""
 
 import ssl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -21,3 +24,11 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+@contextmanager
+def processor_time(most_s: float) -> Iterator[None]:
+    """That what is inside keeps a processor busy for no longer, however busy the machine is."""
+    began_s = time.process_time()
+    yield
+    assert time.process_time() - began_s <= most_s

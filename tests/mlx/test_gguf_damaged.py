@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engine import gguf_file
 from node.engine.gguf import make_config
 from node.engine.gguf_file import GgufError, GgufFile
+from tests.fakes import processor_time
 from tests.mlx.test_gguf import METADATA, gguf_bytes, text, write
 
 TINY: dict[str, Any] = {"general.architecture": "llama", "a.list": [1, 2], "a.text": ["x", "y"]}
@@ -68,14 +69,14 @@ VALUES = st.one_of(
 
 
 @given(st.sampled_from(NUMBERS), VALUES)
-@settings(deadline=2000)
 def test_whatever_a_number_is_the_config_says_what_can_be_or_there_is_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
 ) -> None:
     source = write(tmp_path_factory.mktemp("any"), **{key.replace(".", "__"): value})
     with GgufFile(source) as file:
         try:
-            config = make_config(file, "float32")
+            with processor_time(2.0):
+                config = make_config(file, "float32")
         except GgufError:
             return
     for name in ("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"):
@@ -86,7 +87,6 @@ def test_whatever_a_number_is_the_config_says_what_can_be_or_there_is_a_sentence
     st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.binary(min_size=1, max_size=9))),
     st.integers(0, len(WHOLE)),
 )
-@settings(deadline=2000)
 def test_whatever_bytes_are_changed_or_lost_the_tensors_lie_in_the_file_or_there_is_a_sentence(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[int, bytes]], length: int
 ) -> None:
@@ -95,7 +95,8 @@ def test_whatever_bytes_are_changed_or_lost_the_tensors_lie_in_the_file_or_there
         data[at : at + len(piece)] = piece
     for whole in (bytes(data), bytes(data[:length])):
         try:
-            file = opened(tmp_path_factory.mktemp("any"), whole)
+            with processor_time(2.0):
+                file = opened(tmp_path_factory.mktemp("any"), whole)
         except GgufError:
             continue
         with file:

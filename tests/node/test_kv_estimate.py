@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from node.kv_estimate import (
@@ -15,6 +15,7 @@ from node.kv_estimate import (
 )
 from node.protocol.bounds import MOST
 from node.scores import attention_scores
+from tests.fakes import processor_time
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -216,15 +217,15 @@ FAMILIES = st.sampled_from(["llama", "gemma3", "gemma4", "deepseek_v3", "falcon_
 
 
 @given(CONFIGS, CONFIGS | st.none(), FAMILIES)
-@settings(deadline=1000)
 def test_whatever_a_config_says_the_estimate_is_a_number_of_bytes_or_a_refusal(
     config: dict[str, Any], text: dict[str, Any] | None, family: str
 ) -> None:
     whole = config | {"model_type": family} | ({} if text is None else {"text_config": text})
     try:
-        estimate = estimate_kv(whole)
-        scores = attention_scores(whole)
-        context = first_count(CONTEXT_KEYS, whole)
+        with processor_time(1.0):
+            estimate = estimate_kv(whole)
+            scores = attention_scores(whole)
+            context = first_count(CONTEXT_KEYS, whole)
     except ImpossibleNumber:
         return
     for figure in (estimate.bytes_per_token, estimate.bytes_per_row, scores.bytes_per_pair):
