@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from router.api.admin_views import (
 )
 from router.commands import aliases, console, keys, models, nodes, reports
 from router.commands.client import AdminClient
+from tests.fakes import FakeClock
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 GIB = 1024**3
@@ -228,16 +230,22 @@ def test_an_empty_listing_names_the_next_step(
 
 
 def test_a_load_tells_where_and_how_long(
-    played: Played, capsys: pytest.CaptureFixture[str]
+    played: Played, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = FakeClock()
+
     def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json=[])
+        clock.advance(12.34)
         assert json.loads(request.content) == {"model": "tiny", "node": None}
         return httpx.Response(200, json={"model": "tiny", "nodes": ["a"], "took_s": 1.0})
 
+    monkeypatch.setattr(models, "time", SimpleNamespace(monotonic=clock))
     models.load(played(handler), "tiny", None)
     models.unload(played(handler), "tiny", None)
     text = capsys.readouterr().out
-    assert "tiny is ready on a, after 0.0 s." in text
+    assert "tiny is ready on a, after 12.3 s." in text
     assert "tiny is unloaded on a." in text
 
 
