@@ -1,6 +1,7 @@
 """For all tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,9 @@ settings.register_profile(
     derandomize="MLX_FLEET_SOAK" not in os.environ,
 )
 settings.load_profile("ours")
+# A shell that runs the tests in the background has them ignore SIGINT, and so would every child.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
