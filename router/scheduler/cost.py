@@ -62,7 +62,7 @@ class Home(NamedTuple):
 
 
 def choose(
-    totals_s: Sequence[float], cached: Sequence[int], rank: Callable[[int], tuple[float, int]]
+    totals_s: Sequence[float], cached: Sequence[int], rank: Callable[[int], tuple[bool, float, int]]
 ) -> tuple[int, bool]:
     """The index of the least cost, of equally good ones that of the least rank; and whether there
     were some."""

@@ -273,14 +273,16 @@ class Placement:
 
     def _rank(
         self, able: Sequence[int], moment: Moment, model: str
-    ) -> Callable[[int], tuple[float, int]]:
-        """Of equally good nodes, the one with the emptiest cache, then the one not used longest."""
+    ) -> Callable[[int], tuple[bool, float, int]]:
+        """Of equally good nodes, one that can begin now, of these the one with the emptiest cache,
+        then the one not used longest."""
 
-        def rank(number: int) -> tuple[float, int]:
+        def rank(number: int) -> tuple[bool, float, int]:
             view = moment.fleet[able[number]]
             book = self._books.of(view.node_id)
+            waits = not self.can_begin(view, model, moment.now_s)
             status = model_of(view, model)
             full = occupancy(status.cache if status else None, book.warm.get(model), moment.now_s)
-            return round(full, 2), book.last_grant
+            return waits, round(full, 2), book.last_grant
 
         return rank

@@ -96,6 +96,23 @@ def test_a_node_that_tells_no_cache_gets_as_many_as_it_has_rows() -> None:
     assert names(fleet.done(leases[0], served=True)) == ["x"]
 
 
+def test_who_waits_takes_the_one_of_two_equal_nodes_that_has_a_free_row() -> None:
+    fleet = Fleet(*(node_view(name, model_status(max_rows=1)) for name in "ab"))
+    for number in range(40):
+        fleet.done(fleet.lease(asking(f"quick {number}")), served=True)
+    leases = {lease.node_id: lease for lease in (fleet.lease(asking(each)) for each in "12")}
+    for number in range(3):
+        queued(fleet.ask(asking(f"waits {number}")))
+    for node_id in "bbb":
+        (lease,) = (
+            each.lease
+            for each in fleet.done(leases[node_id], served=True)
+            if isinstance(each, Grant)
+        )
+        assert lease.node_id == node_id
+        leases[node_id] = lease
+
+
 def test_an_agent_s_word_ends_the_prefill_of_an_answer_in_one_piece() -> None:
     fleet = Fleet(*agents("a", max_rows=16))
     leases = [fleet.lease(asking("0", 10_000, stream=False))]
