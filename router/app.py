@@ -44,6 +44,7 @@ from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.stalls import Limits, Stalls
+from router.traffic import Traffic
 from router.watcher import Watcher
 from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get
@@ -99,7 +100,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     ledger = Ledger(origins, log_requests=settings.log_requests)
     ledger.charge = budgets.charge
     prefixes = PrefixIndex()
-    metrics = Metrics(lambda node_id: view.name if (view := fleet.node(node_id)) else node_id)
+    metrics = Metrics(fleet.name_of)
     budgets.on_cost = metrics.charged
     watcher = Watcher(fleet, ledger, prefixes)
     decisions = Decisions()
@@ -111,8 +112,8 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     )
     known = Known(prefixes, Predictions(prefixes, metrics), decisions, metrics, stalls)
     Loads(fleet, metrics)
-    _add_gauges(metrics, fleet, prefixes, placing)
-    outside = Outside(registry, fleet, watcher, placing.queued_models, own_id, wall)
+    _add_gauges(metrics, prefixes, placing.traffic)
+    outside = Outside(registry, fleet, watcher, placing.traffic.queued_models, own_id, wall)
     return Core(
         settings=settings,
         router_id=own_id,
@@ -128,31 +129,33 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
         chainer=Chainer(),
         watcher=watcher,
         dispatcher=Dispatcher(fleet, watcher, ledger, placing, known),
+        traffic=placing.traffic,
+        decisions=decisions,
         lifecycle=Lifecycle(outside, *wanted),
         awake=Awake(settings.stay_awake),
     )
 
 
-def _add_gauges(metrics: Metrics, fleet: Fleet, prefixes: PrefixIndex, placing: Placing) -> None:
+def _add_gauges(metrics: Metrics, prefixes: PrefixIndex, traffic: Traffic) -> None:
     metrics.add_node_gauge(
         "prefix_index_entries", "Prefixes that nodes are known to hold.", prefixes.entries_by_node
     )
     metrics.add_node_gauge(
         "open_leases",
         "Requests that hold a place on a node.",
-        lambda: {view.node_id: placing.in_flight(view.node_id) for view in fleet.snapshot},
+        traffic.leases_by_node,
     )
     metrics.add_gauge(
         "queue_length",
         "Requests that wait for a node.",
         ("model", "class"),
-        placing.queue_lengths,
+        traffic.queue_lengths,
     )
     metrics.add_gauge(
         "breaker_state",
         "1 for the state of a model's breaker on a node, where that is not closed.",
         ("node", "model", "state"),
-        placing.breaker_states,
+        traffic.breaker_states,
     )
 
 

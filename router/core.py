@@ -6,6 +6,7 @@ from node.protocol.prefix import Chainer
 from registry.db import Registry
 from router.auth import KeyRing
 from router.budgets import Budgets
+from router.decisions import Decisions
 from router.dispatcher import Dispatcher
 from router.fleet import Fleet
 from router.last_targets import LastTargets
@@ -15,6 +16,7 @@ from router.metrics import Metrics
 from router.names import Names
 from router.prefix_index import PrefixIndex
 from router.settings import Settings
+from router.traffic import Traffic
 from router.watcher import Watcher
 from serving.awake import Awake
 
@@ -37,5 +39,7 @@ class Core:
     chainer: Chainer
     watcher: Watcher
     dispatcher: Dispatcher
+    traffic: Traffic
+    decisions: Decisions
     lifecycle: Lifecycle
     awake: Awake

@@ -6,13 +6,11 @@ import errno
 import logging
 import os
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from node.protocol.messages import ModelState
-from router import foreign
 from router.decisions import Decisions
 from router.errors import (
     DeadlineExceeded,
@@ -32,24 +30,19 @@ from router.ledger import (
     Ledger,
 )
 from router.metrics import Metrics
-from router.node_client import MAX_ANSWER_BYTES, NodeClient, WholeAnswer
+from router.node_client import WholeAnswer
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
-from router.scheduler.breaker import Breaker
 from router.settings import CONNECT_TIMEOUT_S
-from router.stalls import Attempt, Stalls
+from router.stalls import Progress, Stalls
 from router.states import KIND_AGENT
 from router.types import (
     PATH_COUNT_TOKENS,
     Caller,
-    Decision,
     Failure,
     Lease,
-    Loading,
     NodeView,
-    Queued,
-    Target,
     Ticket,
     Verdict,
 )
@@ -78,14 +71,6 @@ class Known:
     stalls: Stalls
 
 
-class Opened(NamedTuple):
-    """A request that its node has begun to answer."""
-
-    response: Response
-    foreign: ForeignAnswer | None
-    """None where the node keeps accounts."""
-
-
 class NotSent(NodeFailed):
     """The node that was to answer is not there any more."""
 
@@ -105,6 +90,8 @@ class Dispatcher:
         self._ledger = ledger
         self._placing = placing
         self._known = known
+        self.traffic = placing.traffic
+        self.decisions = known.decisions
         self._plain: set[str] = set()
         """Servers that do not take what asks them for a count of tokens."""
         self._seldom = Seldom()
@@ -112,6 +99,7 @@ class Dispatcher:
         ledger.on_cut = self._on_cut
         ledger.on_refused = known.decisions.on_verdict
         ledger.on_prefilled = placing.on_prefilled
+        known.stalls.on_stalled = known.metrics.stalled
 
     async def place(self, ticket: Ticket) -> Lease:
         """As `Placing.place`."""
@@ -149,40 +137,13 @@ class Dispatcher:
         finally:
             self._release_client(lease.node_id)
 
-    def standing(self, ticket_id: str) -> Queued | None:
-        """As `Placing.standing`."""
-        return self._placing.standing(ticket_id)
+    def prepare(self, ticket: Ticket, lease: Lease) -> ForeignAnswer | None:
+        """Begins the accounts of an attempt; what reads the answer of a node that keeps none.
 
-    def waits_for(self, ticket: Ticket, lease: Lease | None) -> Queued | Loading | None:
-        """What the ticket waits for, in the queue or on its lease's node; None where that is its
-        answer."""
-        standing = self._placing.standing(ticket.request_id)
-        anywhere = lease is None or standing is not None
-        for view in self._fleet.snapshot:
-            if view.status is None or not (anywhere or (lease and view.node_id == lease.node_id)):
-                continue
-            for model in view.status.models:
-                if model.name == ticket.model and model.state is ModelState.LOADING:
-                    return Loading(model.name, model.progress)
-        return standing
-
-    def explain(self, ticket: Ticket) -> Decision:
-        """As `Placing.explain`."""
-        return self._placing.explain(ticket)
-
-    @property
-    def decisions(self) -> Decisions:
-        return self._known.decisions
-
-    async def open(self, ticket: Ticket, lease: Lease) -> Opened:
-        """Sends the ticket to its node; returns at the response's head.
-
-        Raises `NotSent` where its node is not there any more, `NodeFailed` where the connection
-        fails before that.
+        Raises `NotSent` where its node is not there any more.
         """
-        client = self._watcher.client(lease.node_id)
         view = self._fleet.node(lease.node_id)
-        if client is None or view is None:
+        if view is None or self._watcher.client(lease.node_id) is None:
             raise NotSent("The node was removed from the fleet.")
         instance_id = view.status.instance_id if view.status else ""
         if instance_id != lease.instance_id:
@@ -190,31 +151,30 @@ class Dispatcher:
         reported = view.kind == KIND_AGENT
         if ticket.path != PATH_COUNT_TOKENS:
             self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
-        try:
-            if not reported:
-                return await self._open_foreign(client, ticket, lease)
-            response = await client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))
-            return Opened(response, None)
-        except OSError as error:
-            raise self.node_failed(lease, error) from error
+        if reported:
+            return None
+        ask = lease.node_id not in self._plain
+        return ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
 
-    async def _open_foreign(self, client: NodeClient, ticket: Ticket, lease: Lease) -> Opened:
-        """Asks for a count of tokens, too; where the server does not take that, without."""
-        while True:
-            ask = lease.node_id not in self._plain
-            answer = ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
-            sent = ticket if answer.body is ticket.body else replace(ticket, body=answer.body)
-            response = await client.open(sent, lease, self._ledger.origins.stamp(ticket, lease))
-            if not answer.asks or response.status not in foreign.REFUSAL_STATUSES:
-                return Opened(response, answer)
-            try:
-                body = await response.read_all(MAX_ANSWER_BYTES)
-            finally:
-                response.close()
-            if not answer.is_refused(response.status, body):
-                response.give_back(body)
-                return Opened(response, answer)
-            self._plain.add(lease.node_id)
+    def open(
+        self, ticket: Ticket, lease: Lease, foreign: ForeignAnswer | None
+    ) -> Awaitable[Response]:
+        """Sends the ticket to its node; returns at the response's head. `foreign` is what `prepare`
+        made. Raises `OSError` where the connection fails before that."""
+        client = self._watcher.client(lease.node_id)
+        if client is None:
+            raise NotSent("The node was removed from the fleet.")
+        if foreign is not None and foreign.body is not ticket.body:
+            ticket = replace(ticket, body=foreign.body)
+        return client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))
+
+    def ask_no_more(self, lease: Lease) -> None:
+        """The lease's node does not take what asks it for a count of tokens."""
+        self._plain.add(lease.node_id)
+
+    def watch(self, ticket: Ticket, lease: Lease, is_paused: Callable[[], bool]) -> Progress:
+        """As `Stalls.watch`."""
+        return self._known.stalls.watch(lease, is_paused, ticket.deadline_s)
 
     async def follow_up(
         self, view: NodeView, caller: Caller, method: str, target: str
@@ -250,22 +210,12 @@ class Dispatcher:
             return NotSent(f"{short}.")
         return NodeFailed(f"The connection to the node {self.node_name(lease)} broke{_how(error)}.")
 
-    @property
-    def stalls(self) -> Stalls:
-        return self._known.stalls
-
-    def stalled(self, attempt: Attempt) -> NodeFailed:
-        """The sentence for a node that is there and does not go on."""
-        self._known.metrics.stalled(attempt.lease)
-        return NodeFailed(f"The node {self.node_name(attempt.lease)} {attempt.reason}.")
-
     def refused(self, lease: Lease, status: int) -> RouterError:
         """A node's own refusal of the router: no word on the caller's key."""
         return _refusal(self.node_name(lease), status)
 
     def node_name(self, lease: Lease) -> str:
-        view = self._fleet.node(lease.node_id)
-        return view.name if view else lease.node_id
+        return self._fleet.name_of(lease.node_id)
 
     def on_first_content(self, ticket: Ticket, lease: Lease) -> None:
         """The answer's first content is on its way to the caller."""
@@ -309,22 +259,6 @@ class Dispatcher:
     def _on_cut(self, verdict: Verdict, ticket: Ticket) -> None:
         self._known.predictions.on_verdict(verdict, ticket.chain)
 
-    def in_flight(self, node_id: str) -> int:
-        """Requests that hold a lease on the node."""
-        return self._placing.in_flight(node_id)
-
-    def breakers(self) -> list[Breaker]:
-        """As `Scheduler.breakers`."""
-        return self._placing.breakers()
-
-    def in_flight_on(self, target: Target) -> int:
-        """Requests for the target that are on nodes or wait for one."""
-        return self._placing.in_flight_on(target)
-
-    @property
-    def open_leases(self) -> int:
-        return self._placing.open_leases
-
     def forget(self, node_id: str) -> None:
         """A node has been removed: its learned times go, and its client once it is idle."""
         self._placing.on_node_removed(node_id)
@@ -332,7 +266,7 @@ class Dispatcher:
         self._release_client(node_id)
 
     def _release_client(self, node_id: str) -> None:
-        if self._watcher.is_leaving(node_id) and not self._placing.in_flight(node_id):
+        if self._watcher.is_leaving(node_id) and not self.traffic.in_flight(node_id):
             self._watcher.release(node_id)
             # One that was added again meanwhile keeps what was learned of it since.
             if self._watcher.client(node_id) is None:

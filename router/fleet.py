@@ -109,6 +109,11 @@ class Fleet:
     def node(self, node_id: str) -> NodeView | None:
         return self._nodes.get(node_id)
 
+    def name_of(self, node_id: str) -> str:
+        """The node's name; its id where it is not part of the fleet any more."""
+        view = self._nodes.get(node_id)
+        return view.name if view else node_id
+
     def by_name(self, name: str) -> NodeView | None:
         return next((view for view in self._snapshot if view.name == name), None)
 

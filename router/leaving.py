@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from types import TracebackType
 from typing import cast
 
 from router.errors import ShuttingDown
 from serving.exchange import Exchange
 
 
-async def cancel_when_left(work: Awaitable[None], exchange: Exchange) -> None:
-    """Awaits `work`, and cancels it when its caller leaves. Raises `ShuttingDown` where somebody
-    else cancels it: nobody else does."""
-    task = cast("asyncio.Task[None]", asyncio.current_task())
-    exchange.on_left = task.cancel
-    if exchange.left:
-        task.cancel()
-    try:
-        await work
-    except asyncio.CancelledError:
-        task.uncancel()
-        if not exchange.left:
+class CancelWhenLeft:
+    """A context that the current task works in, which is cancelled when its caller leaves; that
+    ends the context and is no error. Raises `ShuttingDown` where somebody else cancels the task:
+    nobody else does."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._task = cast("asyncio.Task[None]", asyncio.current_task())
+
+    def __enter__(self) -> None:
+        self._exchange.on_left = self._task.cancel
+        if self._exchange.left:
+            self._task.cancel()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> bool:
+        self._exchange.on_left = None
+        if kind is not asyncio.CancelledError:
+            return False
+        self._task.uncancel()
+        if not self._exchange.left:
             raise ShuttingDown from None
-    finally:
-        exchange.on_left = None
+        return True

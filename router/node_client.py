@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -168,7 +168,7 @@ class NodeClient:
 
     # --- inference ---
 
-    async def open(self, ticket: Ticket, lease: Lease, stamp: Stamp) -> Response:
+    def open(self, ticket: Ticket, lease: Lease, stamp: Stamp) -> Awaitable[Response]:
         """Sends an inference request; returns at the response's head, its body unread.
 
         Of the caller's headers its trace alone goes to a node, so that its key never leaves the
@@ -194,7 +194,7 @@ class NodeClient:
             f"{HEADER_REQUEST_ID}: {request_id}\r\n{own}{ticket.trace}"
             f"content-length: {len(ticket.body)}\r\n\r\n"
         )
-        return await self._upstream.send(start + rest.encode(), ticket.body)
+        return self._upstream.send(start + rest.encode(), ticket.body)
 
     async def follow_up(self, method: str, target: str, origin: str) -> WholeAnswer:
         """Asks an agent for something that it holds; `target` is a path with its query.

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -22,11 +21,10 @@ from router.errors import (
 from router.fleet import Fleet
 from router.ledger import OUTCOME_CANCELLED
 from router.metrics import Metrics
-from router.scheduler.breaker import Breaker
 from router.scheduler.scheduler import Scheduler
+from router.traffic import QueuedTicket, Traffic
 from router.types import (
     Action,
-    Decision,
     Failure,
     Grant,
     Lease,
@@ -34,7 +32,6 @@ from router.types import (
     Queued,
     Reject,
     RejectKind,
-    Target,
     Ticket,
     Verdict,
 )
@@ -46,15 +43,6 @@ _ERRORS: dict[RejectKind, type[RouterError]] = {
     RejectKind.QUEUE_FULL: QueueFull,
     RejectKind.DEADLINE: DeadlineExceeded,
 }
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A ticket in the scheduler's queue, and the task that waits for it."""
-
-    ticket: Ticket
-    told: Queued
-    answer: asyncio.Future[Grant | Reject]
 
 
 class Placing:
@@ -73,7 +61,8 @@ class Placing:
         self._decisions = decisions
         self._metrics = metrics
         self._clock = clock
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, QueuedTicket] = {}
+        self.traffic = Traffic(scheduler, fleet, self._waiting, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         """When it fires, on the clock of the moments."""
@@ -86,8 +75,8 @@ class Placing:
 
         Raises `UnknownModel`, `NoNodeReady`, `QueueFull` or `DeadlineExceeded`.
         """
-        actions = self._scheduler.on_request(ticket, self._moment())
-        return await self._outcome(ticket, actions)
+        own = self._perform(self._scheduler.on_request(ticket, self._moment()), ticket)
+        return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
 
     async def place_again(
         self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
@@ -95,16 +84,8 @@ class Placing:
         """A lease in place of one whose node failed before content, as `Scheduler.on_failed`.
         Raises what `place` raises."""
         actions = self._scheduler.on_failed(lease, self._moment(), how, retry_after_s)
-        return await self._outcome(ticket, actions)
-
-    def standing(self, ticket_id: str) -> Queued | None:
-        """Where a ticket stood when it was queued; None for one that does not wait."""
-        waiting = self._waiting.get(ticket_id)
-        return waiting.told if waiting else None
-
-    def explain(self, ticket: Ticket) -> Decision:
-        """What would be decided now. Changes nothing."""
-        return self._scheduler.explain(ticket, self._moment())
+        own = self._perform(actions, ticket)
+        return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
 
     # --- events ---
 
@@ -138,69 +119,15 @@ class Placing:
         self._timer = None
         self._perform(self._scheduler.on_time(self._moment()))
 
-    # --- reading ---
-
-    def in_flight(self, node_id: str) -> int:
-        return self._scheduler.in_flight(node_id)
-
-    def breakers(self) -> list[Breaker]:
-        """As `Scheduler.breakers`."""
-        return self._scheduler.breakers(self._clock())
-
-    def breaker_states(self) -> list[tuple[tuple[str, str, str], float]]:
-        """1 for each breaker that is not closed, by node, model and state."""
-        return [
-            ((view.name, each.model, each.state.value), 1.0)
-            for each in self.breakers()
-            if (view := self._fleet.node(each.node_id)) is not None
-        ]
-
-    def in_flight_on(self, target: Target) -> int:
-        """Requests for the target that are on nodes or wait for one."""
-        nodes = [view.node_id for view in self._fleet.snapshot if target.is_on(view)]
-        waiting = (each.ticket for each in self._waiting.values())
-        queued = sum(
-            ticket.model == target.model
-            and (ticket.may_cost is not None) is target.is_paid
-            and (not target.node_id or ticket.pinned_node_id == target.node_id)
-            for ticket in waiting
-        )
-        return queued + self._scheduler.rows(target.model, nodes)
-
-    @property
-    def open_leases(self) -> int:
-        return self._scheduler.open_leases
-
-    def queue_lengths(self) -> list[tuple[tuple[str, str], float]]:
-        """Waiting tickets by model and class."""
-        counts: dict[tuple[str, str], float] = {}
-        for waiting in self._waiting.values():
-            labels = (waiting.ticket.model, waiting.ticket.priority.name.lower())
-            counts[labels] = counts.get(labels, 0.0) + 1.0
-        return list(counts.items())
-
-    def queued_models(self) -> frozenset[str]:
-        """Models that tickets wait for."""
-        return frozenset(waiting.ticket.model for waiting in self._waiting.values())
-
     # --- actions ---
 
     def _moment(self) -> Moment:
         return Moment(self._clock(), self._fleet.snapshot)
 
-    async def _outcome(self, ticket: Ticket, actions: list[Action]) -> Lease:
-        """Performs the actions, and waits for what becomes of the ticket."""
-        own = self._perform(actions, ticket)
-        if isinstance(own, Queued):
-            own = await self._wait(ticket, own)
-        if isinstance(own, Grant):
-            return own.lease
-        raise _error(own)
-
     async def _wait(self, ticket: Ticket, queued: Queued) -> Grant | Reject:
         answer: asyncio.Future[Grant | Reject] = asyncio.get_running_loop().create_future()
         ticket_id, begin_s = ticket.request_id, self._clock()
-        self._waiting[ticket_id] = _Waiting(ticket, queued, answer)
+        self._waiting[ticket_id] = QueuedTicket(ticket, queued, answer)
         self._arm()
         try:
             return await answer
@@ -288,8 +215,15 @@ def _ticket_id(action: Action) -> str:
     return action.lease.ticket_id if isinstance(action, Grant) else action.ticket_id
 
 
-def _error(action: Action) -> RouterError:
+def _lease(action: Action) -> Lease:
+    """Of a ticket that waits no longer. Raises what it was rejected with."""
+    if isinstance(action, Grant):
+        return action.lease
     assert isinstance(action, Reject)
+    raise _error(action)
+
+
+def _error(action: Reject) -> RouterError:
     kind = _ERRORS[action.kind]
     if kind is UnknownModel:
         return UnknownModel(action.reason, param="model")

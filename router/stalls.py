@@ -4,13 +4,17 @@ That a node can be reached, that its model is ready and that it makes progress a
 heartbeat says nothing of the last one.
 """
 
+from __future__ import annotations
+
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from node.protocol.messages import ModelState
+from router.errors import DeadlineExceeded, NodeFailed, RouterError
 from router.fleet import Fleet
 from router.states import ACTIVE, KIND_AGENT
 from router.types import Lease, NodeView
@@ -46,8 +50,10 @@ class Sign(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Attempt:
-    """A request on one node."""
+class Progress:
+    """What is seen of a request on one node. As a context it is watched by its `Stalls`, which
+    cancels the task where the request is to leave the node; that leaves the context as the
+    failure."""
 
     lease: Lease
     is_paused: Callable[[], bool]
@@ -56,16 +62,47 @@ class Attempt:
     """When progress was last seen."""
     sign: Sign | None
     moved: bool = False
-    """Whether something of its answer has come since the last look; its relay says so."""
+    """Whether something of its answer has come since the last look; its attempt says so."""
     is_headed: bool = False
     """Whether the head of the answer has come."""
     began: bool = False
     """Whether something of the answer has come."""
     is_deaf: bool = False
     """What `is_deaf` said at the last look."""
-    reason: str = ""
-    """Why it was left, as the end of a sentence that begins with the node; empty while it was
-    not."""
+    failure: RouterError | None = None
+    """Why it leaves its node; None while it does not."""
+    watched_by: Stalls | None = None
+    task: asyncio.Task[object] | None = None
+    timer: asyncio.TimerHandle | None = None
+    """For the deadline by which its answer is to begin."""
+
+    def begin(self) -> None:
+        """The answer begins: its deadline is kept."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def leave(self, failure: RouterError) -> None:
+        """The request leaves its node."""
+        if self.failure is None and self.task is not None:
+            self.failure = failure
+            self.task.cancel()
+
+    def __enter__(self) -> Progress:
+        self.task = asyncio.current_task()
+        if self.watched_by is not None:
+            self.watched_by.add(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: object) -> None:
+        self.begin()
+        if self.watched_by is not None:
+            self.watched_by.discard(self)
+        if self.failure is None or self.task is None:
+            return
+        # Where its caller leaves at the same time, the task stays cancelled.
+        if not self.task.uncancel() and kind is asyncio.CancelledError:
+            raise self.failure from None
 
 
 def sign_of(view: NodeView | None, model: str) -> Sign | None:
@@ -107,34 +144,34 @@ def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Lim
     )
 
 
-def limit_s(attempt: Attempt, limits: Limits) -> float:
+def limit_s(progress: Progress, limits: Limits) -> float:
     """How long the request may be without progress."""
-    if attempt.sign is None:
-        is_short = attempt.began or attempt.is_deaf
+    if progress.sign is None:
+        is_short = progress.began or progress.is_deaf
         return limits.stall_s if is_short else limits.first_token_s
-    return limits.stall_s if attempt.sign.state in _AT_WORK else limits.load_s
+    return limits.stall_s if progress.sign.state in _AT_WORK else limits.load_s
 
 
-def stalled(attempt: Attempt, sign: Sign | None, now_s: float, limits: Limits) -> bool:
+def stalled(progress: Progress, sign: Sign | None, now_s: float, limits: Limits) -> bool:
     """Whether the request is to leave its node. Notes progress: `sign` is the node's last word."""
-    if attempt.moved or sign != attempt.sign or attempt.is_paused():
-        attempt.began |= attempt.moved
-        attempt.moved, attempt.sign, attempt.moved_s = False, sign, now_s
+    if progress.moved or sign != progress.sign or progress.is_paused():
+        progress.began |= progress.moved
+        progress.moved, progress.sign, progress.moved_s = False, sign, now_s
         return False
-    return now_s - attempt.moved_s >= limit_s(attempt, limits)
+    return now_s - progress.moved_s >= limit_s(progress, limits)
 
 
-def _reason(attempt: Attempt, limits: Limits) -> str:
-    seconds = f"for {limit_s(attempt, limits):g} s"
-    if attempt.sign is not None and attempt.sign.state not in _AT_WORK:
+def _reason(progress: Progress, limits: Limits) -> str:
+    seconds = f"for {limit_s(progress, limits):g} s"
+    if progress.sign is not None and progress.sign.state not in _AT_WORK:
         return f"has made no progress with loading the model {seconds}"
-    if attempt.began:
+    if progress.began:
         return f"has fallen silent in its answer, {seconds}"
-    if attempt.sign is not None:
+    if progress.sign is not None:
         return f"is there and has made no token {seconds}"
-    if attempt.is_deaf:
+    if progress.is_deaf:
         return f"has not answered anything {seconds}"
-    if attempt.is_headed:
+    if progress.is_headed:
         return f"has sent no content {seconds}"
     return f"has not begun to answer {seconds}"
 
@@ -145,38 +182,41 @@ class Stalls:
     def __init__(
         self, fleet: Fleet, limits: Limits, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        self.on_stalled: Callable[[Lease], None] = lambda lease: None
+        """Called for each request that leaves a node which does not go on with it."""
         self._fleet = fleet
         self._limits = limits
         self._clock = clock
         self._look_s = min(
             MAX_LOOK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / LOOKS
         )
-        self._attempts: dict[Attempt, asyncio.Task[object]] = {}
-        """Each with what carries it, which is cancelled where the request leaves its node."""
+        self._watched: dict[Progress, None] = {}
         self._wedged: dict[tuple[str, str], Sign] = {}
         """By node and model, with what the node showed when it was left."""
         self._timer: asyncio.TimerHandle | None = None
         fleet.listen(self._on_fleet)
 
-    def watch(self, lease: Lease, is_paused: Callable[[], bool]) -> Attempt:
-        """An attempt that the current task makes. Until `unwatch` it is cancelled once its node
-        makes no progress."""
+    def watch(
+        self, lease: Lease, is_paused: Callable[[], bool], deadline_s: float = math.inf
+    ) -> Progress:
+        """The context of an attempt that the current task makes: it raises `NodeFailed` once its
+        node makes no progress, and `DeadlineExceeded` where the answer has not begun by
+        `deadline_s`, on the clock of the event loop."""
         sign = sign_of(self._fleet.node(lease.node_id), lease.model)
-        task = asyncio.current_task()
-        assert task is not None
-        attempt = Attempt(lease, is_paused, self._clock(), sign)
-        self._attempts[attempt] = task
+        progress = Progress(lease, is_paused, self._clock(), sign, watched_by=self)
+        if deadline_s < math.inf:
+            wait_s = deadline_s - time.monotonic()
+            loop = asyncio.get_running_loop()
+            progress.timer = loop.call_later(max(0.0, wait_s), self._leave_late, progress)
+        return progress
+
+    def add(self, progress: Progress) -> None:
+        self._watched[progress] = None
         if self._timer is None:
             self._look_later()
-        return attempt
 
-    def unwatch(self, attempt: Attempt) -> None:
-        """The attempt is over."""
-        del self._attempts[attempt]
-
-    def is_left(self, attempt: Attempt) -> bool:
-        """Where its task has been cancelled: whether that was only to leave the node."""
-        return bool(attempt.reason) and self._attempts[attempt].uncancel() == 0
+    def discard(self, progress: Progress) -> None:
+        del self._watched[progress]
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -185,21 +225,31 @@ class Stalls:
     def _look(self) -> None:
         self._timer = None
         now_s = self._clock()
-        for attempt in self._attempts:
-            sign = sign_of(self._fleet.node(attempt.lease.node_id), attempt.lease.model)
-            attempt.is_deaf = is_deaf(attempt.lease, self._fleet.snapshot, now_s, self._limits)
-            if not attempt.reason and stalled(attempt, sign, now_s, self._limits):
-                self._leave(attempt)
-        if self._attempts:
+        for progress in self._watched:
+            lease = progress.lease
+            sign = sign_of(self._fleet.node(lease.node_id), lease.model)
+            progress.is_deaf = is_deaf(lease, self._fleet.snapshot, now_s, self._limits)
+            if progress.failure is None and stalled(progress, sign, now_s, self._limits):
+                self._leave(progress)
+        if self._watched:
             self._look_later()
 
-    def _leave(self, attempt: Attempt) -> None:
-        lease, sign = attempt.lease, attempt.sign
-        attempt.reason = _reason(attempt, self._limits)
-        self._attempts[attempt].cancel()
+    def _leave(self, progress: Progress) -> None:
+        lease, sign = progress.lease, progress.sign
+        reason = _reason(progress, self._limits)
+        progress.leave(NodeFailed(f"The node {self._fleet.name_of(lease.node_id)} {reason}."))
+        self.on_stalled(lease)
         if sign is not None and sign.state in _AT_WORK:
             self._wedged[lease.node_id, lease.model] = sign
             self._fleet.set_wedged(lease.node_id, self._models(lease.node_id))
+
+    def _leave_late(self, progress: Progress) -> None:
+        name = self._fleet.name_of(progress.lease.node_id)
+        progress.leave(
+            DeadlineExceeded(
+                f"The node {name} had not begun to answer at the deadline in `x-fleet-deadline-s`."
+            )
+        )
 
     def _on_fleet(self) -> None:
         """A node that goes on, or has started anew, is wedged no more."""

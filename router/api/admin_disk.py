@@ -197,7 +197,7 @@ def _may_copy(asked: PullAsked) -> bool:
 def _nearest_source(core: Core, asked: PullAsked, to: NodeView) -> NodeView | None:
     """The node with fewest requests of those that have the model."""
     found = _sources(core, asked, to)
-    return min(found, key=lambda view: core.dispatcher.in_flight(view.node_id), default=None)
+    return min(found, key=lambda view: core.traffic.in_flight(view.node_id), default=None)
 
 
 def _sources(core: Core, asked: PullAsked, to: NodeView) -> list[NodeView]:

@@ -43,12 +43,12 @@ async def explain(admin: AdminGiven, asked: AskDecision) -> DecisionRow:
         ticket = await tickets.next(call)
     except UnknownModel as error:
         raise UnknownModel(f"{error.message} {LIST_MODELS}", param=error.param) from error
-    return _decision_row(core.dispatcher.explain(ticket), call.why)
+    return _decision_row(core.traffic.explain(ticket), call.why)
 
 
 async def explain_request(admin: AdminGiven, request_id: str) -> DecidedRow:
     """What was decided for one of the latest requests."""
-    decided = admin.core.dispatcher.decisions.find(request_id)
+    decided = admin.core.decisions.find(request_id)
     if decided is None:
         raise UnknownRequest(
             f"The router knows nothing of a request {request_id!r}; it remembers the last "

@@ -159,7 +159,7 @@ def free_bytes(view: NodeView) -> int:
 
 def model_rows(core: Core, remembered: list[ResidencyRecord]) -> list[ModelRow]:
     places: dict[str, list[ModelPlace]] = defaultdict(list)
-    failing = {(each.node_id, each.model) for each in core.dispatcher.breakers()}
+    failing = {(each.node_id, each.model) for each in core.traffic.breakers()}
     for view in core.fleet.snapshot:
         for name, place in _places(view, remembered, failing):
             places[name].append(place)

@@ -178,7 +178,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         chip=status.chip if status else None,
         memory_budget_bytes=status.memory_budget_bytes if status else None,
         memory_leased_bytes=status.memory_leased_bytes if status else None,
-        in_flight=core.dispatcher.in_flight(record.id),
+        in_flight=core.traffic.in_flight(record.id),
         leases=sum(model.leases for model in status.models) if status else 0,
         state=record.state,
         max_rows=record.max_rows,
@@ -207,7 +207,7 @@ def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[Brea
             failures=each.failures,
             outcomes=each.outcomes,
         )
-        for each in core.dispatcher.breakers()
+        for each in core.traffic.breakers()
         if each.node_id == node_id and each.model in there
     )
 

@@ -91,7 +91,7 @@ class RunningRequests:
     async def _ends_on_node(self, running: Running) -> bool:
         """Whether the request's node has ended it at the request of its owner."""
         relay = running.relay
-        lease, caller = relay.lease, relay.ticket.caller
+        lease, caller = relay.reply.lease, relay.ticket.caller
         view = self._core.fleet.node(lease.node_id) if lease else None
         if lease is None or view is None or view.kind != KIND_AGENT:
             return False
@@ -121,9 +121,9 @@ class RunningRequests:
 
 def _shown(running: Running, core: Core) -> dict[str, object]:
     relay = running.relay
-    ticket, lease = relay.ticket, relay.lease
+    ticket, lease = relay.ticket, relay.reply.lease
     view = core.fleet.node(lease.node_id) if lease else None
-    standing = core.dispatcher.standing(ticket.request_id)
+    standing = core.traffic.standing(ticket.request_id)
     queue = {"position": standing.position, "wait_s": standing.wait_s} if standing else {}
     return {
         "id": relay.request_id,
@@ -142,8 +142,8 @@ def _shown(running: Running, core: Core) -> dict[str, object]:
 
 def _runs(relay: Relay, view: NodeView | None) -> bool:
     """Whether its answer has begun; of one that comes as a whole, whether its model is there."""
-    if relay.content_sent or relay.ticket.stream:
-        return relay.content_sent
+    if relay.reply.has_content or relay.ticket.stream:
+        return relay.reply.has_content
     models = view.status.models if view and view.status else ()
     state = next((each.state for each in models if each.name == relay.ticket.model), None)
     return state is ModelState.READY

@@ -139,7 +139,7 @@ class Tickets:
         chain = (await self._prepare(call, road.targets[0])).chain
         in_flight: tuple[int, ...] = ()
         if road.selector == SPILLOVER:
-            in_flight = tuple(map(core.dispatcher.in_flight_on, road.targets))
+            in_flight = tuple(map(core.traffic.in_flight_on, road.targets))
         if keeps_sessions(road):
             call.turn = _turn(call, chain)
         asked = Asked(
@@ -149,7 +149,7 @@ class Tickets:
             in_flight=in_flight,
             failing=frozenset(
                 (each.node_id, each.model)
-                for each in core.dispatcher.breakers()
+                for each in core.traffic.breakers()
                 if each.state is BreakerState.OPEN
             ),
             last=core.last_targets.find(call.turn, now_s) if call.turn else "",

@@ -1,37 +1,26 @@
-"""`/v1/*` of the router: bytes to ticket, ticket to lease, node bytes back. Raw ASGI, outermost."""
+"""`/v1/*` of the router: which code serves a path. Raw ASGI, outermost."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable
 
 from router.api import requests, responses
 from router.api.answers import JSON_HEADERS, send_bytes, send_error, send_json
-from router.api.bodies import ClientLeft, Scope, body_bytes, read_body
-from router.api.body_room import BodyRoom
+from router.api.bodies import ClientLeft, Scope
+from router.api.inference import Inference
 from router.api.methods import need
 from router.api.models import Models
-from router.api.requests import Running, RunningRequests
+from router.api.requests import RunningRequests
 from router.api.responses import StoredResponses, pass_answer
-from router.api.tickets import UNABLE, Call, Tickets
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
 from router.core import Core
 from router.dialects import dialect_of
-from router.errors import (
-    ContextTooLong,
-    RequestCancelled,
-    RouterError,
-    ShuttingDown,
-    UnknownModel,
-    UnknownPath,
-)
-from router.leaving import cancel_when_left
-from router.relay import Relay
-from router.targets import leads_on
-from router.types import PATH_COUNT_TOKENS, Caller, Ticket
-from serving.exchange import EXTENSION, Exchange, Receive, Send, vouch
-from serving.fair_shares import Share
+from router.errors import RouterError, ShuttingDown, UnknownModel, UnknownPath
+from router.types import PATH_COUNT_TOKENS, Caller
+from serving.exchange import Receive, Send, vouch
 
 log = logging.getLogger("mlx_fleet.router")
 
@@ -55,8 +44,7 @@ class V1:
         self._models = Models(core.fleet, core.names, int(time.time()))
         self._responses = StoredResponses(core)
         self._running = RunningRequests(core)
-        self._bodies = BodyRoom()
-        self._tickets = Tickets(core, self._bodies)
+        self._inference = Inference(core, self._running)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -70,27 +58,26 @@ class V1:
             # Once the answer has begun, uvicorn refuses another one and closes the connection.
             await send_error(send, RouterError(), dialect_of(scope["path"]))
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _route(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """What serves the path. Raises `RouterError` for a request that nothing may."""
         path: str = scope["path"]
         key = key_from_headers(scope["headers"])
         if path in RELAYED_PATHS:
             caller = self._core.keys.check(key, SCOPE_INFERENCE)
             vouch(scope)
             need(scope, "POST")
-            await self._take(caller, scope, receive)
-        elif _is_at(path, requests.PATH):
+            return self._inference.serve(caller, scope, receive)
+        if _is_at(path, requests.PATH):
             caller = self._core.keys.check(key, SCOPE_INFERENCE, SCOPE_ADMIN)
             vouch(scope)
-            await self._serve_requests(caller, scope, send)
-        else:
-            caller = self._core.keys.check(key, SCOPE_INFERENCE)
-            vouch(scope)
-            if path.startswith(responses.PATH + "/"):
-                await self._responses.serve(caller, scope, send)
-            elif _is_at(path, _MODELS):
-                await self._show_models(scope, send)
-            else:
-                raise UnknownPath.at(path)
+            return self._serve_requests(caller, scope, send)
+        caller = self._core.keys.check(key, SCOPE_INFERENCE)
+        vouch(scope)
+        if path.startswith(responses.PATH + "/"):
+            return self._responses.serve(caller, scope, send)
+        if _is_at(path, _MODELS):
+            return self._show_models(scope, send)
+        raise UnknownPath.at(path)
 
     async def _show_models(self, scope: Scope, send: Send) -> None:
         name = scope["path"].removeprefix(_MODELS).removeprefix("/")
@@ -101,88 +88,6 @@ class V1:
             raise
         need(scope, "GET")
         await send_bytes(send, 200, body, JSON_HEADERS)
-
-    # --- inference ---
-
-    async def _take(self, caller: Caller, scope: Scope, receive: Receive) -> None:
-        """Reads the body once there is room for it, and does what it asks for."""
-        arrived_s = time.monotonic()
-        share: Share | None = None
-        try:
-            share = await self._bodies.admitted(caller.key_id, body_bytes(scope))
-            body = await read_body(receive)
-            if share is not None:
-                share.resize(len(body))
-                await self._bodies.check(caller.key_id, body)
-        except asyncio.CancelledError:
-            raise ShuttingDown from None
-        else:
-            await self._infer(caller, scope, body, arrived_s)
-        finally:
-            if share is not None:
-                share.give_back()
-
-    async def _infer(self, caller: Caller, scope: Scope, body: bytes, arrived_s: float) -> None:
-        try:
-            path, headers = scope["path"], scope["headers"]
-            call = await self._tickets.call(caller, path, headers, body, arrived_s)
-            ticket = await self._tickets.next(call)
-        except asyncio.CancelledError:
-            raise ShuttingDown from None
-        exchange: Exchange = scope["extensions"][EXTENSION]
-        running = self._running.begin(self._relay(ticket, exchange))
-        try:
-            await self._run(call, running, exchange)
-        except RouterError as error:
-            await _tell(running.relay, error)
-        except Exception:
-            log.exception("a fault of the router, in request %s", running.relay.request_id)
-            await _tell(running.relay, RouterError())
-
-    async def _run(self, call: Call, running: Running, exchange: Exchange) -> None:
-        try:
-            await cancel_when_left(self._go(call, running, exchange), exchange)
-        except ShuttingDown:
-            if running.cancelled:
-                raise RequestCancelled from None
-            raise
-        finally:
-            self._running.end(running)
-            self._core.budgets.release(running.relay.ticket)
-
-    async def _go(self, call: Call, running: Running, exchange: Exchange) -> None:
-        """Down the call's road, to the first model that takes it."""
-        decisions = self._core.dispatcher.decisions
-        decisions.chosen(running.relay.ticket, call.why)
-        while True:
-            relay = running.relay
-            try:
-                await relay.run()
-                return
-            except RouterError as error:
-                if relay.content_sent or not (call.left and leads_on(error, call.road)):
-                    raise
-                ticket = await self._next(call, relay, error)
-                decisions.fell_back(ticket, relay.ticket.model, error.code)
-                running.relay = self._relay(ticket, exchange)
-            finally:
-                if relay.content_sent and exchange.status == 200:
-                    self._tickets.answered(call)
-
-    async def _next(self, call: Call, relay: Relay, error: RouterError) -> Ticket:
-        """The ticket for the next model, after the relay has failed with `error`."""
-        try:
-            return await self._tickets.next(call, relay.attempts)
-        except UNABLE:
-            if isinstance(error, ContextTooLong):
-                raise error from None  # which its client can mend
-            raise
-
-    def _relay(self, ticket: Ticket, exchange: Exchange) -> Relay:
-        core = self._core
-        # At once: a ticket of the same key that is made meanwhile must not count on the same money.
-        core.budgets.hold(ticket)
-        return Relay(ticket, exchange, core.dispatcher, core.settings.hold_head_s)
 
     # --- running requests ---
 
@@ -203,12 +108,6 @@ class V1:
         except asyncio.CancelledError:
             raise ShuttingDown from None
         await pass_answer(send, view, answer)
-
-
-async def _tell(relay: Relay, error: RouterError) -> None:
-    """Ends the request's answer with the error. Raises it where nothing has been sent."""
-    error.request_id = relay.request_id
-    await relay.fail(error)
 
 
 def _is_at(path: str, base: str) -> bool:

@@ -226,7 +226,7 @@ async def test_fault_32_nothing_goes_to_a_node_that_has_started_anew_since_it_wa
     status, name = await answer_of(router)
     assert status == 200 and left != [f"id-{name}"]
     assert asked(nodes[left[0]], nodes[f"id-{name}"]) == [0, 1]
-    assert router.core.dispatcher.breakers() == []
+    assert router.core.traffic.breakers() == []
 
 
 async def test_fault_33_a_node_is_the_same_after_its_restart_and_gone_once_removed(

@@ -94,7 +94,7 @@ async def test_fault_08_a_stream_that_breaks_after_content_is_no_second_answer(
 
 def failing(router: RunningRouter) -> dict[str, int]:
     """The nodes that requests had better not be sent to, and how often each failed."""
-    return {each.node_id: each.failures for each in router.core.dispatcher.breakers()}
+    return {each.node_id: each.failures for each in router.core.traffic.breakers()}
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])

@@ -472,7 +472,7 @@ async def running_router(
             yield running
             for caller in running.callers:
                 caller.leave()
-        assert core.dispatcher.open_leases == 0, "a lease was never given back"
+        assert core.traffic.open_leases == 0, "a lease was never given back"
 
 
 @pytest_asyncio.fixture

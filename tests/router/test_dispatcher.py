@@ -13,7 +13,7 @@ from node.protocol.messages import Began, FinishReason, ModelState
 from registry.records import ResidencyRecord
 from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known, NotSent
-from router.errors import DeadlineExceeded, NodeFailed, NoNodeReady, UnknownModel
+from router.errors import DeadlineExceeded, NoNodeReady, UnknownModel
 from router.fleet import Fleet
 from router.ledger import (
     OUTCOME_CANCELLED,
@@ -95,7 +95,7 @@ async def test_a_model_whose_nodes_are_away_has_no_node_ready(world: World) -> N
     with pytest.raises(NoNodeReady, match="router nodes") as raised:
         await world.dispatcher.place(ticket())
     assert raised.value.retry_after_s
-    assert world.dispatcher.open_leases == 0
+    assert world.dispatcher.traffic.open_leases == 0
 
 
 async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
@@ -105,10 +105,10 @@ async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
     lease = await world.dispatcher.place(ticket())
     world.fleet.remove("id-a")
     with pytest.raises(NotSent, match="removed from the fleet"):
-        await world.dispatcher.open(ticket(), lease)
+        world.dispatcher.prepare(ticket(), lease)
     assert world.dispatcher.node_name(lease) == "id-a"
     assert await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT) is None
-    assert world.dispatcher.open_leases == 0
+    assert world.dispatcher.traffic.open_leases == 0
     assert world.ledger.open_requests == 0
     world.dispatcher.forget("id-a")
 
@@ -146,10 +146,16 @@ async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
     world.add("a")
     lease = await world.dispatcher.place(ticket())
     assert lease.granted_s == world.clock.now_s
-    assert (world.dispatcher.in_flight("id-a"), world.dispatcher.open_leases) == (1, 1)
+    assert (world.dispatcher.traffic.in_flight("id-a"), world.dispatcher.traffic.open_leases) == (
+        1,
+        1,
+    )
     world.ledger.opened(ticket(), lease, "a", "i1", reported=False)
     world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_SERVED)
-    assert (world.dispatcher.in_flight("id-a"), world.dispatcher.open_leases) == (0, 0)
+    assert (world.dispatcher.traffic.in_flight("id-a"), world.dispatcher.traffic.open_leases) == (
+        0,
+        0,
+    )
     assert [row.reason for row in world.ledger.take_rows()] == [OUTCOME_SERVED]
 
 
@@ -235,12 +241,12 @@ async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
     lease = await world.dispatcher.place(ticket())
     world.fleet.heard("id-a", node_status(model_status("m"), instance_id="i2"))
     with pytest.raises(NotSent, match="started anew"):
-        await world.dispatcher.open(ticket(), lease)
+        world.dispatcher.prepare(ticket(), lease)
     again = await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT)
     assert again is not None
     assert (again.instance_id, again.attempt) == ("i2", 1)
     world.dispatcher.done(ticket(), again, OUTCOME_SERVED)
-    assert world.dispatcher.open_leases == 0
+    assert world.dispatcher.traffic.open_leases == 0
 
 
 async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World) -> None:
@@ -250,7 +256,7 @@ async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World
     world.clock.advance(2.0)
     with pytest.raises(DeadlineExceeded):
         await world.dispatcher.place_again(late, lease, Failure.BROKEN)
-    assert world.dispatcher.open_leases == 0
+    assert world.dispatcher.traffic.open_leases == 0
 
 
 async def test_a_node_that_does_not_take_the_connection_has_failed(
@@ -264,8 +270,11 @@ async def test_a_node_that_does_not_take_the_connection_has_failed(
     lease = await world.dispatcher.place(ticket())
     assert node._server is not None
     node._server.close()
-    with pytest.raises(NodeFailed, match="connection to the node a broke"):
-        await world.dispatcher.open(ticket(), lease)
+    foreign = world.dispatcher.prepare(ticket(), lease)
+    with pytest.raises(OSError) as broke:
+        await world.dispatcher.open(ticket(), lease, foreign)
+    failure = world.dispatcher.node_failed(lease, broke.value)
+    assert "connection to the node a broke" in failure.message
     assert world.ledger.open_requests == 1
 
 
@@ -275,13 +284,13 @@ async def test_a_node_that_does_not_take_the_connection_has_failed(
 async def test_a_request_on_a_node_waits_for_that_node_s_load(world: World) -> None:
     world.add("a")
     lease = await world.dispatcher.place(ticket())
-    assert world.dispatcher.waits_for(ticket(), lease) is None
+    assert world.dispatcher.traffic.waits_for(ticket(), lease) is None
     loading = model_status("m", state=ModelState.LOADING, progress=0.25)
     world.add("b")
     world.fleet.heard("id-b", node_status(loading))
-    assert world.dispatcher.waits_for(ticket(), lease) is None
+    assert world.dispatcher.traffic.waits_for(ticket(), lease) is None
     world.fleet.heard("id-a", node_status(loading))
-    assert world.dispatcher.waits_for(ticket(), lease) == Loading("m", 0.25)
+    assert world.dispatcher.traffic.waits_for(ticket(), lease) == Loading("m", 0.25)
     world.dispatcher.done(ticket(), lease, OUTCOME_CANCELLED)
 
 
@@ -290,12 +299,12 @@ async def test_a_request_that_waits_in_the_queue_waits_for_any_node_s_load(world
     world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
     lease = await world.dispatcher.place(ticket("1"))
     waiting = asyncio.create_task(world.dispatcher.place(ticket("2")))
-    while (standing := world.dispatcher.standing("2")) is None:
+    while (standing := world.dispatcher.traffic.standing("2")) is None:
         await asyncio.sleep(0)
-    assert world.dispatcher.waits_for(ticket("2"), None) == standing
+    assert world.dispatcher.traffic.waits_for(ticket("2"), None) == standing
     loading = model_status("m", max_rows=1, state=ModelState.LOADING)
     world.fleet.heard("id-a", node_status(loading))
-    assert world.dispatcher.waits_for(ticket("2"), lease) == Loading("m", None)
+    assert world.dispatcher.traffic.waits_for(ticket("2"), lease) == Loading("m", None)
     world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
     world.dispatcher.done(ticket("2"), await waiting, OUTCOME_CANCELLED)
 
@@ -310,7 +319,7 @@ def full(world: World) -> None:
 
 
 async def leave(world: World, waiting: asyncio.Task[Any], request_id: str) -> None:
-    while world.dispatcher.standing(request_id) is None:
+    while world.dispatcher.traffic.standing(request_id) is None:
         assert not waiting.done()
         await asyncio.sleep(0)
     waiting.cancel()

@@ -175,7 +175,7 @@ class World:
         """What a request would cost on each node, after each word of one."""
         core = self.router.core
         chain = Chain(CHAIN.hashes, CHAIN.sizes, CHAIN.items, 0)
-        decision = core.dispatcher.explain(ticket(chain=chain))
+        decision = core.dispatcher.traffic.explain(ticket(chain=chain))
         for terms in decision.nodes:
             assert math.isfinite(terms.total_s) and terms.total_s >= 0, terms
         core.metrics.text()

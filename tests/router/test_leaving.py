@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from router.errors import ShuttingDown
-from router.leaving import cancel_when_left
+from router.leaving import CancelWhenLeft
 from serving.exchange import Exchange
 from tests.serving.test_exchange import Wire, exchange_on
 
@@ -31,7 +31,8 @@ class Work:
 
 def begin(work: Work, exchange: Exchange) -> asyncio.Task[None]:
     async def serve() -> None:
-        await cancel_when_left(work.run(), exchange)
+        with CancelWhenLeft(exchange):
+            await work.run()
 
     return asyncio.create_task(serve())
 

@@ -38,7 +38,7 @@ class World:
         """A task that has either been granted a lease or waits in the queue."""
         task = asyncio.create_task(self.placing.place(ticket(request_id, **fields)))
         self.tasks.append(task)
-        while not task.done() and self.placing.standing(request_id) is None:
+        while not task.done() and self.placing.traffic.standing(request_id) is None:
             await asyncio.sleep(0)
         return task
 
@@ -60,14 +60,14 @@ async def test_a_request_waits_until_its_node_is_free_and_then_gets_its_lease(
 ) -> None:
     first = await world.lease(await world.place("1"))
     second = await world.place("2")
-    standing = world.placing.standing("2")
+    standing = world.placing.traffic.standing("2")
     assert standing is not None
     assert standing.position == 1
-    assert world.placing.queue_lengths() == [(("m", "default"), 1.0)]
+    assert world.placing.traffic.queue_lengths() == [(("m", "default"), 1.0)]
     world.placing.on_done(first, served=True)
     assert (await world.lease(second)).ticket_id == "2"
-    assert world.placing.standing("2") is None
-    assert world.placing.open_leases == 1
+    assert world.placing.traffic.standing("2") is None
+    assert world.placing.traffic.open_leases == 1
 
 
 async def test_a_caller_that_leaves_the_queue_is_forgotten(world: World) -> None:
@@ -76,9 +76,9 @@ async def test_a_caller_that_leaves_the_queue_is_forgotten(world: World) -> None
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    assert world.placing.queue_lengths() == []
+    assert world.placing.traffic.queue_lengths() == []
     world.placing.on_done(first, served=True)
-    assert world.placing.open_leases == 0
+    assert world.placing.traffic.open_leases == 0
 
 
 async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world: World) -> None:
@@ -89,7 +89,7 @@ async def test_a_lease_that_nobody_is_there_to_take_any_more_is_given_back(world
     second.cancel()
     with pytest.raises(asyncio.CancelledError):
         await second
-    assert world.placing.open_leases == 0
+    assert world.placing.traffic.open_leases == 0
 
 
 async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: World) -> None:
@@ -100,7 +100,7 @@ async def test_a_lease_for_a_caller_that_has_just_left_is_given_back(world: Worl
     world.placing.on_done(first, served=True)
     with pytest.raises(asyncio.CancelledError):
         await second
-    assert world.placing.open_leases == 0
+    assert world.placing.traffic.open_leases == 0
     assert (await world.lease(await world.place("3"))).ticket_id == "3"
 
 
@@ -111,8 +111,8 @@ async def test_callers_that_leave_all_at_once_are_forgotten_however_many() -> No
     for each in others:
         each.cancel()
     world.placing.on_done(first, served=True)
-    assert world.placing.open_leases == 0
-    assert world.placing.queue_lengths() == []
+    assert world.placing.traffic.open_leases == 0
+    assert world.placing.traffic.queue_lengths() == []
     await asyncio.gather(*others, return_exceptions=True)
 
 
@@ -125,7 +125,7 @@ async def test_what_a_caller_that_has_just_left_gives_back_serves_who_asks_next(
     again = world.placing.place_again(ticket("1"), first, Failure.BROKEN)
     lease = await asyncio.wait_for(again, WAIT_S)
     assert (lease.ticket_id, lease.attempt) == ("1", 2)
-    assert world.placing.open_leases == 1
+    assert world.placing.traffic.open_leases == 1
 
 
 async def test_a_node_that_comes_takes_who_waits(world: World) -> None:
@@ -146,10 +146,10 @@ async def test_who_waits_for_a_node_that_goes_is_told(world: World) -> None:
 async def test_a_deadline_that_passes_in_the_queue_ends_the_wait(world: World) -> None:
     await world.place("1")
     second = await world.place("2", deadline_s=time.monotonic() + 1.5)
-    assert world.placing.standing("2") is not None
+    assert world.placing.traffic.standing("2") is not None
     with pytest.raises(DeadlineExceeded):
         await world.lease(second)
-    assert world.placing.queue_lengths() == []
+    assert world.placing.traffic.queue_lengths() == []
 
 
 async def test_a_full_queue_says_where_one_would_have_stood() -> None:
@@ -173,7 +173,7 @@ async def test_a_retry_waits_its_turn_too(world: World) -> None:
     failed = world.placing.place_again(ticket("1"), first, Failure.ANSWERED)
     again = asyncio.create_task(failed)
     world.tasks.append(again)
-    while world.placing.standing("1") is None:
+    while world.placing.traffic.standing("1") is None:
         await asyncio.sleep(0)
     other = await world.lease(world.tasks[1])
     world.placing.on_done(other, served=True)

@@ -48,7 +48,7 @@ async def ends_in_time(router: RunningRouter, ending: Ending, begin_s: float) ->
         while not ending.gone_s:
             await asyncio.sleep(0)
     assert DEADLINE_S <= ending.gone_s - begin_s < DEADLINE_S + AT_ONCE_S
-    assert router.core.dispatcher.open_leases == 0
+    assert router.core.traffic.open_leases == 0
 
 
 @pytest.mark.parametrize(("body", "script"), PHASES)

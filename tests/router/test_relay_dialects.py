@@ -286,4 +286,4 @@ async def test_a_count_of_tokens_is_a_request_without_accounts(
     assert [each.target for each in node.requests if each.target.startswith("/v1/")] == [COUNT]
     await router.idle()
     assert router.core.ledger.open_requests == 0
-    assert router.core.dispatcher.in_flight(agent_id("a")) == 0
+    assert router.core.dispatcher.traffic.in_flight(agent_id("a")) == 0

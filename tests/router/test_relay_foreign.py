@@ -92,7 +92,7 @@ async def test_the_count_is_kept_and_passed_on_only_where_it_was_asked_for(
     assert (kept.prompt_tokens, kept.cached_tokens, kept.completion_tokens) == (11, 5, 7)
     told = router.core.metrics.text().decode()
     assert 'foreign_tokens_total{kind="completion",model="m",node="a"} 7.0' in told
-    decided = router.core.dispatcher.decisions.find(kept.request_id)
+    decided = router.core.decisions.find(kept.request_id)
     assert decided is not None
     accounts = decided.attempts[-1].accounts
     assert accounts is not None and accounts.prompt_tokens == 11
@@ -129,7 +129,7 @@ async def test_a_prompt_of_no_tokens_is_taken_to_have_as_many_as_were_reckoned_w
     await add(router, start_node, script)
     await (await router.post({**STREAM, "stream": False})).body()
     await router.idle()
-    decided = router.core.dispatcher.decisions.find((await row(router)).request_id)
+    decided = router.core.decisions.find((await row(router)).request_id)
     assert decided is not None
     chosen = decided.attempts[0].decision.chosen
     assert chosen is not None

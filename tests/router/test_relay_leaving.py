@@ -101,8 +101,8 @@ async def leave_and_measure(router: RunningRouter, ending: Ending, caller: RawCa
         while not ending.gone_s:
             await asyncio.sleep(0)
     assert ending.gone_s - left_s < AT_ONCE_S
-    assert router.core.dispatcher.open_leases == 0
-    assert router.core.dispatcher.in_flight("id-a") == 0
+    assert router.core.traffic.open_leases == 0
+    assert router.core.traffic.in_flight("id-a") == 0
 
 
 @pytest.mark.parametrize(("body", "script"), PHASES)
@@ -257,8 +257,8 @@ async def test_a_thousand_requests_leave_no_trace(
     for start in range(0, 1000, 10):
         await asyncio.gather(*(ask(start + number) for number in range(10)))
     await router.idle()
-    assert router.core.dispatcher.open_leases == 0
-    assert router.core.dispatcher.in_flight("id-a") == 0
+    assert router.core.traffic.open_leases == 0
+    assert router.core.traffic.in_flight("id-a") == 0
     # One event stream, and as many connections as there were requests at once.
     assert node.connections <= 1 + 10
     assert live_relays() <= before
@@ -315,4 +315,4 @@ async def test_a_caller_that_stops_reading_gives_its_node_back(
         await router.post(STREAM)
         await asyncio.wait_for(gone.wait(), WAIT_S)
         await router.idle()
-        assert router.core.dispatcher.open_leases == 0
+        assert router.core.traffic.open_leases == 0

@@ -54,7 +54,7 @@ async def fleet(folder: Path) -> AsyncIterator[tuple[RunningRouter, RunningAgent
 
 def attempt(router: RunningRouter, request_id: str) -> Attempt:
     """The only one of a request."""
-    decided = router.core.dispatcher.decisions.find(request_id)
+    decided = router.core.decisions.find(request_id)
     assert decided is not None
     (only,) = decided.attempts
     return only

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
+from router.errors import DeadlineExceeded, NodeFailed
 from router.fleet import Fleet
 from router.prices import Prices
-from router.stalls import Attempt, Limits, Sign, Stalls, is_deaf, sign_of, stalled
+from router.stalls import Limits, Progress, Sign, Stalls, is_deaf, sign_of, stalled
 from router.states import CORDONED
 from router.types import NodeView
 from tests.fakes import FakeClock
@@ -26,8 +28,8 @@ def view(instance_id: str = "i1", **model: Any) -> NodeView:
     return NodeView("n", "n", seen.kind, seen.url, status, True, None, 1.0)
 
 
-def attempt(sign: Sign | None, *, paused: bool = False) -> Attempt:
-    return Attempt(lease(), lambda: paused, moved_s=0.0, sign=sign)
+def attempt(sign: Sign | None, *, paused: bool = False) -> Progress:
+    return Progress(lease(), lambda: paused, moved_s=0.0, sign=sign)
 
 
 def sign(**model: Any) -> Sign | None:
@@ -159,21 +161,17 @@ class World:
 
     async def leave(self) -> str:
         """A request on the node; why it was left."""
-        each = self.stalls.watch(lease(), lambda: False)
-        self.clock.advance(1.0)
-        try:
+        with pytest.raises(NodeFailed) as left:
             async with asyncio.timeout(WAIT_S):
-                with pytest.raises(asyncio.CancelledError):
+                with self.stalls.watch(lease(), lambda: False):
+                    self.clock.advance(1.0)
                     await asyncio.get_running_loop().create_future()
-            assert self.stalls.is_left(each)
-        finally:
-            self.stalls.unwatch(each)
-        return each.reason
+        return left.value.message
 
 
 async def test_a_wedged_model_is_told_until_it_makes_progress() -> None:
     world = World()
-    assert await world.leave() == "is there and has made no token for 0.2 s"
+    assert await world.leave() == "The node n is there and has made no token for 0.2 s."
     assert world.wedged == {"m"}
     world.hear()
     assert world.wedged == {"m"}
@@ -185,14 +183,44 @@ async def test_a_load_that_stalls_is_no_wedge() -> None:
     world = World()
     world.hear(state=ModelState.LOADING)
     reason = await world.leave()
-    assert reason == "has made no progress with loading the model for 0.2 s"
+    assert reason == "The node n has made no progress with loading the model for 0.2 s."
     assert world.wedged == frozenset()
 
 
 async def test_nothing_is_looked_at_where_nothing_runs() -> None:
     world = World()
-    world.stalls.unwatch(world.stalls.watch(lease(), lambda: False))
+    with world.stalls.watch(lease(), lambda: False):
+        pass
     world.clock.advance(10.0)
     world.stalls._look()
     assert world.wedged == frozenset()
     assert world.stalls._timer is None
+
+
+async def test_an_answer_that_has_not_begun_by_its_deadline_is_left() -> None:
+    world = World()
+    with pytest.raises(DeadlineExceeded, match="The node n had not begun"):
+        async with asyncio.timeout(WAIT_S):
+            with world.stalls.watch(lease(), lambda: False, time.monotonic()):
+                await asyncio.get_running_loop().create_future()
+
+
+async def test_an_answer_that_has_begun_has_no_deadline() -> None:
+    world = World()
+    with world.stalls.watch(lease(), lambda: False, time.monotonic()) as progress:
+        progress.begin()
+        assert progress.timer is None
+
+
+async def test_a_caller_that_leaves_as_its_node_is_left_has_left() -> None:
+    world = World()
+
+    async def serve() -> None:
+        with world.stalls.watch(lease(), lambda: False) as progress:
+            progress.leave(NodeFailed())
+            task.cancel()
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(serve())
+    with pytest.raises(asyncio.CancelledError):
+        await task

@@ -24,6 +24,7 @@ from router.auth import KeyRing, new_key
 from router.budgets import Budgets
 from router.core import Core
 from router.credentials import NodeCredential
+from router.decisions import Decisions
 from router.dispatcher import Dispatcher
 from router.errors import NodeRefused, RouterError, WrongNodeToken
 from router.fleet import Fleet
@@ -37,6 +38,7 @@ from router.origins import Origins
 from router.prefix_index import PrefixIndex
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
+from router.traffic import Traffic
 from router.watcher import Watcher
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
@@ -181,6 +183,8 @@ class World:
             chainer=Chainer(),
             watcher=cast(Watcher, self),
             dispatcher=cast(Dispatcher, self),
+            traffic=cast(Traffic, self),
+            decisions=Decisions(),
             lifecycle=Lifecycle(
                 Outside(self.registry, self.fleet, cast(Watcher, self), frozenset, "r")
             ),

@@ -74,7 +74,7 @@ class World:
         self.core = SimpleNamespace(
             fleet=self.fleet,
             watcher=SimpleNamespace(client=self.nodes.get),
-            dispatcher=SimpleNamespace(in_flight=lambda node_id: self.busy.get(node_id, 0)),
+            traffic=SimpleNamespace(in_flight=lambda node_id: self.busy.get(node_id, 0)),
         )
         self.admin = cast(Admin, self)
 

@@ -76,8 +76,8 @@ async def test_a_dry_run_shows_every_node_and_sends_nothing(
     chosen = costs[decision["node"]]
     assert chosen["chosen"] and not chosen["excluded"]
     assert chosen["total_s"] == pytest.approx(sum(chosen["terms_s"].values()))
-    assert router.core.dispatcher.open_leases == 0
-    assert len(router.core.dispatcher.decisions) == 0
+    assert router.core.traffic.open_leases == 0
+    assert len(router.core.decisions) == 0
 
 
 async def test_what_is_cached_on_a_foreign_server_is_marked_as_a_guess(

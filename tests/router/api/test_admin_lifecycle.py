@@ -311,7 +311,7 @@ async def test_a_request_without_content_that_is_cut_goes_to_another_node(
     assert await caller.head() == 200
     assert HELLO in await caller.body()
     assert asked(first, second) == [1, 1]
-    assert router.core.dispatcher.breakers() == []
+    assert router.core.traffic.breakers() == []
 
 
 async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
@@ -333,7 +333,7 @@ async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
     assert (error["code"], error["message"]) == ("node_failed", "The node a is being drained.")
     assert asked(second) == [0]
     # The node has not failed.
-    assert router.core.dispatcher.breakers() == []
+    assert router.core.traffic.breakers() == []
     assert 'outcome="cut"' in router.core.metrics.text().decode()
 
 

@@ -113,7 +113,7 @@ async def test_the_last_target_s_failure_is_told(
 
     await a_fleet(router, start_node, die)
     await refused(await router.post({"model": "auto"}), 502, "node_failed")
-    assert router.core.dispatcher.open_leases == 0
+    assert router.core.traffic.open_leases == 0
 
 
 async def test_a_model_without_an_alias_has_no_other(
@@ -314,7 +314,7 @@ async def test_what_a_model_cannot_take_goes_on_to_the_next(
     assert [model_of(each) for each in inferences(node)] == ["a", "b"]
     assert (await explained(router, caller))["failed_targets"] == [f"a ({code})"]
     await router.idle()
-    assert router.core.dispatcher.open_leases == 0
+    assert router.core.traffic.open_leases == 0
 
 
 async def test_a_prompt_that_no_target_holds_is_told_as_the_last_one_says_it(

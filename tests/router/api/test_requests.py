@@ -197,7 +197,7 @@ async def test_a_cancelled_request_is_409_and_its_node_s_work_ends(
     assert caller.headers["x-request-id"] == shown["id"]
     await asyncio.wait_for(script.gone.wait(), WAIT_S)
     await router.idle()
-    assert router.core.dispatcher.open_leases == 0
+    assert router.core.traffic.open_leases == 0
     assert await listed(router) == []
 
 

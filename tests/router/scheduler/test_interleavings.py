@@ -401,10 +401,10 @@ class World:
     def check(self) -> None:
         assert not self.clock.faults
         held = Counter(self.granted.values())
-        assert self.placing.open_leases == held.total()
+        assert self.placing.traffic.open_leases == held.total()
         for node_id in (*AGENTS, SERVER):
-            assert self.placing.in_flight(node_id) == held[node_id]
-        waiting = sum(count for _, count in self.placing.queue_lengths())
+            assert self.placing.traffic.in_flight(node_id) == held[node_id]
+        waiting = sum(count for _, count in self.placing.traffic.queue_lengths())
         assert self.scheduler.queued == waiting
         assert (self.scheduler.wake_s() is None) == (not waiting)
 
@@ -422,18 +422,19 @@ class World:
     def check_nobody_waits_for_nothing(self) -> None:
         """Nobody waits whose best node can begin, nor where all that could serve it are idle."""
         for name in self.tickets:
-            standing = self.placing.standing(name)
+            standing = self.placing.traffic.standing(name)
             if standing is None or self.callers[name].cancelling():
                 continue
             assert standing.position >= 1 and 0.0 <= standing.wait_s < inf
             terms, best = self.costs(name)
             model = self.tickets[name].model
             if best is not None and not self.waits_for_room(best.node_id, model):
-                is_full = self.placing.in_flight(best.node_id) >= ROWS
+                is_full = self.placing.traffic.in_flight(best.node_id) >= ROWS
                 assert is_full or best.queue_s > PIPELINE_S
             able = [each.node_id for each in terms if not each.excluded]
             assert any(
-                self.placing.in_flight(each) or self.waits_for_room(each, model) for each in able
+                self.placing.traffic.in_flight(each) or self.waits_for_room(each, model)
+                for each in able
             )
 
     def waits_for_room(self, node_id: str, model: str) -> bool:
@@ -543,7 +544,7 @@ async def play(seed: int, clock: SetClock, metrics: Metrics) -> None:
     world.check()
     assert world.ended.keys() <= world.tickets.keys()
     assert all(name in world.ended or world.callers[name].cancelled() for name in world.tickets)
-    assert world.scheduler.queued == world.placing.open_leases == 0
+    assert world.scheduler.queued == world.placing.traffic.open_leases == 0
     assert world.scheduler.wake_s() is None
 
 
