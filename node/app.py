@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import importlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -28,7 +27,7 @@ from node.formats import ModelFormats
 from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, this_kernel
 from node.memory import Budget
 from node.model_files import NotAModel
-from node.policy import Room, gib, most_disk_bytes, plan_engine
+from node.policy import Room, most_disk_bytes, plan_engine
 from node.response_store import ResponseStore, StoreLimits
 from node.settings import HOLD_HEAD_S, Settings
 from node.slots import EngineKind
@@ -38,7 +37,9 @@ from serving import awake
 from serving.callers import Callers, Limits
 from serving.exchange import as_get
 from serving.open_files import open_files
+from serving.own_machine import is_loopback
 from serving.patience import USUAL, Patience
+from serving.units import gib
 from serving.version import own_version
 
 STOP_GRACE_S = 5.0
@@ -86,16 +87,6 @@ class _Routes:
 def _is_for_loopback(scope: Scope) -> bool:
     hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
     return all(is_loopback(_without_port(host)) for host in hosts)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether the name or address can only mean this machine."""
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _without_port(host: str) -> str:

@@ -10,6 +10,7 @@ from node.memory import GIB, OVERHEAD_BYTES, STORED_PERCENT
 from node.settings import Settings
 from node.store import ModelEntry
 from node.types import DiskCache, EngineSpec, MemoryLease
+from serving.units import gib
 
 MAX_ROWS = 16
 """Requests decoded together; more bring little speed for all and slow each one down."""
@@ -164,11 +165,6 @@ def stored_choices(stored_bytes: int, sharers: int, settings: Settings) -> tuple
 def most_disk_bytes(disk_free_bytes: int, settings: Settings) -> int:
     """How much KV of one model may be on disk; 0: none."""
     return _disk(disk_free_bytes, settings)[0]
-
-
-def gib(amount_bytes: int) -> str:
-    """The amount as people read it."""
-    return f"{amount_bytes / GIB:.1f} GiB"
 
 
 def row_bytes(entry: ModelEntry, tokens: int, live_bits: int | None) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from node.errors import StartError
+from serving import own_machine, units
 from serving.stay_awake import STAY_AWAKE, StayAwake
 from serving.variables import PREFIX, misspelt
 
@@ -153,8 +154,7 @@ def named_models(settings: Settings) -> dict[str, frozenset[str]]:
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$MLX_FLEET_HOME/node`, or `~/.mlx-fleet/node`."""
-    values = os.environ if environ is None else environ
-    return Path(values.get("MLX_FLEET_HOME") or Path.home() / ".mlx-fleet") / "node"
+    return own_machine.default_home("node", os.environ if environ is None else environ)
 
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "both")
@@ -171,8 +171,6 @@ _FLAGS = (
     "tool_stream",
 )
 _DURATIONS = ("min_residency_s", "max_swap_wait_s", "stall_timeout_s")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
-_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 KEEP_ALIVE_S = 3600.0
 """How long a model may be idle where nothing else is said."""
 AUTO_BYTES = -1
@@ -234,11 +232,10 @@ def _path(key: str, text: str) -> Path:
 
 def read_flag(key: str, text: str) -> bool:
     """Raises `StartError`."""
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off", ""):
-        return False
-    raise StartError(f"{key} must be on or off, not {text!r}.")
+    try:
+        return units.read_flag(text)
+    except ValueError:
+        raise StartError(f"{key} must be on or off, not {text!r}.") from None
 
 
 def read_warm(text: str) -> tuple[str, Path]:
@@ -297,10 +294,12 @@ def read_thinking_tokens(text: str) -> tuple[str, int]:
 
 def read_duration_s(text: str) -> float:
     """Seconds of `30s`, `10m`, `2h`, `1d`, `2w` or a plain number. Raises `StartError`."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise StartError(f"a time must be as 30s, 10m, 2h, 1d or 2w, not {text!r}.")
-    return float(found[1]) * _UNIT_S[found[2] or "s"]
+    try:
+        return units.read_duration_s(text)
+    except ValueError:
+        raise StartError(
+            f"a time must be as 30s, 10m, 2h, 1d or 2w, and at most a year, not {text!r}."
+        ) from None
 
 
 def read_keep_alive(text: str) -> tuple[str, float | None]:

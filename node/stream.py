@@ -5,10 +5,11 @@ it is out, every failure can still be an HTTP status.
 """
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.types import Send
 
+from node.batch import Batch, Batches
 from node.dialects.base import Collected, Writer
 from node.errors import EngineFault, NodeError
 from node.protocol import comments
@@ -16,10 +17,6 @@ from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
 from node.slots import ModelAwaited
 from node.types import Accepted, Delta, Part, Progress, RowUsage
 
-Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited
-"""That the engine has taken the row, or deltas that came together. None of them means silence, and
-so does how far the prefill is, or the load."""
-Batches = AsyncIterator[Batch]
 Headers = list[tuple[bytes, bytes]]
 BeforeEnd = Callable[[], Awaitable[None]]
 """Awaited when an answer is spelled to its end, before the client gets that."""

@@ -1,11 +1,11 @@
 """How the router proves itself to a node. The one place that knows what a credential is made of."""
 
-import ipaddress
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from router.errors import BadRequest, PlainHttpRefused
+from serving.own_machine import is_loopback
 
 
 class NodeCredential(msgspec.Struct, frozen=True):
@@ -36,16 +36,6 @@ class NodeCredential(msgspec.Struct, frozen=True):
     @classmethod
     def from_text(cls, text: str) -> "NodeCredential":
         return msgspec.json.decode(text.encode(), type=cls)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine itself."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_node_url(url: str, credential: NodeCredential) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from router.errors import StartError
+from serving import own_machine, units
 from serving.stay_awake import STAY_AWAKE, StayAwake
 from serving.variables import misspelt
 
@@ -72,8 +73,7 @@ class Settings:
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$MLX_FLEET_HOME/router`, or `~/.mlx-fleet/router`."""
-    values = os.environ if environ is None else environ
-    return Path(values.get("MLX_FLEET_HOME") or Path.home() / ".mlx-fleet") / "router"
+    return own_machine.default_home("router", os.environ if environ is None else environ)
 
 
 def _text(_key: str, text: str) -> object:
@@ -109,11 +109,10 @@ def _count(key: str, text: str) -> object:
 
 
 def _flag(key: str, text: str) -> object:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off", ""):
-        return False
-    raise StartError(f"{key} must be true or false, not {text!r}.")
+    try:
+        return units.read_flag(text)
+    except ValueError:
+        raise StartError(f"{key} must be true or false, not {text!r}.") from None
 
 
 def _stay_awake(key: str, text: str) -> object:

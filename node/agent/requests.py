@@ -29,6 +29,7 @@ from node.agent.account import (
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.warming import Warming
+from node.batch import Batch
 from node.errors import (
     ContextTooLong,
     NodeError,
@@ -49,7 +50,6 @@ from node.request import TextRequest
 from node.row_stream import RowStream
 from node.slots import EngineHandle
 from node.store import ModelEntry
-from node.stream import Batch
 from node.supervisor import Lease, Supervisor
 from node.types import Delta, PartKind, RowUsage
 

@@ -11,6 +11,7 @@ from node.agent.account import Job
 from node.agent.agent import Agent
 from node.agent.requests import unlike
 from node.api.call import Call
+from node.batch import Batch
 from node.dialects.base import AnswerHead
 from node.dialects.responses import AskedResponse, read_responses
 from node.dialects.responses_events import ResponseWriter
@@ -30,7 +31,7 @@ from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
 from node.protocol.prefix import Chain, Chainer, Fields, Head, read_fields
 from node.response_store import ResponseStore
-from node.stream import Batch, EventStream, collect
+from node.stream import EventStream, collect
 from node.types import Delta
 
 PATH = "/v1/responses"

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 from rich.progress import Progress
 
-from node.app import is_loopback
 from node.commands.configuration import read_settings
 from node.errors import NodeError, StartError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
+from serving.own_machine import is_loopback
 from serving.said import said
 from serving.terminal import put
 

@@ -37,7 +37,7 @@ from node.hardware import (
     why_unfit,
 )
 from node.memory import GIB, Budget
-from node.policy import Room, gib, plan_engine, stored_choices
+from node.policy import Room, plan_engine, stored_choices
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
 from node.warm import read_plan
@@ -45,6 +45,7 @@ from serving.listening import CannotListen, PortInUse, listening
 from serving.screen import Screen
 from serving.stay_awake import StayAwake
 from serving.terminal import put_json
+from serving.units import gib
 
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from node.app import is_loopback
 from node.commands.checks import Check, Level
 from node.commands.own_name import own_name
 from node.hardware import Runner
 from node.settings import Settings
+from serving.own_machine import is_loopback
 from serving.unreached import LOCAL_NETWORK
 
 _FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"

@@ -15,7 +15,7 @@ from types import FrameType
 
 import uvicorn
 
-from node.app import STOP_GRACE_S, NodeApp, build_app, is_loopback, load_token
+from node.app import STOP_GRACE_S, NodeApp, build_app, load_token
 from node.commands.backups import exclude_from_backups
 from node.commands.configuration import need_extra
 from node.commands.own_name import own_ipv4, own_name
@@ -25,6 +25,7 @@ from node.settings import Settings, default_home
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
 from serving.open_files import allow_many_files
+from serving.own_machine import is_loopback
 from serving.process_lock import ProcessLock, Taken
 from serving.quiet_server import QuietServer, Stop
 from serving.terminal import log_lines, put

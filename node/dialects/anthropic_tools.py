@@ -7,8 +7,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from node.dialects.body import FIRST_FAULT, Lenient, refuse_invalid, unsupported
-from node.dialects.chat_tools import NAME_PATTERN, tool_schema
+from node.dialects.chat_tools import NAME_PATTERN
 from node.dialects.client_tools import client_tool, is_client_run
+from node.dialects.json_values import tool_schema
 from node.dialects.tool_choice import (
     AUTO,
     NO_CALLS,

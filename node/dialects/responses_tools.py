@@ -12,8 +12,9 @@ import msgspec
 from pydantic import Field, ValidationError
 
 from node.dialects.body import FIRST_FAULT, Lenient, refuse_invalid, unsupported
-from node.dialects.chat_tools import NAME_PATTERN, tool_schema
+from node.dialects.chat_tools import NAME_PATTERN
 from node.dialects.custom_tools import custom_tool, read_format
+from node.dialects.json_values import tool_schema
 from node.dialects.responses_input import AddedTools
 from node.dialects.tool_choice import (
     AUTO,

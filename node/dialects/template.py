@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from node.dialects.chat_tools import json_without_null
+from node.dialects.json_values import json_without_null
 from node.errors import BadRequest
 from node.protocol.template_kwargs import RESERVED_KWARGS
 from node.request import TemplateOptions

@@ -13,7 +13,6 @@ import msgspec
 
 from node.child_process import ChildProcess
 from node.hardware import process_bytes
-from node.policy import gib
 from node.prompts.wire import (
     LENGTH,
     MOST_ANSWER_BYTES,
@@ -22,6 +21,7 @@ from node.prompts.wire import (
     command_frame,
     decode_answer,
 )
+from serving.units import gib
 
 LOOK_S = 0.05
 """How often it is looked at what a process takes that has not answered."""

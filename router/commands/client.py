@@ -12,9 +12,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from pydantic import TypeAdapter, ValidationError
 
 from router.commands.connection import Answered, Asked, NotConnected, Send, send
-from router.credentials import is_loopback
 from router.errors import RouterError
 from router.settings import Settings, default_home
+from serving.own_machine import is_loopback
 from serving.said import said
 from serving.stopped import Stopped
 

@@ -18,7 +18,6 @@ import uvloop
 from registry.errors import RegistryError
 from router.app import build_app, open_core
 from router.core import Core
-from router.credentials import is_loopback
 from router.dialects import refusal_body
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
@@ -27,6 +26,7 @@ from serving.callers import Callers, Limits
 from serving.client_connection import KEEP_ALIVE_S, protocol_of
 from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
 from serving.open_files import allow_many_files, open_files
+from serving.own_machine import is_loopback
 from serving.quiet_server import QuietServer, Stop
 from serving.terminal import LineFormatter, log_lines, put
 

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Sequence
 
-GIB = 1024**3
-MIB = 1024**2
+from serving import units
 
 _STATE_STYLES = {
     "ready": "green",
@@ -18,13 +17,7 @@ _STATE_STYLES = {
 
 def size(count: int | None) -> str:
     """Bytes as the machine's owner knows them: 16.0 GiB, 270 MiB."""
-    if count is None:
-        return "?"
-    if count >= GIB:
-        return f"{count / GIB:.1f} GiB"
-    if count >= MIB:
-        return f"{count / MIB:.0f} MiB"
-    return f"{count / 1024:.0f} KiB"
+    return "?" if count is None else units.size(count)
 
 
 def number(count: int | None) -> str:

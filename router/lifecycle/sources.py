@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from node.protocol.messages import ModelState
-from router.credentials import is_loopback
 from router.states import KIND_AGENT
 from router.types import NodeView
+from serving.own_machine import is_loopback
 
 
 def sources(fleet: Iterable[NodeView], model: str, to: NodeView) -> list[NodeView]:

@@ -19,6 +19,7 @@ from node.agent.agent import Agent, Identity
 from node.agent.events import EventHub
 from node.agent.pulls import Pulls
 from node.app import ScriptedStore
+from node.batch import Batch
 from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.errors import (
@@ -53,7 +54,6 @@ from node.protocol.overflow import Overflow
 from node.settings import Settings
 from node.slots import EngineKind, ModelAwaited
 from node.store import Contents, ModelEntry
-from node.stream import Batch
 from node.supervisor import Supervisor
 from node.types import Accepted, Delta, PartKind, Progress
 from tests.node.serving import chat_body

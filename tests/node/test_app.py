@@ -8,7 +8,7 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from node.app import build_agent, build_app, is_loopback, load_node_id, load_token, trim_disk
+from node.app import build_agent, build_app, load_node_id, load_token, trim_disk
 from node.engine.cache.disk import open_tier
 from node.engine.cache.parts import EntryKind
 from node.engine.script import Script
@@ -66,25 +66,6 @@ def test_wrong_settings_stop_the_start_with_a_sentence(
 ) -> None:
     with pytest.raises(StartError, match=words):
         build_app(replace(settings(tmp_path), **changes))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        ("localhost", True),
-        ("LOCALHOST.", True),
-        ("127.0.0.1", True),
-        ("127.8.8.8", True),
-        ("::1", True),
-        ("[::1]", True),
-        ("0.0.0.0", False),
-        ("evil.example", False),
-        ("localhost.evil.example", False),
-        ("", False),
-    ],
-)
-def test_loopback_is_told_from_everything_else(host: str, *, expected: bool) -> None:
-    assert is_loopback(host) is expected
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/fleet/status"])

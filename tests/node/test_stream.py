@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from node.batch import Batch
 from node.dialects.anthropic import read_messages
 from node.dialects.base import AnswerHead, Writer
 from node.dialects.chat import read_chat
@@ -14,7 +15,7 @@ from node.dialects.responses import read_responses
 from node.errors import EngineDied, EngineFault
 from node.protocol.messages import FinishReason
 from node.slots import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
-from node.stream import Batch, EventStream, collect
+from node.stream import EventStream, collect
 from node.types import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from tests.node.serving import chat_body, data_of
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.credentials import NodeCredential, check_node_url, is_loopback
+from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, PlainHttpRefused
 
 CLOSED = NodeCredential("secret")
@@ -20,18 +20,6 @@ def test_a_credential_never_shows_its_token() -> None:
 def test_a_token_is_a_bearer_header_and_an_empty_one_is_none() -> None:
     assert CLOSED.headers() == {"authorization": "Bearer secret"}
     assert NodeCredential().headers() == {}
-
-
-@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "::1"])
-def test_this_machine_is_loopback(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize(
-    "host", ["0.0.0.0", "", "::", "10.0.0.1", "mac.local", "127.0.0.1.example.com", "xlocalhost"]
-)
-def test_everything_else_is_not_loopback(host: str) -> None:
-    assert not is_loopback(host)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ async def test_a_call_that_breaks_off_is_no_fault_of_its_node(
         rows = await accounts(router, 1)
         await router.idle()
         # A failure would send the next try to another node, which has not the session's prefix.
-        assert router.core.dispatcher.breakers() == []
+        assert router.core.traffic.breakers() == []
     assert status == 500 or stream
     assert BROKEN_CALL in text
     assert [row.reason for row in rows] == ["stop"]

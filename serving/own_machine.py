@@ -1,0 +1,23 @@
+"""What belongs to this machine: its own names, and the folder of a product's files."""
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+
+HOME_VARIABLE = "MLX_FLEET_HOME"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address, perhaps in brackets, can only mean this machine."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def default_home(product: str, environ: Mapping[str, str]) -> Path:
+    """`$MLX_FLEET_HOME/<product>`, or `~/.mlx-fleet/<product>`."""
+    return Path(environ.get(HOME_VARIABLE) or Path.home() / ".mlx-fleet") / product

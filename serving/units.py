@@ -1,0 +1,46 @@
+"""Sizes and lengths of time, as people write and read them."""
+
+import re
+
+MIB = 1024**2
+GIB = 1024**3
+MAX_DURATION_S = 3.2e7
+"""A year."""
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw]?)")
+_UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
+
+
+def read_duration_s(text: str) -> float:
+    """Seconds of `30s`, `10m`, `2h`, `1d`, `2w` or a plain number of seconds; 0 is one, too. Raises
+    `ValueError` for all else, and for more than a year."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(text)
+    seconds = float(found[1]) * _UNIT_S[found[2] or "s"]
+    if seconds > MAX_DURATION_S:
+        raise ValueError(text)
+    return seconds
+
+
+def read_flag(text: str) -> bool:
+    """Raises `ValueError` for what is neither yes nor no."""
+    if text.lower() in _YES:
+        return True
+    if text.lower() in _NO:
+        return False
+    raise ValueError(text)
+
+
+def size(size_bytes: int) -> str:
+    """Bytes as a machine's owner knows them: 16.0 GiB, 270 MiB, 12 KiB."""
+    if size_bytes >= GIB:
+        return f"{size_bytes / GIB:.1f} GiB"
+    if size_bytes >= MIB:
+        return f"{size_bytes / MIB:.0f} MiB"
+    return f"{size_bytes / 1024:.0f} KiB"
+
+
+def gib(size_bytes: float) -> str:
+    """The same where amounts are compared: always in GiB."""
+    return f"{size_bytes / GIB:.1f} GiB"
