@@ -11,17 +11,9 @@ from typing import Any
 import msgspec
 
 from node.cache_watch import CacheWatch
-from node.child_process import Spare
 from node.errors import LoadFailure
-from node.link import ENGINE_MODULE, EngineLink
-from node.load_log import quarters
-from node.memory import Budget, Leases
-from node.policy import Plan, engine_spec, stored_choices
-from node.protocol.messages import ModelState
-from node.slots import EngineHandle, EngineKind, Slot
-from node.store import ModelEntry
-from node.told_speed import told_speed
-from node.types import (
+from node.ipc.child_process import Spare
+from node.ipc.messages import (
     WITHOUT_MLX,
     CacheEvent,
     EngineSpec,
@@ -30,6 +22,14 @@ from node.types import (
     Marked,
     Pressure,
 )
+from node.link import ENGINE_MODULE, EngineLink
+from node.load_log import quarters
+from node.memory import Budget, Leases
+from node.policy import Plan, engine_spec, stored_choices
+from node.protocol.messages import ModelState
+from node.slots import EngineHandle, EngineKind, Slot
+from node.store import ModelEntry
+from node.told_speed import told_speed
 
 LOAD_COOL_DOWN_S = 5.0
 LAST_COOL_DOWN_S = 300.0

@@ -13,7 +13,6 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 
-from node.child_process import ChildProcess, spawn
 from node.errors import (
     EngineDied,
     EngineFault,
@@ -23,11 +22,11 @@ from node.errors import (
     NodeError,
     RowRefused,
 )
-from node.framing import FrameSplitter, decode_report, encode_frame
-from node.generate import GenerateRequest
-from node.long_step import LongStep, LongStepWatch
-from node.row_stream import RowEnd, RowStream
-from node.types import (
+from node.ipc.child_process import ChildProcess, spawn
+from node.ipc.framing import FrameSplitter, decode_report, encode_frame
+from node.ipc.generate import GenerateRequest
+from node.ipc.long_step import LongStep, LongStepWatch
+from node.ipc.messages import (
     Accepted,
     Broken,
     CacheEvent,
@@ -51,6 +50,7 @@ from node.types import (
     Shutdown,
     Submit,
 )
+from node.row_stream import RowEnd, RowStream
 
 ENGINE_MODULE = "node.worker"
 """What an engine process runs."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from node.errors import DoesNotFit, EngineDied, LoadFailure
-from node.types import EngineStats, MemoryLease
+from node.ipc.messages import EngineStats, MemoryLease
 
 GIB = 1024**3
 OVERHEAD_BYTES = GIB // 2

@@ -6,10 +6,10 @@ Pure: what the machine has is told in a `Room`. What the settings give is taken 
 from dataclasses import dataclass
 from pathlib import Path
 
+from node.ipc.messages import DiskCache, EngineSpec, MemoryLease
 from node.memory import GIB, OVERHEAD_BYTES, STORED_PERCENT
 from node.settings import Settings
 from node.store import ModelEntry
-from node.types import DiskCache, EngineSpec, MemoryLease
 from serving.units import gib
 
 MAX_ROWS = 16

@@ -9,10 +9,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from node.ipc.messages import CacheEvent, CacheEventKind
 from node.kept_positions import Kept
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier
-from node.types import CacheEvent, CacheEventKind
 
 MOST_KEPT = 1 << 18
 """Positions, of 12 bytes each."""

@@ -1,7 +1,7 @@
 """How short the machine is of memory, as a level with hysteresis. Pure: readings in, level out."""
 
 from node.hardware import MemoryReading
-from node.types import Pressure
+from node.ipc.messages import Pressure
 
 SOFT_PERCENT = 6
 """Of the memory: with less available, engines store nothing new and evict."""

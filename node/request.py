@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from node.generate import Constraint, SamplingParams
+from node.ipc.generate import Constraint, SamplingParams
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 

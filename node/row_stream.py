@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 
 from node.errors import NodeError
+from node.ipc.messages import Accepted, Delta, Progress
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, Progress
 
 _GRAVITY = (
     FinishReason.STOP,

@@ -25,6 +25,7 @@ from node.errors import (
     UnknownModel,
 )
 from node.hardware import free_disk_bytes
+from node.ipc.messages import Pressure
 from node.memory import Budget
 from node.policy import MAX_ROWS, Plan, Room, needed_bytes, plan_engine
 from node.protocol.messages import ModelState, ModelStatus
@@ -43,7 +44,6 @@ from node.slots import (
 )
 from node.store import Broken, Contents, ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
-from node.types import Pressure
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
 

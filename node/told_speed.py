@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterable
 
-from node.learned_rates import DecodeRate, PrefillRate
+from node.ipc.learned_rates import DecodeRate, PrefillRate
+from node.ipc.messages import EngineStats
 from node.protocol.bounds import LEAST_RATE, MAX_DEPTHS, MOST_RATE
 from node.protocol.messages import DepthSpeed, ModelSpeed
-from node.types import EngineStats
 
 
 def told_speed(stats: EngineStats) -> ModelSpeed | None:

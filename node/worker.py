@@ -2,7 +2,7 @@
 
 FD is an inherited socket to the agent, whose first command says what to load. The main thread reads
 the socket; one engine thread owns load, step and free, since MLX's streams belong to a thread. A
-step never waits for the agent to read (`node.outbox`).
+step never waits for the agent to read (`node.ipc.outbox`).
 """
 
 import contextlib
@@ -22,11 +22,9 @@ import msgspec
 from node.engine.base import Engine, EngineFactory, LoadError
 from node.engine.blas import load_fast_blas
 from node.engine.failures import Failures, Verdict
-from node.framing import FrameSplitter, decode_command, encode_frame
-from node.long_step import LongStep
-from node.outbox import Outbox
-from node.protocol.messages import FinishReason
-from node.types import (
+from node.ipc.framing import FrameSplitter, decode_command, encode_frame
+from node.ipc.long_step import LongStep
+from node.ipc.messages import (
     BROKEN_STATUS,
     STATS_S,
     WITHOUT_MLX,
@@ -50,6 +48,8 @@ from node.types import (
     Shutdown,
     Submit,
 )
+from node.ipc.outbox import Outbox
+from node.protocol.messages import FinishReason
 from serving.terminal import log_lines
 
 logger = logging.getLogger("node.worker")

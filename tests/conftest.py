@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from node import child_process
 from node.hardware import MemoryReading
+from node.ipc import child_process
 from serving.open_files import allow_many_files
 
 # A shell on macOS allows 256 files, and a test may hold a thousand connections by both their ends.

@@ -14,6 +14,7 @@ from node.errors import (
     RowRefused,
     ShuttingDown,
 )
+from node.ipc.messages import Delta, Part, PartKind
 from node.late_chain import LateChain
 from node.prefix_digest import PrefixDigest
 from node.prompts.prompt import Prompt
@@ -22,7 +23,6 @@ from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import NO_ITEM, TextRequest
 from node.row_stream import RowStream
 from node.slots import EngineHandle
-from node.types import Delta, Part, PartKind
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from node.agent.watch import watch_pressure
 from node.agent.wishes import WishList
 from node.engines import Hooks
 from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
+from node.ipc.messages import WITHOUT_MLX, Marked
 from node.memory import Budget
 from node.prompts.prompt import RenderRequest
 from node.prompts.renderers import Renderers
@@ -43,7 +44,6 @@ from node.settings import named_models
 from node.slots import EngineKind
 from node.store import ModelEntry, ModelStore
 from node.supervisor import Supervisor
-from node.types import WITHOUT_MLX, Marked
 from node.warm import Told, WarmPlan
 from serving.awake import Awake
 from serving.sleep_watch import watch_sleep

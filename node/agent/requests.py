@@ -39,7 +39,8 @@ from node.errors import (
     UnknownModel,
     UnknownRequest,
 )
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import Delta, PartKind, RowUsage
 from node.late_chain import LateChain
 from node.prompts.length import may_overflow
 from node.prompts.prompt import Prompt, RenderRequest
@@ -51,7 +52,6 @@ from node.row_stream import RowStream
 from node.slots import EngineHandle
 from node.store import ModelEntry
 from node.supervisor import Lease, Supervisor
-from node.types import Delta, PartKind, RowUsage
 
 LAST_WORD_S = 1.0
 """How long a request may take to end once it has been told to."""

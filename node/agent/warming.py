@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from node.errors import EngineFault, ModelBusy, NodeError
+from node.ipc.messages import Delta, Pressure, Progress, RowUsage
 from node.prompts.prompt import RenderRequest
 from node.prompts.renderers import Renderers
 from node.prompts.submission import generate_request
@@ -26,7 +27,6 @@ from node.request import TextRequest
 from node.slots import EngineHandle
 from node.store import ModelEntry
 from node.supervisor import Supervisor
-from node.types import Delta, Pressure, Progress, RowUsage
 from node.warm import Told, WarmPlan, WarmProgress, WarmResult
 
 PROGRESS_S = 0.5

@@ -23,7 +23,7 @@ from node.dialects.template import Effort, template_options
 from node.dialects.thinking import budget_tokens
 from node.dialects.tool_choice import ToolChoice, check_arguments
 from node.errors import BadRequest
-from node.generate import Constraint, SamplingParams
+from node.ipc.generate import Constraint, SamplingParams
 from node.request import Message, TextRequest
 
 

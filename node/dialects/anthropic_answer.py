@@ -13,8 +13,8 @@ from node.dialects.anthropic_errors import error_body
 from node.dialects.anthropic_signature import carrying_signature, hashed_signature
 from node.dialects.base import AnswerHead, Collected
 from node.errors import EngineFault, NodeError
+from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, Part, PartKind, RowUsage
 
 
 class ThinkingShown(StrEnum):

@@ -11,9 +11,9 @@ from typing import Protocol
 import msgspec
 
 from node.errors import NodeError
+from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage, TokenLogprob
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.types import Accepted, Delta, Part, PartKind, RowUsage, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from node.dialects.logprobs import token_logprobs
 from node.dialects.openai_body import DONE, KEEP_ALIVE, usage_fields
 from node.dialects.openai_errors import error_body
 from node.errors import NodeError
+from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, Part, PartKind, TokenLogprob
 
 ReasoningField = Literal["reasoning_content", "reasoning", "both"]
 

@@ -25,9 +25,9 @@ from node.dialects.refusals import BUDGETS_ELSEWHERE, IGNORED, renamed
 from node.dialects.sampling import Count, sampling_params, stop_strings, token_limit
 from node.dialects.thinking import THINKING_FIELDS
 from node.errors import BadRequest, NodeError, Unsupported
+from node.ipc.messages import Accepted, Delta, Part
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.types import Accepted, Delta, Part
 
 _ONLY_CHATS = "Only /v1/chat/completions knows messages and tools."
 _BUDGETS = (*THINKING_FIELDS, *BUDGETS_ELSEWHERE)

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from node.dialects.body import Lenient, unsupported
 from node.errors import BadRequest
-from node.generate import Constraint, ConstraintKind
+from node.ipc.generate import Constraint, ConstraintKind
 from node.parsing.held_schema import LONGEST
 
 MAX_SCHEMA_LENGTH = LONGEST

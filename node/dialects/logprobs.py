@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from node.types import Alternative, TokenLogprob
+from node.ipc.messages import Alternative, TokenLogprob
 
 
 def alternative(token: Alternative) -> dict[str, object]:

@@ -10,7 +10,7 @@ from node.dialects.constraints import CONSTRAINT_NOTES, ConstraintFields
 from node.dialects.refusals import REFUSED_BY_ALL, elsewhere, format_elsewhere, renamed
 from node.dialects.sampling import SAMPLING_NOTES, Count, SamplingFields
 from node.errors import BadRequest, EngineFault
-from node.types import RowUsage
+from node.ipc.messages import RowUsage
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"

@@ -40,7 +40,7 @@ from node.dialects.template import template_options
 from node.dialects.thinking import thinking_tokens
 from node.dialects.tool_choice import check_arguments
 from node.errors import BadRequest
-from node.generate import Constraint
+from node.ipc.generate import Constraint
 from node.request import NO_ITEM, Message, TextRequest
 
 

@@ -14,10 +14,10 @@ from node.dialects.responses_items import Item, sealed
 from node.dialects.responses_tools import ToolSet
 from node.dialects.thinking import NO_LIMIT
 from node.errors import EngineFault, NodeError
+from node.ipc.messages import PartKind, RowUsage
 from node.protocol.messages import FinishReason
 from node.protocol.tools import SEARCH
 from node.request import TextRequest
-from node.types import PartKind, RowUsage
 
 Status = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
 

@@ -23,9 +23,9 @@ from node.dialects.responses_answer import (
 )
 from node.dialects.responses_items import Item, is_hosted, stored_item
 from node.errors import NodeError
+from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.types import Accepted, Delta, Part, PartKind, TokenLogprob
 
 _encode = msgspec.json.Encoder().encode
 

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from node.dialects.body import MAX_INT, Lenient
 from node.errors import BadRequest
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 
 MAX_STOPS = 16
 

@@ -8,7 +8,7 @@ from node.engine.batches import PrefillGroup
 from node.engine.gather import Gather
 from node.engine.rates import Rates
 from node.engine.row import Row
-from node.types import Progress
+from node.ipc.messages import Progress
 
 PROGRESS_TOKENS = 1024
 """Prefills of fewer tokens tell no progress."""

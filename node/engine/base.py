@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from node.generate import GenerateRequest
-from node.types import (
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
     Accepted,
     CacheEvent,
     Delta,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
 
 
 @dataclass(slots=True)

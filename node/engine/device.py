@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import mlx.core as mx
 
-from node.types import MemoryLease
+from node.ipc.messages import MemoryLease
 
 IDLE_KEEP_BYTES = 64 * 1024**2
 """Buffers that an idle engine keeps for reuse."""

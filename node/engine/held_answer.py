@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from node.engine.grammar import CLIENT_START, Compiler, Grammar, TooLarge
-from node.generate import (
+from node.ipc.generate import (
     JSON_KINDS,
     Constraint,
     ConstraintKind,

@@ -19,9 +19,9 @@ from node.engine.refusals import refusal, refused_size, refused_while_short
 from node.engine.room import Room
 from node.engine.row import Row, make_row, output_limit
 from node.engine.steering import steering_of
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Loaded, Pressure, Refused
 from node.parsing.held_schema import NotHeld
-from node.types import Loaded, Pressure, Refused
 
 _NO_TOKEN = 2**31 - 1
 _POLL_S = 0.002

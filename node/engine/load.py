@@ -7,7 +7,7 @@ from node.engine.device import leave_thread, wire
 from node.engine.disk_cache import begin_identity
 from node.engine.model import load_folder
 from node.engine.text import TextEngine
-from node.types import EngineSpec
+from node.ipc.messages import EngineSpec
 
 
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> TextEngine:

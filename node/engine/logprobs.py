@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from node.types import Alternative, Part, PartKind, TokenLogprob
+from node.ipc.messages import Alternative, Part, PartKind, TokenLogprob
 
 Spell = Callable[[int], tuple[str, bytes]]
 """Text and bytes of one token."""

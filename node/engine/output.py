@@ -2,9 +2,9 @@
 
 from node.engine.detokenizer import AddedToken, Vocabulary
 from node.engine.logprobs import Likely, Waiting, spelled
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Part
 from node.parsing.machine import TextMachine
-from node.types import Part
 
 
 class OutputReader:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 
 
 def needs_penalties(params: SamplingParams) -> bool:

@@ -7,7 +7,7 @@ the nearest one that is known.
 
 from typing import TypeVar
 
-from node.learned_rates import DecodeRate, PrefillRate
+from node.ipc.learned_rates import DecodeRate, PrefillRate
 
 KeyT = TypeVar("KeyT")
 _NEWEST = 0.3

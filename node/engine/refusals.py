@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from node.engine.cache.parts import Tokens
 from node.engine.schedule import USUAL_ANSWER_TOKENS
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Loaded, MemoryLease, Refused
 from node.parsing.registry import grammar_for
 from node.protocol.overflow import Overflow
-from node.types import Loaded, MemoryLease, Refused
 
 _PROMPT = "messages"
 """What the field with a prompt is called in a refusal; the agent knows its name in each dialect."""

@@ -14,7 +14,7 @@ from node.engine.row import Row
 from node.engine.schedule import SHARED_TOKENS, choose_cuts
 from node.engine.spans import KvSpan, LayerSnapshot
 from node.engine.stored_cap import Held, StoredCap
-from node.types import CacheEvent, EngineSpec, Pressure
+from node.ipc.messages import CacheEvent, EngineSpec, Pressure
 
 MOST_SNAPSHOTS = 8
 """Of one prompt."""

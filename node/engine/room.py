@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from node.engine.schedule import Companions, place
-from node.types import MemoryLease, Pressure
+from node.ipc.messages import MemoryLease, Pressure
 
 _SAMPLE_TOKENS = 4096
 """Beyond most sliding windows: what grows there grows with every token."""

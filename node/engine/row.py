@@ -16,9 +16,9 @@ from node.engine.penalties import Penalties
 from node.engine.sampler import RowSampling
 from node.engine.schedule import USUAL_ANSWER_TOKENS
 from node.engine.steering import Steer
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Delta, Part, RowUsage
 from node.protocol.messages import FinishReason
-from node.types import Delta, Part, RowUsage
 
 
 @dataclass(eq=False, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 
 _PARTITION_LIMIT = 1024
 """Up to this top_k a partition finds the candidates; beyond it all of the vocabulary is sorted."""

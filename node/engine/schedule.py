@@ -9,7 +9,7 @@ from math import isqrt
 from typing import Self
 
 from node.engine.rates import Rates
-from node.types import EngineSpec
+from node.ipc.messages import EngineSpec
 
 USUAL_ANSWER_TOKENS = 1024
 """What a request without max_tokens is taken to answer."""

@@ -26,10 +26,8 @@ from node.engine.script import Script, parse_script
 from node.engine.scripted_cache import PrefixCache
 from node.engine.scripted_row import ScriptedRow, pieces_of
 from node.engine.stored_cap import Held, StoredCap
-from node.generate import GenerateRequest
-from node.parsing.machine import TextMachine
-from node.protocol.messages import FinishReason
-from node.types import (
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
     Accepted,
     CacheEvent,
     Delta,
@@ -41,6 +39,8 @@ from node.types import (
     Progress,
     Refused,
 )
+from node.parsing.machine import TextMachine
+from node.protocol.messages import FinishReason
 
 VOCAB_SIZE = 256
 PROGRESS_STEP_S = 0.02

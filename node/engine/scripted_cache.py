@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.generate import GenerateRequest
-from node.types import CacheEvent, CacheEventKind
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import CacheEvent, CacheEventKind
 
 
 class ScriptedCache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

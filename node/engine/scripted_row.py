@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from node.engine.choices import Tally
 from node.engine.logprobs import Waiting
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
 from node.parsing.machine import TextMachine
 from node.parsing.output_layout import layout_of
 from node.protocol.messages import FinishReason
-from node.types import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
 
 PIECE_LENGTH = 4
 """Characters of a token of the script's outputs, and of what ends reasoning."""

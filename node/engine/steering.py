@@ -13,7 +13,7 @@ from node.engine.detokenizer import Vocabulary
 from node.engine.grammar import Grammar, GrammarFailed, Matcher
 from node.engine.held_answer import HeldAnswer
 from node.engine.mask import Mask, all_but, only
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
 from node.parsing.output_layout import layout_of, reads_calls
 
 _LONGEST_TEAR = 3

@@ -7,7 +7,7 @@ session that goes on now: what an agent sends next still finds its prefix.
 
 from dataclasses import dataclass
 
-from node.types import Pressure
+from node.ipc.messages import Pressure
 
 STEP_S = 30.0
 """Between two changes of the cap."""

@@ -26,9 +26,8 @@ from node.engine.running import Running, expected_lengths
 from node.engine.schedule import Limits, chunk_tokens, most_tokens
 from node.engine.upkeep import RowCounts, Upkeep
 from node.engine.warmup import WarmUp
-from node.generate import GenerateRequest
-from node.protocol.messages import FinishReason
-from node.types import (
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
     Accepted,
     CacheEvent,
     Delta,
@@ -40,6 +39,7 @@ from node.types import (
     Progress,
     Refused,
 )
+from node.protocol.messages import FinishReason
 
 NOT_KEPT = (
     "The prompt was prefilled, but there is no room to keep it: raise --kv-cache-size or "

@@ -7,7 +7,7 @@ from node.engine.device import IDLE_KEEP_BYTES, Device
 from node.engine.rates import Rates
 from node.engine.reuse import Reuse
 from node.engine.room import Room
-from node.types import EngineSpec, EngineStats, MemoryLease, Pressure
+from node.ipc.messages import EngineSpec, EngineStats, MemoryLease, Pressure
 
 TIDY_AFTER_S = 0.5
 """Of idleness, until buffers kept for reuse go back to the system."""

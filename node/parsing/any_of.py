@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.lark import Lark
 from node.parsing.source import Source

@@ -4,7 +4,7 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
 from node.parsing.json_members import CallShape

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.format import ToolFormat
 from node.parsing.held_arguments import arguments_of

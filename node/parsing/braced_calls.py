@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.coercion import Schema, property_schema, typed
 from node.parsing.format import ToolFormat
 from node.parsing.held_arguments import arguments_of

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
 from node.parsing.function_xml import FUNCTION_XML

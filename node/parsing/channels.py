@@ -8,13 +8,13 @@ that holds none is text, with its header.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.format import Grammar, Setup
 from node.parsing.lark import Lark
 from node.parsing.markers import Markers
 from node.parsing.source import Source
 from node.parsing.step import Malformed, Step
-from node.types import PartKind
 
 
 @dataclass(slots=True)

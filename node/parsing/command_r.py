@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import read_marked_calls
 from node.parsing.lark import Lark
@@ -16,7 +17,6 @@ from node.parsing.markers import Markers
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, list_of
 from node.parsing.step import Malformed, Step
-from node.types import PartKind
 
 _THINKING = "<|START_THINKING|>"
 _ACTION = "<|START_ACTION|>"

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import close_block, read_marked_calls
 from node.parsing.lark import Lark

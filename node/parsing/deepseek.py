@@ -8,7 +8,7 @@ it is shows behind the separator. Some checkpoints spell the markers in other ch
 from collections.abc import Sequence
 from itertools import product
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.json_calls import WORD, close_block, read_call
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls

@@ -7,7 +7,7 @@ string="true">v</｜DSML｜parameter></｜DSML｜invoke>`, in a block of one nam
 from collections.abc import Sequence
 from itertools import product
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.held_values import Argument
 from node.parsing.invoke import Attributes, InvokeCalls, InvokeTags, spell_invoke
 from node.parsing.lark import Lark

@@ -3,7 +3,7 @@ lose their own format."""
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import NAME, read_call, read_declared_name
 from node.parsing.lark import Lark

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import read_function, spell_functions
 from node.parsing.lark import Lark

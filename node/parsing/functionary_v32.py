@@ -3,7 +3,7 @@ call. Older ones write `<|from|>assistant⏎<|recipient|>f⏎<|content|>{…}`."
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_call, read_function
 from node.parsing.lark import Lark

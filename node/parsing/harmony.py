@@ -7,7 +7,8 @@ Commentary for nobody is said to the user. `<|call|>` ends the output, and must 
 import re
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.channels import Channel, Channels
 from node.parsing.headers import CHANNEL, CONSTRAIN, MESSAGE, START, read_message_header
 from node.parsing.json_calls import WORD, read_call
@@ -15,7 +16,6 @@ from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name
 from node.parsing.step import Step
-from node.types import PartKind
 
 _NAMESPACE = "functions."
 _COMMENTARY = f"{CHANNEL}commentary"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.coercion import Schema
 from node.parsing.held_schema import NotHeld, arguments_schema
 from node.parsing.held_values import (

@@ -7,7 +7,7 @@ format, which has two names.
 import re
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.json_calls import tell_list, tell_object
 from node.parsing.lark import Lark

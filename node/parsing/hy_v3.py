@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.arg_pairs import PairTags, read_pairs, spell_call
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import read_call, read_declared_name

@@ -3,14 +3,14 @@
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_marked_calls
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name, call_object
 from node.parsing.step import Step
-from node.types import PartKind
 
 _MODEL = "<|message_model|>"
 _THINKING = "<|content_thinking|>"

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.format import ToolFormat
 from node.parsing.json_arguments import read_json_arguments
 from node.parsing.json_members import STANDARD, CallShape, read_json_call, read_string
@@ -28,7 +29,6 @@ from node.parsing.spelled_json import (
 )
 from node.parsing.step import Malformed, NoCall, Step
 from node.parsing.tell import call_of, no_arguments, tell
-from node.types import PartKind
 
 NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
 """Characters of a function's name where it stands bare."""

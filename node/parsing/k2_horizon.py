@@ -3,7 +3,7 @@ the whole call as JSON, in a block. How hard it thinks shows in the tag of its r
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.arg_pairs import PairTags, read_pairs, spell_call
 from node.parsing.format import ReasoningFormat
 from node.parsing.json_calls import close_block, read_declared_name, read_marked_calls

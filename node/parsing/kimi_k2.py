@@ -4,7 +4,7 @@
 import re
 from collections.abc import Container, Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.json_calls import read_call
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls

@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.channels import Channel, Channels
 from node.parsing.held_arguments import arguments_of as declared_arguments
@@ -18,7 +19,6 @@ from node.parsing.raw_values import RawText, spell_other, spell_string
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of
 from node.parsing.step import Malformed, Step
-from node.types import PartKind
 
 _SEP = "<|sep|>"
 _THINK = "<|open|>think<|sep|>"

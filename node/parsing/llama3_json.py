@@ -7,7 +7,7 @@ may well be JSON.
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import NAME, read_bare_calls, read_function

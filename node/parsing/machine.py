@@ -3,7 +3,8 @@
 The only such machine: an answer that is not streamed is the same parts, collected.
 """
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import Part, PartKind
 from node.parsing.format import Setup
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.registry import REASONING_MARKERS
@@ -11,7 +12,6 @@ from node.parsing.source import Source
 from node.parsing.step import Finished, Step
 from node.parsing.stops import StopMatcher
 from node.parsing.teller import Teller
-from node.types import Part, PartKind
 
 
 class TextMachine:

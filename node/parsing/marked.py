@@ -3,7 +3,8 @@ they are held."""
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.format import Grammar, ReasoningFormat, Setup, ToolFormat, speaks
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
@@ -13,7 +14,6 @@ from node.parsing.source import Source
 from node.parsing.step import Malformed, Step
 from node.parsing.tell import tell
 from node.parsing.tokens import Family
-from node.types import PartKind
 
 _BLANK_DEPTH = 2
 """Of blocks without calls: a section, and a call in it."""

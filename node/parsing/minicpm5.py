@@ -4,7 +4,7 @@ around. Values that hold markup are in `<![CDATA[` … `]]>`; others may have en
 import re
 from collections.abc import Callable, Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.format import ToolFormat
 from node.parsing.held_arguments import arguments_of

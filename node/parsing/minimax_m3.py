@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.bare_arguments import BareArguments
 from node.parsing.coercion import Schema, branch_of, property_schema, typed, types_of
 from node.parsing.format import ReasoningFormat

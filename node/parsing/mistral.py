@@ -9,7 +9,8 @@ make up, and nobody is told. A later call with its own marker is read, and is te
 import re
 from collections.abc import Mapping, Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.format import ReasoningFormat, ToolFormat
 from node.parsing.json_calls import NAME, read_call, read_declared_name, tell_list
 from node.parsing.json_members import CallShape, read_members
@@ -20,7 +21,6 @@ from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, call_objects, list_of
 from node.parsing.step import Malformed, Step
 from node.parsing.tell import json_call
-from node.types import PartKind
 
 _OPENER = "[TOOL_CALLS]"
 _OPENERS = Markers((_OPENER,))

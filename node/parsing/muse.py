@@ -3,7 +3,8 @@ the answer, and to a tool for its calls, which are tags that name the same tool.
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.channels import Channel, Channels
 from node.parsing.headers import read_message_header
 from node.parsing.held_schema import NotHeld
@@ -13,7 +14,6 @@ from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
 from node.parsing.step import Step
-from node.types import PartKind
 
 _START = "<|start|>"
 _MESSAGE = "<|message|>"

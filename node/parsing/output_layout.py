@@ -1,6 +1,6 @@
 """How an output is laid out that a request asks for."""
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
 from node.parsing.format import Grammar
 from node.parsing.registry import grammar_for
 from node.parsing.selection import NONE

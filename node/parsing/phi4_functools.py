@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.json_calls import JsonCalls
 from node.parsing.lark import Lark
 from node.parsing.spelled_json import between, call_objects, list_of

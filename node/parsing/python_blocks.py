@@ -6,7 +6,7 @@ Where a block ends is found in one pass over its brackets and quotes, before it 
 import re
 from collections.abc import Mapping, Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.any_of import AnyOf
 from node.parsing.format import ToolFormat
 from node.parsing.held_arguments import arguments_of

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
+from node.ipc.messages import PartKind
 from node.parsing.digests import Digests
-from node.types import PartKind
 
 
 class Call(NamedTuple):

@@ -4,14 +4,14 @@
 import re
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.channels import Channel, Channels
 from node.parsing.json_calls import WORD, read_call
 from node.parsing.lark import Lark
 from node.parsing.source import Source
 from node.parsing.spelled_json import arguments_of, bare_name, blocks
 from node.parsing.step import Step
-from node.types import PartKind
 
 _BEGIN = "<|begin|>"
 _THINK = "<|think|>"

@@ -7,6 +7,7 @@ text again if it turns out to be none.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from node.ipc.messages import PartKind
 from node.parsing.budget import Budget
 from node.parsing.digests import Digests
 from node.parsing.markers import Markers
@@ -16,7 +17,6 @@ from node.parsing.step import HELD_LENGTH, LONGEST_CALL, Malformed, Step, T, Too
 from node.parsing.text_reader import TextReader
 from node.parsing.tokens import Tokens
 from node.protocol.errors import BROKEN_CALL
-from node.types import PartKind
 
 _BROKEN = BROKEN_CALL + "{}: it left the format of its calls."
 _KEPT_LENGTH = 4096

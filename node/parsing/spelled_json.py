@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.held_arguments import object_of_arguments
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark

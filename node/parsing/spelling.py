@@ -7,7 +7,7 @@ to, with outputs drawn at random from the grammars.
 from collections.abc import Sequence
 from typing import Protocol
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.invoke import invoke_tags, read_invoke, spell_invoke
 from node.parsing.lark import Lark
 from node.parsing.sections import SectionCalls

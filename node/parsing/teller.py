@@ -4,14 +4,14 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import Part, PartKind
 from node.parsing.coercion import fit
 from node.parsing.digests import Digests, digests_of
 from node.parsing.fence import Fence
 from node.parsing.json_text import is_strict_json, read_json, write_json
 from node.parsing.step import Finished, Malformed
 from node.parsing.stops import StopMatcher
-from node.types import Part, PartKind
 
 _CONTENT = PartKind.CONTENT
 _REASONING = PartKind.REASONING

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.coercion import property_schema, types_of
 from node.parsing.format import Grammar, Setup
 from node.parsing.held_arguments import arguments_of
@@ -22,7 +23,6 @@ from node.parsing.raw_values import in_order, written_name
 from node.parsing.source import Source
 from node.parsing.spelled_json import bare_name
 from node.parsing.step import Malformed, Step
-from node.types import PartKind
 
 _ACTION = "Action:"
 _NEXT_ACTION = "\nAction:"

@@ -6,7 +6,7 @@ key but a call's.
 
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_calls import read_bare_calls
 from node.parsing.lark import Lark

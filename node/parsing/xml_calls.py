@@ -8,7 +8,7 @@ its own: within a sentence it is talk about calls.
 import re
 from collections.abc import Sequence
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.format import ToolFormat
 from node.parsing.json_arguments import read_json_arguments
 from node.parsing.lark import Lark

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from node.child_process import ChildProcess
 from node.hardware import process_bytes
+from node.ipc.child_process import ChildProcess
 from node.prompts.wire import (
     LENGTH,
     MOST_ANSWER_BYTES,

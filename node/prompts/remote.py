@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from node.child_process import ChildProcess
 from node.errors import (
     BadRequest,
     ContextTooLong,
@@ -15,6 +14,7 @@ from node.errors import (
     RendererDied,
     TooManyWaiting,
 )
+from node.ipc.child_process import ChildProcess
 from node.late_chain import LateChain
 from node.parsing.selection import Formats
 from node.prompts.process import RenderLimits, RenderProcess, RenderProcessDied, TooMuch

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
-from node.child_process import ChildProcess, Spare, spawn
 from node.errors import TooManyWaiting
+from node.ipc.child_process import ChildProcess, Spare, spawn
 from node.parsing.selection import Formats
 from node.prompts.local import LocalRenderer
 from node.prompts.process import RenderLimits

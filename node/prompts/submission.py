@@ -3,11 +3,11 @@
 import msgspec
 
 from node.errors import BadRequest
-from node.generate import JSON_KINDS, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.generate import JSON_KINDS, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import Loaded
 from node.parsing.selection import AUTO, NONE
 from node.prompts.prompt import Prompt
 from node.request import TextRequest
-from node.types import Loaded
 
 
 def generate_request(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from node.errors import BadRequest
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 from node.request import Message, TextRequest, Tool, ToolCall
 from node.template.chat import ANSWER, ChatRenderer
 

@@ -19,14 +19,14 @@ load_fast_blas()
 from node.engine import picker  # noqa: E402  the BLAS comes first
 from node.engine.load import load  # noqa: E402
 from node.engine.text import TextEngine  # noqa: E402
-from node.generate import (  # noqa: E402
+from node.ipc.generate import (  # noqa: E402
     Constraint,
     ConstraintKind,
     GenerateRequest,
     OutputFormat,
     SamplingParams,
 )
-from node.types import EngineSpec, MemoryLease, Refused  # noqa: E402
+from node.ipc.messages import EngineSpec, MemoryLease, Refused  # noqa: E402
 
 ROWS = 8
 PROMPT_TOKENS = 48

@@ -22,8 +22,8 @@ from mlx_lm.utils import load_model  # noqa: E402
 from transformers import AutoTokenizer  # noqa: E402
 
 from node.engine.load import load  # noqa: E402
-from node.generate import GenerateRequest, SamplingParams  # noqa: E402
-from node.types import EngineSpec, MemoryLease, Refused  # noqa: E402
+from node.ipc.generate import GenerateRequest, SamplingParams  # noqa: E402
+from node.ipc.messages import EngineSpec, MemoryLease, Refused  # noqa: E402
 
 MAX_ROWS = 16
 _LIVE_KV_BYTES = 2 << 30

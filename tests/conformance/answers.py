@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from node.ipc.messages import Delta, Part, PartKind, RowUsage
 from node.protocol.messages import FinishReason
-from node.types import Delta, Part, PartKind, RowUsage
 
 USAGE = RowUsage(
     prompt_tokens=31,

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from node.generate import GenerateRequest, OutputFormat
+from node.ipc.generate import GenerateRequest, OutputFormat
+from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for, reasoning_names
-from node.types import PartKind
 from tests.conformance.random_model import Drawn, RandomModel, with_random_model
 from tests.conformance.result import Result
 

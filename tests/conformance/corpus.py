@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 
 from node.engine.detokenizer import Vocabulary
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 
 OUTPUTS = "tool_outputs"
 TOKENIZERS = "tokenizers"

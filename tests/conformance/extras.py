@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
 from tests.conformance.corpus import OUTPUTS, TokenTable, read_case, read_lines
 from tests.conformance.formats import output_format
 from tests.conformance.outputs import (

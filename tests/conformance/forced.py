@@ -9,7 +9,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from node.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.parsing.registry import go_together, tool_call_names
 from node.protocol.messages import FinishReason
 from tests.conformance.corpus import read_lines

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
 from node.parsing.registry import grammar_for
 from tests.conformance.corpus import Case
 

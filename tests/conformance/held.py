@@ -13,7 +13,7 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from node.generate import Constraint, ConstraintKind, GenerateRequest
+from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest
 from node.protocol.messages import FinishReason
 from tests.conformance.corpus import read_lines
 from tests.conformance.random_model import Drawn, RandomModel, with_random_model

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from node.dialects.base import Collected
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
-from node.generate import GenerateRequest, OutputFormat
+from node.ipc.generate import GenerateRequest, OutputFormat
+from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
-from node.types import PartKind
 from tests.conformance.corpus import Answer, Call, Case, Tokens, TokenTable
 from tests.conformance.formats import output_format
 from tests.conformance.result import Result

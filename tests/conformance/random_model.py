@@ -17,9 +17,8 @@ from tokenizers import Tokenizer  # noqa: E402
 
 from node.engine.load import load  # noqa: E402
 from node.engine.text import TextEngine  # noqa: E402
-from node.generate import GenerateRequest, SamplingParams  # noqa: E402
-from node.protocol.messages import FinishReason  # noqa: E402
-from node.types import (  # noqa: E402
+from node.ipc.generate import GenerateRequest, SamplingParams  # noqa: E402
+from node.ipc.messages import (  # noqa: E402
     EngineSpec,
     MemoryLease,
     Part,
@@ -27,6 +26,7 @@ from node.types import (  # noqa: E402
     Refused,
     RowUsage,
 )
+from node.protocol.messages import FinishReason  # noqa: E402
 from tests.mlx.tiny import make_tiny, tiny_tokenizer  # noqa: E402
 
 T = TypeVar("T")

@@ -25,8 +25,8 @@ from node.dialects.responses_stored import (
     retrieved_body,
 )
 from node.errors import EngineFault, UnknownModel
+from node.ipc.messages import Accepted, PartKind
 from node.protocol.models import ModelCard, models_body
-from node.types import Accepted, PartKind
 from tests.conformance.answers import SAMPLES, USAGE, Sample
 from tests.conformance.result import Result
 

@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from node.errors import BadRequest
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 from node.parsing.selection import select_formats
 from node.request import MediaPart, Message, TemplateOptions, TextPart, TextRequest, Tool, ToolCall
 from node.template.abilities import Abilities

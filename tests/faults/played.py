@@ -22,6 +22,7 @@ from node.engines import Hooks
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.formats import ModelFormats
 from node.hardware import Machine
+from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease, Pressure
 from node.memory import GIB, Budget
 from node.protocol.lifecycle import Policies, PullCommand
 from node.protocol.messages import PROTOCOL_VERSION, ModelState, ModelStatus, NodeStatus
@@ -30,7 +31,6 @@ from node.settings import Settings
 from node.slots import EngineKind
 from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
-from node.types import EngineSpec, EngineStats, Loaded, MemoryLease, Pressure
 from tests.router.scheduler.played import SetClock
 
 SIZES = {"a": GIB, "b": GIB, "c": 2 * GIB, "p": GIB}

@@ -19,9 +19,9 @@ import pytest
 from node import engines as engines_module
 from node.agent.caretaker import UNWATCHED_S, is_over
 from node.errors import NodeError
+from node.ipc.messages import Pressure
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState
-from node.types import Pressure
 from router.states import ACTIVE, CORDONED, MAINTENANCE
 from tests.faults.played import (
     HERE,

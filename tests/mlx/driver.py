@@ -16,9 +16,18 @@ from tokenizers import Tokenizer
 from node.engine.model import LoadedModel, load_folder
 from node.engine.row import Row as EngineRow
 from node.engine.text import TextEngine
-from node.generate import GenerateRequest, SamplingParams
+from node.ipc.generate import GenerateRequest, SamplingParams
+from node.ipc.messages import (
+    Accepted,
+    Delta,
+    EngineSpec,
+    MemoryLease,
+    Part,
+    PartKind,
+    Refused,
+    RowUsage,
+)
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, EngineSpec, MemoryLease, Part, PartKind, Refused, RowUsage
 from tests.mlx.likeness import (
     NEAR,
     Logits,

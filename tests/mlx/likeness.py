@@ -17,7 +17,7 @@ import mlx.nn as nn
 import numpy as np
 from numpy.typing import NDArray
 
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 
 VARIABLE = "MLX_FLEET_TEST_DEVICE"
 DEVICE = os.environ.get(VARIABLE, "cpu")

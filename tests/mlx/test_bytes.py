@@ -10,9 +10,9 @@ import pytest
 
 from node.engine.device import Device
 from node.engine.model import LoadedModel
-from node.generate import GenerateRequest, SamplingParams
+from node.ipc.generate import GenerateRequest, SamplingParams
+from node.ipc.messages import EngineStats, MemoryLease, Refused
 from node.protocol.messages import FinishReason
-from node.types import EngineStats, MemoryLease, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 from tests.mlx.tiny import CONTEXT_TOKENS

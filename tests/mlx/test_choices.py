@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from node.engine.model import LoadedModel
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
+from node.ipc.messages import Accepted, Delta, MemoryLease, Refused
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, MemoryLease, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec, place, prompt
 from tests.mlx.tiny import make_tiny
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.engine.grammar import GrammarFailed, Matcher
-from node.generate import (
+from node.ipc.generate import (
     Constraint,
     ConstraintKind,
     GenerateRequest,
@@ -16,8 +16,8 @@ from node.generate import (
     SamplingParams,
     ToolSchema,
 )
+from node.ipc.messages import PartKind, Refused
 from node.protocol.messages import FinishReason
-from node.types import PartKind, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
 from tests.mlx.tiny import make_tiny
 

@@ -10,9 +10,9 @@ import pytest
 
 from node.engine.load import load
 from node.engine.model import LoadedModel, load_folder
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import EngineSpec, MemoryLease
 from node.settings import Wired
-from node.types import EngineSpec, MemoryLease
 from tests.mlx.driver import GREEDY, Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from node.engine import digests, disk_cache
+from node.ipc.messages import DiskCache, EngineSpec
 from node.kept_hashes import HashingStopped, sha256_of
-from node.types import DiskCache, EngineSpec
 from tests.mlx.driver import Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx

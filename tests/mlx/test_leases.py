@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from node.generate import GenerateRequest, SamplingParams
 from node.hardware import Machine
+from node.ipc.generate import GenerateRequest, SamplingParams
+from node.ipc.messages import EngineStats, RowUsage
 from node.link import EngineLink
 from node.memory import GIB, Budget
 from node.policy import Room, needed_bytes
@@ -16,7 +17,6 @@ from node.settings import Settings
 from node.slots import EngineHandle, EngineKind
 from node.store import ModelStore
 from node.supervisor import Supervisor
-from node.types import EngineStats, RowUsage
 from tests.mlx.driver import prompt
 from tests.mlx.tiny import make_tiny
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 from tests.mlx import likeness
 from tests.mlx.driver import Driver, bare_logits, prompt
 from tests.mlx.likeness import NEAR, draw_gap, greedy_gap, pair_gap, tie_gap

@@ -10,8 +10,8 @@ import pytest
 
 from node.engine.picker import Picked
 from node.engine.sampler import BatchSampler, Likeliest, RowSampling
-from node.generate import SamplingParams
-from node.types import TokenLogprob
+from node.ipc.generate import SamplingParams
+from node.ipc.messages import TokenLogprob
 from tests.mlx.driver import GREEDY, Driver, place, prompt
 from tests.mlx.likeness import NEAR_LOGPROB
 from tests.mlx.test_sampler import CASES, LOGITS, VOCAB_SIZE, fields, reference

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from node.engine.penalties import Penalties, needs_penalties
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 from tests.fakes import processor_time
 from tests.mlx.likeness import penalised
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from node.ipc.messages import CacheEvent, DiskCache
 from node.prefix_digest import PrefixDigest
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Tier
-from node.types import CacheEvent, DiskCache
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 from tests.node.engine.cache.fake_parts import evict

@@ -12,9 +12,9 @@ import pytest
 
 from node.engine.model import LoadedModel
 from node.engine.schedule import Limits
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import CacheEventKind, MemoryLease, Pressure, Progress, Refused
 from node.protocol.messages import FinishReason
-from node.types import CacheEventKind, MemoryLease, Pressure, Progress, Refused
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.node.engine.cache.fake_parts import evict
 

@@ -6,9 +6,9 @@ from msgspec.structs import replace
 
 from node.engine.detokenizer import Vocabulary
 from node.engine.row import make_row
-from node.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import PartKind
 from node.protocol.messages import FinishReason
-from node.types import PartKind
 from tests.node.engine.test_output import TOKENIZER, token
 
 THOUGHT = '<think>Hm <tool_call>{"name": "f", "arguments": {}}</tool_call> so'

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from node.engine.sampler import BatchSampler, RowSampling
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 
 pytestmark = pytest.mark.mlx
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.types import DiskCache
+from node.ipc.messages import DiskCache
 from tests.mlx.driver import Driver, make_spec
 
 pytestmark = pytest.mark.mlx

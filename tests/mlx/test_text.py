@@ -10,10 +10,10 @@ import pytest
 from node.engine.gather import LONGEST_S
 from node.engine.model import LoadedModel
 from node.engine.schedule import USUAL_ANSWER_TOKENS
-from node.generate import GenerateRequest, SamplingParams
+from node.ipc.generate import GenerateRequest, SamplingParams
+from node.ipc.messages import Delta, MemoryLease, Refused
 from node.protocol.messages import FinishReason
 from node.protocol.overflow import Overflow
-from node.types import Delta, MemoryLease, Refused
 from tests.mlx.driver import GREEDY, Driver, make_spec
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE, make_tiny
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from node.generate import OutputFormat, SamplingParams
-from node.types import PartKind
+from node.ipc.generate import OutputFormat, SamplingParams
+from node.ipc.messages import PartKind
 from tests.mlx.driver import GREEDY, Driver, prompt
 
 OPENED = OutputFormat("think", "none", "<|im_start|>assistant\n<think>\n")

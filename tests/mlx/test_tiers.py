@@ -9,7 +9,7 @@ import pytest
 
 from node.engine import stored_cap
 from node.engine.base import LoadError
-from node.types import CacheEventKind, DiskCache, EngineSpec, Pressure
+from node.ipc.messages import CacheEventKind, DiskCache, EngineSpec, Pressure
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 from tests.mlx.likeness import NEAR_QUANTISED

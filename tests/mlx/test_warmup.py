@@ -11,7 +11,7 @@ import pytest
 from node.engine.model import LoadedModel
 from node.engine.schedule import IDLE_CHUNK_TOKENS
 from node.engine.warmup import FIRST_TOKENS, next_tokens
-from node.types import EngineStats, MemoryLease
+from node.ipc.messages import EngineStats, MemoryLease
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import PADDING_BLIND
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from node.generate import GenerateRequest, SamplingParams
-from node.protocol.messages import FinishReason
-from node.types import (
+from node.ipc.generate import GenerateRequest, SamplingParams
+from node.ipc.messages import (
     Accepted,
     Cancel,
     EngineSpec,
@@ -20,6 +19,7 @@ from node.types import (
     MemoryLease,
     Submit,
 )
+from node.protocol.messages import FinishReason
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE
 from tests.node.engine.process import EngineProcess
 

@@ -4,8 +4,8 @@ import pytest
 
 from node.agent.account import raise_unless_complete
 from node.errors import BadRequest, EngineFault, NodeError, ShuttingDown
+from node.ipc.messages import Delta
 from node.protocol.messages import FinishReason
-from node.types import Delta
 
 
 @pytest.mark.parametrize(

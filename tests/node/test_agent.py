@@ -35,6 +35,7 @@ from node.errors import (
 )
 from node.formats import ModelFormats
 from node.hardware import Machine
+from node.ipc.messages import Accepted, Delta, PartKind, Progress
 from node.link import EngineLink
 from node.memory import GIB, Budget
 from node.protocol.lifecycle import ModelPolicy, Policies
@@ -55,7 +56,6 @@ from node.settings import Settings
 from node.slots import EngineKind, ModelAwaited
 from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
-from node.types import Accepted, Delta, PartKind, Progress
 from tests.node.serving import chat_body
 
 WAIT_S = 30.0

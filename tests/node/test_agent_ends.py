@@ -1,8 +1,8 @@
 """How a request is accounted for whose engine ends."""
 
 from node.engine.script import Script
+from node.ipc.messages import Accepted
 from node.protocol.messages import Finished, FinishReason
-from node.types import Accepted
 from tests.node.test_agent import job, running, until_finished
 
 

@@ -1,8 +1,8 @@
 import msgspec
 
 from node.cache_watch import cache_status
+from node.ipc.messages import EngineStats, Loaded, MemoryLease
 from node.protocol.messages import CacheStatus
-from node.types import EngineStats, Loaded, MemoryLease
 
 INFO = Loaded(1, 1000, 4, 100, snapshot_only=True, stored_bytes_per_token=7, disk_bytes=500)
 STATS = EngineStats(1, 0, 30, 10, 40, 0, 0, 2, 0, 0, 0, 0, 0)

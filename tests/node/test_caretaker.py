@@ -11,8 +11,8 @@ from node.agent.caretaker import LOAD_STALL_S, UNWATCHED_S, Caretaker
 from node.agent.wishes import WishList
 from node.engine.script import Script
 from node.errors import EngineDied, LoadFailure, UnknownModel
-from node.generate import GenerateRequest
-from node.long_step import PATIENCE, LongStepWatch
+from node.ipc.generate import GenerateRequest
+from node.ipc.long_step import PATIENCE, LongStepWatch
 from node.memory import GIB
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState

@@ -10,8 +10,8 @@ from node.agent.agent import Agent, Identity
 from node.app import build_store
 from node.defaults import Defaults, ModelDefaults
 from node.engine.script import Script, encode_script
-from node.generate import GenerateRequest
 from node.hardware import Machine
+from node.ipc.generate import GenerateRequest
 from node.link import EngineLink
 from node.memory import GIB, Budget
 from node.parsing.selection import Formats

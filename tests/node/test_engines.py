@@ -3,7 +3,6 @@
 import msgspec
 import pytest
 
-from node.child_process import ChildProcess
 from node.engine.script import Script
 from node.engines import (
     LAST_COOL_DOWN_S,
@@ -12,10 +11,11 @@ from node.engines import (
     _in_smaller_chunks,
 )
 from node.errors import EngineDied, LoadFailure
-from node.generate import GenerateRequest
+from node.ipc.child_process import ChildProcess
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import EngineSpec, Loaded, MemoryLease
 from node.link import EngineLink
 from node.protocol.messages import ModelState
-from node.types import EngineSpec, Loaded, MemoryLease
 from tests.node.test_supervisor import world
 
 

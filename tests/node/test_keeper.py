@@ -9,12 +9,12 @@ import pytest
 from node.agent import keeper as keeper_module
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
+from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.kept_positions import POSITIONS_NAME
 from node.prefix_digest import PrefixDigest
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Tier
 from node.store import ModelEntry
-from node.types import CacheEvent, CacheEventKind, Loaded
 
 WAIT_S = 30.0
 POSITIONS = 100

@@ -13,7 +13,6 @@ import msgspec
 import psutil
 import pytest
 
-from node.child_process import spawn
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
 from node.errors import (
@@ -25,12 +24,10 @@ from node.errors import (
     RowRefused,
     ShuttingDown,
 )
-from node.generate import GenerateRequest
 from node.hardware import PACKAGE_ROOT
-from node.link import EngineLink
-from node.protocol.messages import FinishReason
-from node.row_stream import RowStream
-from node.types import (
+from node.ipc.child_process import spawn
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
     BROKEN_STATUS,
     Broken,
     CacheEvent,
@@ -43,6 +40,9 @@ from node.types import (
     Pressure,
     Progress,
 )
+from node.link import EngineLink
+from node.protocol.messages import FinishReason
+from node.row_stream import RowStream
 from tests.fakes import AT_ONCE_S
 
 WAIT_S = 30.0
@@ -463,7 +463,7 @@ async def test_an_engine_does_not_outlive_its_agent(tmp_path: Path) -> None:
     program = """
 import asyncio, os
 from node.link import EngineLink
-from node.types import EngineSpec, MemoryLease
+from node.ipc.messages import EngineSpec, MemoryLease
 async def main():
     link = EngineLink()
     await link.start(EngineSpec('scripted', 'scripted', '', 4, MemoryLease(0, 0, 0)))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from node import memory as memory_module
 from node.errors import DoesNotFit, EngineDied, LoadFailure
+from node.ipc.messages import EngineStats, MemoryLease
 from node.memory import GIB, Budget, Leases
-from node.types import EngineStats, MemoryLease
 
 WAIT_S = 30.0
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from node.ipc.messages import DiskCache
 from node.memory import GIB, OVERHEAD_BYTES
 from node.policy import (
     DISK_BYTES_PER_DAY,
@@ -22,7 +23,6 @@ from node.policy import (
 from node.scores import AttentionScores
 from node.settings import Settings
 from node.store import ModelEntry
-from node.types import DiskCache
 
 KIB = 1024
 HOME = Path("/home")

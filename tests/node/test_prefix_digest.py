@@ -9,11 +9,11 @@ import pytest
 
 from node.engine.cache.index import Node
 from node.engine.cache.prefix_cache import EDGE_TOKENS, PrefixCache
+from node.ipc.messages import CacheEvent, CacheEventKind
 from node.kept_positions import Kept
 from node.prefix_digest import PrefixDigest
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier
-from node.types import CacheEvent, CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (
     SNAPSHOT_BYTES,

@@ -3,8 +3,8 @@
 import pytest
 
 from node.hardware import MemoryReading
+from node.ipc.messages import Pressure
 from node.pressure import CALM_READINGS, PressureGauge
-from node.types import Pressure
 
 NONE, SOFT, HARD = Pressure.NONE, Pressure.SOFT, Pressure.HARD
 

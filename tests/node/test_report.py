@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from node.agent import agent as agent_module
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
-from node.learned_rates import PrefillRate
+from node.ipc.learned_rates import PrefillRate
+from node.ipc.messages import Pressure
 from node.memory import GIB
 from node.protocol.messages import DepthSpeed, MemoryPressure, ModelSpeed
-from node.types import Pressure
 from tests.node.serving import WAIT_S, RunningAgent, running
 
 PATH = "/v1/node/status"

@@ -8,10 +8,10 @@ import pytest
 from node import turns
 from node.engine.script import Script, ScriptedModel
 from node.errors import MemoryShort
+from node.ipc.messages import Pressure
 from node.memory import GIB
 from node.protocol.messages import ModelState
 from node.slots import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes
-from node.types import Pressure
 from tests.node.test_supervisor import world
 
 TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))

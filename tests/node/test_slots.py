@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from node.engine.script import Script, scripted_entries
-from node.learned_rates import PrefillRate
+from node.ipc.learned_rates import PrefillRate
 from node.memory import GIB, Budget
 from node.protocol.messages import ModelSpeed, ModelState
 from node.slots import (

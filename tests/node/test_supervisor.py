@@ -21,15 +21,15 @@ from node.engine.scripted_cache import ScriptedCache
 from node.engines import Hooks
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.formats import ModelFormats
-from node.generate import GenerateRequest
 from node.hardware import Machine
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Pressure
 from node.memory import GIB, Budget
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from node.slots import EngineHandle, EngineKind, Wishes
 from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
-from node.types import Pressure
 
 WAIT_S = 30.0
 

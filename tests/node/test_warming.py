@@ -14,6 +14,7 @@ from node.agent import agent as agent_module
 from node.agent import warming
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
+from node.ipc.messages import Pressure
 from node.memory import GIB, Leases
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
@@ -24,7 +25,6 @@ from node.protocol.messages import (
     Finished,
     ModelState,
 )
-from node.types import Pressure
 from node.warm import Told, WarmProgress, WarmResult, decode_told
 from tests.node.serving import WAIT_S, RunningAgent, running
 

@@ -7,14 +7,13 @@ import threading
 import msgspec
 import pytest
 
-from node.child_process import linked_sockets
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted import ScriptedEngine
 from node.engine.scripted_cache import ScriptedCache
-from node.framing import FrameSplitter, decode_report
-from node.generate import GenerateRequest
-from node.protocol.messages import FinishReason
-from node.types import (
+from node.ipc.child_process import linked_sockets
+from node.ipc.framing import FrameSplitter, decode_report
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
     BROKEN_STATUS,
     Accepted,
     Broken,
@@ -37,6 +36,7 @@ from node.types import (
     Shutdown,
     Submit,
 )
+from node.protocol.messages import FinishReason
 from node.worker import Worker
 from tests.node.engine.process import EngineProcess
 

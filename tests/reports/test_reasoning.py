@@ -4,8 +4,8 @@ server."""
 import pytest
 
 from node.dialects.base import Collected
+from node.ipc.messages import Part, PartKind
 from node.parsing.machine import TextMachine
-from node.types import Part, PartKind
 from tests.node.parsing.reading import Said, output_format, read
 from tests.reports.samples import ARGUMENTS, CALLS
 

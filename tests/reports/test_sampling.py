@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.dialects.chat import read_chat
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 from tests.mlx.driver import Driver, prompt
 
 pytestmark = pytest.mark.mlx

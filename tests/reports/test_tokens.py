@@ -10,11 +10,11 @@ from node.dialects.base import Collected
 from node.dialects.chat import read_chat
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Loaded, PartKind
 from node.parsing.selection import Formats
 from node.prompts.renderer import PromptRenderer
 from node.prompts.submission import generate_request
-from node.types import Loaded, PartKind
 from tests.node.parsing.reading import TOOLS, output_format
 from tests.node.template.samples import OPEN
 from tests.node.tokenisers import byte_level, made_folder

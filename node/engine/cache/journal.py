@@ -1,7 +1,7 @@
 """What the agent is told about the cache: one event for each change of an entry."""
 
 from node.engine.cache.index import Node
-from node.types import CacheEvent, CacheEventKind
+from node.ipc.messages import CacheEvent, CacheEventKind
 
 
 def last_snapshot_end(node: Node) -> int:

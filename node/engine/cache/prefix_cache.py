@@ -23,7 +23,7 @@ from node.engine.cache.parts import (
 from node.engine.cache.promotion import Promoter, RebuildSnapshot, RebuildSpan
 from node.engine.cache.reload import Reload
 from node.engine.cache.spilling import Spiller
-from node.types import CacheEvent, CacheEventKind
+from node.ipc.messages import CacheEvent, CacheEventKind
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from node.engine.cache.index import File, Node, RadixIndex
 from node.engine.cache.journal import Journal
 from node.engine.cache.parts import DiskTier, EntryKind, Snapshot, Span, Tensors
 from node.engine.cache.spilling import Spiller
-from node.types import CacheEventKind
+from node.ipc.messages import CacheEventKind
 
 RebuildSpan = Callable[[Tensors], Span]
 RebuildSnapshot = Callable[[Tensors], Snapshot]

@@ -6,7 +6,7 @@ from node.engine.cache.index import Node, RadixIndex, branch_of
 from node.engine.cache.journal import Journal
 from node.engine.cache.parts import DiskEntry, DiskTier, EntryKind
 from node.engine.cache.spilling import Spiller
-from node.types import CacheEventKind
+from node.ipc.messages import CacheEventKind
 
 
 class Reload:

@@ -9,7 +9,7 @@ from node.engine.cache.eviction import Pick
 from node.engine.cache.index import File, Node, RadixIndex
 from node.engine.cache.journal import Journal
 from node.engine.cache.parts import DiskTier, EntryKind
-from node.types import CacheEventKind
+from node.ipc.messages import CacheEventKind
 
 _NO_TOKENS = np.empty(0, np.int32)
 _NAME_BYTES = 8

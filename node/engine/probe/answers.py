@@ -8,7 +8,7 @@ from pathlib import Path
 from node.engine.model import LoadedModel
 from node.engine.probe.line import Line, Sizes, timed
 from node.engine.probe.runner import Answer, Parting, Prompt, Runner, parting, spec_of
-from node.types import EngineSpec
+from node.ipc.messages import EngineSpec
 
 SECTION = "answers"
 NEAR_TIE_NATS = 0.1

@@ -10,8 +10,8 @@ from typing import Self
 from node.engine.base import LoadError
 from node.engine.model import LoadedModel
 from node.engine.text import TextEngine
-from node.generate import GenerateRequest, SamplingParams
-from node.types import (
+from node.ipc.generate import GenerateRequest, SamplingParams
+from node.ipc.messages import (
     Accepted,
     Delta,
     DiskCache,

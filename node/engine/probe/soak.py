@@ -10,7 +10,7 @@ from node.engine.model import LoadedModel
 from node.engine.probe.answers import prompt
 from node.engine.probe.line import Line
 from node.engine.probe.runner import Runner, spec_of
-from node.types import MemoryLease
+from node.ipc.messages import MemoryLease
 
 SECTION = "soak"
 _LENGTHS = (6_000, 7_500)

@@ -20,7 +20,7 @@ from node.dialects.anthropic_answer import ThinkingShown
 from node.dialects.anthropic_fields import COUNT_TOKENS, MESSAGES
 from node.dialects.body import FieldTable
 from node.errors import BadRequest, Unsupported
-from node.generate import Constraint, ConstraintKind, SamplingParams
+from node.ipc.generate import Constraint, ConstraintKind, SamplingParams
 from node.request import Message, TemplateOptions, TextRequest
 
 TOOL = {"name": "look", "input_schema": {"type": "object"}}

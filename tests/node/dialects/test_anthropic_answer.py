@@ -14,8 +14,8 @@ from node.dialects.anthropic_answer import MessageWriter, ThinkingShown
 from node.dialects.anthropic_signature import carried_thought, hashed_signature
 from node.dialects.base import AnswerHead, Collected
 from node.errors import EngineDied, EngineFault
+from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, Part, PartKind, RowUsage
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)

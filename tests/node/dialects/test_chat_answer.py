@@ -12,8 +12,8 @@ from node.dialects.base import Collected
 from node.dialects.chat import read_chat
 from node.dialects.chat_answer import ChatAnswer, ChatStyle
 from node.errors import EngineFault
+from node.ipc.messages import Part
 from node.protocol.messages import FinishReason
-from node.types import Part
 from tests.node.dialects.openai_stream import (
     HEAD,
     call,

@@ -8,7 +8,7 @@ import pytest
 from node.dialects.chat import AskedChat, read_chat
 from node.dialects.chat_answer import ChatStyle
 from node.errors import BadRequest, Unsupported
-from node.generate import Constraint, ConstraintKind
+from node.ipc.generate import Constraint, ConstraintKind
 from node.request import TextRequest
 
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}

@@ -13,7 +13,7 @@ from node.dialects.constraints import (
     response_format,
 )
 from node.errors import BadRequest, Unsupported
-from node.generate import Constraint, ConstraintKind
+from node.ipc.generate import Constraint, ConstraintKind
 from node.parsing.held_schema import LONGEST
 
 SCHEMA = {"type": "object", "properties": {"é": {"const": None}}}

@@ -14,9 +14,9 @@ from node.dialects.responses import AskedResponse, read_responses
 from node.dialects.responses_input import messages_of
 from node.dialects.responses_items import stored_item
 from node.errors import BadRequest, Unsupported
+from node.ipc.messages import Part
 from node.protocol.messages import FinishReason
 from node.request import ToolCall
-from node.types import Part
 from tests.node.dialects.openai_stream import (
     HEAD,
     call,

@@ -1,7 +1,7 @@
 """Probabilities are told as OpenAI tells them, in both of its forms."""
 
 from node.dialects.logprobs import TextOffsets, token_logprobs
-from node.types import Alternative, TokenLogprob
+from node.ipc.messages import Alternative, TokenLogprob
 from tests.node.dialects.openai_stream import token
 
 

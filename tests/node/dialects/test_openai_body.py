@@ -12,9 +12,9 @@ from node.dialects.completions import COMPLETIONS, read_completion
 from node.dialects.openai_body import REFUSED, usage_fields
 from node.dialects.refusals import IGNORED
 from node.errors import BadRequest, EngineFault, Unsupported
-from node.generate import Constraint, ConstraintKind, SamplingParams
+from node.ipc.generate import Constraint, ConstraintKind, SamplingParams
+from node.ipc.messages import RowUsage
 from node.request import TextRequest
-from node.types import RowUsage
 from tests.node.dialects.openai_stream import HEAD, chunks, last
 
 SAMPLING = {

@@ -11,7 +11,7 @@ from node.dialects.responses import AskedResponse, read_responses
 from node.dialects.responses_fields import LOGPROBS, RESPONSES, ResponsesBody
 from node.dialects.responses_input import History
 from node.errors import BadRequest, UnknownItem
-from node.generate import Constraint, ConstraintKind
+from node.ipc.generate import Constraint, ConstraintKind
 from node.request import NO_ITEM, LeftOut, Message, TemplateOptions, TextPart, TextRequest
 
 HI = {"model": "m", "input": "hi"}

@@ -14,9 +14,9 @@ from node.dialects.responses import read_responses
 from node.dialects.responses_events import ResponseWriter
 from node.dialects.responses_input import messages_of
 from node.errors import BrokenCall, EngineDied, EngineFault, ModelBusy, NodeError
+from node.ipc.messages import Accepted, Alternative, Part, PartKind, RowUsage, TokenLogprob
 from node.protocol.messages import FinishReason
 from node.request import Message, ToolCall
-from node.types import Accepted, Alternative, Part, PartKind, RowUsage, TokenLogprob
 from tests.node.dialects.openai_stream import (
     HEAD,
     call,

@@ -14,7 +14,7 @@ from node.dialects.sampling import (
     token_limit,
 )
 from node.errors import BadRequest
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 
 
 def params(**fields: Any) -> SamplingParams:

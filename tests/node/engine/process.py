@@ -9,9 +9,9 @@ from typing import Self, TypeVar
 
 import psutil
 
-from node.child_process import linked_sockets
-from node.framing import FrameSplitter, decode_report, encode_frame
-from node.types import (
+from node.ipc.child_process import linked_sockets
+from node.ipc.framing import FrameSplitter, decode_report, encode_frame
+from node.ipc.messages import (
     Command,
     Delta,
     EngineSpec,

@@ -1,7 +1,7 @@
 """What the choices of a request have in common, and what each has of its own."""
 
 from node.engine.choices import Tally, choice_of
-from node.generate import GenerateRequest, SamplingParams
+from node.ipc.generate import GenerateRequest, SamplingParams
 
 
 def test_the_first_choice_is_the_request_itself() -> None:

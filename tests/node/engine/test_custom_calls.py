@@ -10,10 +10,10 @@ from node.dialects.custom_input import input_of
 from node.dialects.custom_tools import InputGrammar, custom_tool
 from node.engine.grammar import GrammarFailed, Matcher, TooLarge
 from node.engine.held_answer import is_held
-from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.held_schema import NotHeld
 from node.parsing.registry import go_together, tool_call_names
-from node.types import PartKind
 from tests.node.engine.test_steering import VOCABULARIES, YES, held, run, saying
 
 LINES = 'start: line ~ 1..2 "end"\nline: ("+" | "<") /[a-c"\\\\ü]{1,3}/ LF\n%import common.LF'

@@ -12,7 +12,7 @@ from node.engine.detokenizer import Vocabulary
 from node.engine.grammar import MAX_GRAMMAR_LENGTH, Compiler, GrammarFailed, Matcher, TooLarge
 from node.engine.held_answer import HeldAnswer, compile_answer, is_held
 from node.engine.mask import only
-from node.generate import (
+from node.ipc.generate import (
     JSON_KINDS,
     Constraint,
     ConstraintKind,

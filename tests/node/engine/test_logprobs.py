@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from node.engine.detokenizer import Vocabulary
 from node.engine.logprobs import Likely, Waiting, spelled
 from node.engine.output import OutputReader
-from node.generate import GenerateRequest, OutputFormat
-from node.types import Alternative, Part, PartKind, TokenLogprob
+from node.ipc.generate import GenerateRequest, OutputFormat
+from node.ipc.messages import Alternative, Part, PartKind, TokenLogprob
 from tests.node.engine.test_output import FORMAT, TOKENIZER, token
 from tests.node.engine.test_output import spelled as ids_of
 

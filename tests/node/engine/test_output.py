@@ -5,8 +5,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
-from node.generate import GenerateRequest, OutputFormat, ToolSchema
-from node.types import Part, PartKind
+from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 
 THINK = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 TOOLS = (ToolSchema("f", {"type": "object", "properties": {"a": {"type": "string"}}}),)

@@ -3,9 +3,9 @@
 import pytest
 
 from node.engine.refusals import refused_length, refused_size, refused_while_short
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Loaded, MemoryLease, Refused
 from node.protocol.overflow import Overflow
-from node.types import Loaded, MemoryLease, Refused
 
 INFO = Loaded(weight_bytes=1, context_tokens=8, max_rows=1, vocab_size=10)
 

@@ -2,7 +2,7 @@
 
 from node.engine.room import Room
 from node.engine.schedule import Companions
-from node.types import MemoryLease
+from node.ipc.messages import MemoryLease
 
 
 def room(live_bytes: int = 1000, stored_bytes: int = 500) -> Room:

@@ -7,10 +7,19 @@ from node.engine.base import Engine, LoadError
 from node.engine.script import Script, ScriptedModel, encode_script, parse_script, scripted_entries
 from node.engine.scripted import ScriptedEngine, StepFailure, UnloadFailure, load
 from node.engine.scripted_cache import ScriptedCache
-from node.generate import GenerateRequest
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
+    Accepted,
+    Delta,
+    EngineSpec,
+    Loaded,
+    MemoryLease,
+    Pressure,
+    Progress,
+    Refused,
+)
 from node.protocol.messages import FinishReason
 from node.protocol.overflow import Overflow
-from node.types import Accepted, Delta, EngineSpec, Loaded, MemoryLease, Pressure, Progress, Refused
 
 
 class Clock:

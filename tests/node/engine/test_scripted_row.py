@@ -6,15 +6,24 @@ import pytest
 
 from node.engine.script import Script
 from node.engine.scripted import ScriptedEngine
-from node.generate import (
+from node.ipc.generate import (
     Constraint,
     ConstraintKind,
     GenerateRequest,
     OutputFormat,
     ToolSchema,
 )
+from node.ipc.messages import (
+    Accepted,
+    Alternative,
+    Delta,
+    Loaded,
+    Part,
+    PartKind,
+    Refused,
+    TokenLogprob,
+)
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Alternative, Delta, Loaded, Part, PartKind, Refused, TokenLogprob
 
 THINK = OutputFormat("think", "none")
 TOOLS = (ToolSchema("f"),)

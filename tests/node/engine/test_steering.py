@@ -14,10 +14,10 @@ from node.engine.held_answer import MAX_CHOICES, HeldAnswer, compile_answer, is_
 from node.engine.mask import Mask, all_but, only
 from node.engine.output import OutputReader
 from node.engine.steering import NOT_ENDED, RowSteer, Steering, steering_of
-from node.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 from node.parsing.held_schema import NotHeld
 from node.parsing.registry import grammar_for
-from node.types import Part, PartKind
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 
 SIZE = 352

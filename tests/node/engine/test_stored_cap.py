@@ -1,7 +1,7 @@
 """How much stored KV is kept while memory is short, over series of levels."""
 
 from node.engine.stored_cap import STEP_S, Held, StoredCap
-from node.types import Pressure
+from node.ipc.messages import Pressure
 
 NONE, SOFT, HARD = Pressure.NONE, Pressure.SOFT, Pressure.HARD
 LEASE = 1000

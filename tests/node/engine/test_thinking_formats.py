@@ -6,10 +6,10 @@ from node.dialects.base import Collected
 from node.engine.script import Script
 from node.engine.scripted import ScriptedEngine
 from node.engine.scripted_row import PIECE_LENGTH
-from node.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import Accepted, Delta, Loaded, Part, PartKind, RowUsage
 from node.parsing.registry import grammar_for, reasoning_names
 from node.protocol.messages import FinishReason
-from node.types import Accepted, Delta, Loaded, Part, PartKind, RowUsage
 from tests.node.parsing.reasoning_wires import ANSWER, WIRES, WITHOUT, prompts
 
 BUDGETS = (0, 1, 17, None)

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import Part
 from node.parsing.lark import Lark
 from node.parsing.machine import TextMachine
-from node.types import Part
 
 END = "<|end-of-text|>"
 _CLOSING = frozenset(b'"}]>)\n')

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from node.dialects.base import Collected
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
-from node.types import PartKind
 
 Calls = tuple[tuple[str, Any], ...]
 """(name, arguments) of each."""

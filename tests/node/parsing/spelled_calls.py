@@ -10,10 +10,10 @@ import numpy as np
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.lark import Lark
 from node.parsing.registry import grammar_for
-from node.types import PartKind
 from tests.node.parsing.drawing import END, Drawer, Piece, text_of
 
 _WORDS = (

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import PartKind
 from node.parsing.budget import MOST_REFUSED, REREAD_LENGTH, Budget
 from node.parsing.format import Setup
 from node.parsing.machine import TextMachine
@@ -16,7 +17,6 @@ from node.parsing.source import Source
 from node.parsing.step import HELD_LENGTH
 from node.parsing.stops import StopMatcher
 from node.parsing.teller import Teller
-from node.types import PartKind
 
 TOOLS = (
     ToolSchema(

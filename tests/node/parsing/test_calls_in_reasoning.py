@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for
-from node.types import PartKind
 from tests.node.parsing.call_wires import ALL_JSON, ALL_TAGGED, in_json, in_tags
 from tests.node.parsing.reading import Said, output_format, read
 from tests.node.parsing.reading import said as said_by

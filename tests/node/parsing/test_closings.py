@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for, reasoning_names
-from node.types import Part, PartKind
 from tests.node.parsing.reasoning_wires import ANSWER, CHATML, HERMES, K3, WIRES, WITHOUT, prompts
 
 THOUGHT = "Is it <thi or </ an\n\n<|e, so «\u00e9» <|st 1 < 2?"

@@ -2,10 +2,10 @@
 
 import pytest
 
+from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
 from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for
-from node.types import PartKind
 from tests.node.parsing.reading import TOOLS, Said, Tools, output_format, read
 
 BLOCKS = {

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import PartKind
 from node.parsing.fence import Fence
 from node.parsing.machine import TextMachine
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
-from node.types import PartKind
 from tests.node.parsing.reading import collect, output_format
 from tests.node.parsing.reasoning_wires import ANSWER, WIRES, prompts
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.dialects.base import Segment
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import PartKind
 from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
-from node.types import PartKind
 from tests.node.parsing.test_fuzz import TOOLS, cuts, fragments, joined, read
 
 EXAMPLES = 400 // len(tool_call_names())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.held_arguments import arguments_of, object_of_arguments
 from node.parsing.held_schema import NotHeld
 from node.parsing.registry import grammar_for, tool_call_names

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from node.dialects.base import Collected
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 from node.parsing.machine import TextMachine
 from node.parsing.step import HELD_LENGTH, LONGEST_CALL
-from node.types import Part, PartKind
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
 TOOLS = (

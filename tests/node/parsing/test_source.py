@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from node.ipc.messages import PartKind
 from node.parsing.digests import Digests
 from node.parsing.markers import Markers
 from node.parsing.source import Source
 from node.parsing.step import HELD_LENGTH, Finished, Malformed, Step
 from node.parsing.tokens import Family
-from node.types import PartKind
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
 Grammar = Callable[[Source, list[Any]], Step[None]]

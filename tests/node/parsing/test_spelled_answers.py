@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 from node.parsing.format import Grammar
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 from node.parsing.machine import TextMachine
 from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
-from node.types import Part, PartKind
 from tests.node.parsing.drawing import Drawer, outputs
 
 MARKED = [

@@ -7,10 +7,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 from node.parsing.held_schema import NotHeld
 from node.parsing.registry import grammar_for
-from node.types import Part, PartKind
 from tests.node.parsing.drawing import Drawer, Piece, outputs
 from tests.node.parsing.spelled_calls import check_drawn, takes
 

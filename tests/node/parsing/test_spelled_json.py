@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 from node.parsing.registry import grammar_for
-from node.types import Part, PartKind
 from tests.node.parsing.drawing import Drawer, Piece, outputs
 
 FIND = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.guarded_schema import guarded
 from node.parsing.held_arguments import arguments_of
 from node.parsing.held_schema import NotHeld

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from node.generate import ToolSchema
+from node.ipc.generate import ToolSchema
 from node.parsing.held_schema import NotHeld
 from node.parsing.lark import Lark
 from node.parsing.minimax_m3 import MINIMAX_M3

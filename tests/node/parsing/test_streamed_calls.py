@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from node.generate import OutputFormat
+from node.ipc.generate import OutputFormat
+from node.ipc.messages import Part, PartKind
 from node.parsing.machine import TextMachine
-from node.types import Part, PartKind
 from tests.node.parsing.call_wires import (
     ALL_JSON,
     ALL_PYTHON,

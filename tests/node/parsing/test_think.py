@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from node.ipc.messages import PartKind
 from node.parsing.format import ReasoningFormat
 from node.parsing.think import ALWAYS_THINK, MIXED_THINK, THINK
-from node.types import PartKind
 from tests.node.parsing.reading import Said, collect, output_format, read
 
 CALL = '<tool_call>\n{"name": "ping", "arguments": {}}\n</tool_call>'

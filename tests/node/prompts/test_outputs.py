@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.generate import OutputFormat, ToolSchema
+from node.ipc.generate import OutputFormat, ToolSchema
+from node.ipc.messages import Loaded
 from node.parsing.selection import Formats
 from node.prompts.prompt import Prompt, RenderRequest
 from node.prompts.renderer import PromptRenderer
@@ -17,7 +18,6 @@ from node.prompts.renderers import Renderers
 from node.prompts.scripted import ScriptedRenderer
 from node.prompts.submission import generate_request
 from node.request import Message, TextPart, Tool, ToolCall
-from node.types import Loaded
 from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
 from tests.node.tokenisers import byte_level, made_folder
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.child_process import ChildProcess, spawn
 from node.dialects.chat import read_chat
 from node.errors import BadRequest, ContextTooLong, LoadFailure, NodeError, RendererDied
+from node.ipc.child_process import ChildProcess, spawn
 from node.late_chain import LateChain
 from node.parsing.selection import Formats
 from node.positions import bind

@@ -3,12 +3,12 @@
 import pytest
 
 from node.errors import BadRequest
-from node.generate import Constraint, ConstraintKind, SamplingParams
+from node.ipc.generate import Constraint, ConstraintKind, SamplingParams
+from node.ipc.messages import Loaded
 from node.parsing.selection import Formats
 from node.prompts.prompt import Prompt
 from node.prompts.submission import generate_request
 from node.request import TextRequest
-from node.types import Loaded
 from tests.node.prompts.words import completion
 
 INFO = Loaded(0, 100, 1, vocab_size=10)

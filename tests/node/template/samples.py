@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from node.generate import SamplingParams
+from node.ipc.generate import SamplingParams
 from node.request import Message, TextRequest, Tool
 from node.template.abilities import Abilities
 

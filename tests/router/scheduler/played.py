@@ -20,6 +20,7 @@ from node.engines import Hooks
 from node.errors import LoadFailure, NodeError
 from node.formats import ModelFormats
 from node.hardware import Machine
+from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease
 from node.memory import GIB, Budget
 from node.protocol.messages import (
     PROTOCOL_VERSION,
@@ -36,7 +37,6 @@ from node.settings import Settings
 from node.slots import EngineKind
 from node.store import ModelEntry
 from node.supervisor import Supervisor
-from node.types import EngineSpec, EngineStats, Loaded, MemoryLease
 from router.types import Failure, Lease
 from tests.router.conftest import node_record
 from tests.router.scheduler import fleet as hand_made

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from node.engine.cache.index import Node
 from node.engine.cache.prefix_cache import EDGE_TOKENS, Hit, PrefixCache
-from node.types import CacheEventKind
+from node.ipc.messages import CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (
     SNAPSHOT_BYTES,

@@ -4,7 +4,7 @@ import pytest
 from node.engine.cache.index import salt_number
 from node.engine.cache.parts import Tokens
 from node.engine.cache.prefix_cache import Hit, PrefixCache
-from node.types import CacheEvent, CacheEventKind
+from node.ipc.messages import CacheEvent, CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (
     SNAPSHOT_BYTES,

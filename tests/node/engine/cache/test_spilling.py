@@ -2,7 +2,7 @@ import numpy as np
 
 from node.engine.cache.parts import EntryKind, Read, Tensors, Tokens
 from node.engine.cache.prefix_cache import PrefixCache
-from node.types import CacheEventKind
+from node.ipc.messages import CacheEventKind
 from tests.fakes import FakeClock
 from tests.node.engine.cache.fake_parts import (
     SNAPSHOT_BYTES,

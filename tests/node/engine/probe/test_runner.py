@@ -1,7 +1,7 @@
 from math import inf
 
 from node.engine.probe.runner import Answer, Parting, parting
-from node.types import Alternative, TokenLogprob
+from node.ipc.messages import Alternative, TokenLogprob
 
 
 def token(text: str, logprob: float = -0.1, **others: float) -> TokenLogprob:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from node import child_process
-from node.child_process import ChildProcess, Spare, linked_sockets, spawn
 from node.engine.script import Script, encode_script
+from node.ipc import child_process
+from node.ipc.child_process import ChildProcess, Spare, linked_sockets, spawn
+from node.ipc.messages import EngineSpec, MemoryLease
 from node.link import EngineLink
-from node.types import EngineSpec, MemoryLease
 
 SPEC = EngineSpec("scripted", "scripted", "", 1, MemoryLease(1, 1, 0), encode_script(Script()))
 pytestmark = pytest.mark.usefixtures("link_bytes")

@@ -1,6 +1,6 @@
 """How long a step counts as progress."""
 
-from node.long_step import MARKS, PATIENCE, LongStepWatch
+from node.ipc.long_step import MARKS, PATIENCE, LongStepWatch
 
 
 class Clock:

@@ -11,9 +11,9 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
-from node.generate import GenerateRequest
-from node.learned_rates import DecodeRate, PrefillRate
-from node.long_step import LongStep
+from node.ipc.generate import GenerateRequest
+from node.ipc.learned_rates import DecodeRate, PrefillRate
+from node.ipc.long_step import LongStep
 from node.protocol.messages import FinishReason
 from node.protocol.overflow import Overflow
 from node.settings import Wired

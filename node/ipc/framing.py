@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from node.types import Command, Report
+from node.ipc.messages import Command, Report
 
 _LENGTH = struct.Struct("<I")
 

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from node import outbox
-from node.child_process import linked_sockets
-from node.outbox import Outbox
+from node.ipc import outbox
+from node.ipc.child_process import linked_sockets
+from node.ipc.outbox import Outbox
 
 WAIT_S = 30
 pytestmark = [pytest.mark.usefixtures("link_bytes"), pytest.mark.timeout(60)]
