@@ -1,8 +1,8 @@
 """What the agent tells of the prefix caches of its engines, and to whom."""
 
 from node.ipc.messages import CacheEvent, EngineStats, Loaded, MemoryLease
+from node.models.store import ModelEntry
 from node.protocol.messages import CacheStatus
-from node.store import ModelEntry
 
 
 class CacheWatch:

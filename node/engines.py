@@ -25,10 +25,10 @@ from node.ipc.messages import (
 from node.link import ENGINE_MODULE, EngineLink
 from node.load_log import quarters
 from node.memory import Budget, Leases
+from node.models.store import ModelEntry
 from node.policy import Plan, engine_spec, stored_choices
 from node.protocol.messages import ModelState
 from node.slots import EngineHandle, EngineKind, Slot
-from node.store import ModelEntry
 from node.told_speed import told_speed
 
 LOAD_COOL_DOWN_S = 5.0

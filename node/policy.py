@@ -8,8 +8,8 @@ from pathlib import Path
 
 from node.ipc.messages import DiskCache, EngineSpec, MemoryLease
 from node.memory import GIB, OVERHEAD_BYTES, STORED_PERCENT
+from node.models.store import ModelEntry
 from node.settings import Settings
-from node.store import ModelEntry
 from serving.units import gib
 
 MAX_ROWS = 16

@@ -11,9 +11,9 @@ from node.hardware import Machine
 from node.ipc.messages import Loaded
 from node.link import EngineLink
 from node.memory import Budget
+from node.models.store import ModelEntry
 from node.protocol.messages import ModelSpeed, ModelState, ModelStatus
 from node.settings import Settings
-from node.store import ModelEntry
 
 LOAD_BYTES_PER_S = 1e9
 """What a load is taken to read, before one was measured."""

@@ -27,6 +27,7 @@ from node.errors import (
 from node.hardware import free_disk_bytes
 from node.ipc.messages import Pressure
 from node.memory import Budget
+from node.models.store import Broken, Contents, ModelEntry, ModelStore
 from node.policy import MAX_ROWS, Plan, Room, needed_bytes, plan_engine
 from node.protocol.messages import ModelState, ModelStatus
 from node.residency import Residency
@@ -42,7 +43,6 @@ from node.slots import (
     Wishes,
     model_status,
 )
-from node.store import Broken, Contents, ModelEntry, ModelStore
 from node.turns import Coming, Memory, Resident, Rules, Wanted
 from serving.awake import Awake
 from serving.stay_awake import StayAwake

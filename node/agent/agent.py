@@ -22,6 +22,7 @@ from node.engines import Hooks
 from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
 from node.ipc.messages import WITHOUT_MLX, Marked
 from node.memory import Budget
+from node.models.store import ModelEntry, ModelStore
 from node.prompts.prompt import RenderRequest
 from node.prompts.renderers import Renderers
 from node.protocol.lifecycle import Policies
@@ -42,7 +43,6 @@ from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
 from node.slots import EngineKind
-from node.store import ModelEntry, ModelStore
 from node.supervisor import Supervisor
 from node.warm import Told, WarmPlan
 from serving.awake import Awake

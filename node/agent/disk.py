@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
-from node.agent.pulls import Pulls
-from node.agent.shares import Shares
 from node.errors import BadRequest, ModelBusy, PullRunning
 from node.hardware import free_disk_bytes
+from node.models.pulls import Pulls
+from node.models.shares import Shares
+from node.models.store import PARTIAL_MARKER, ModelStore
 from node.protocol.lifecycle import PullCommand, Share
 from node.protocol.messages import ModelState, ModelStatus
-from node.store import PARTIAL_MARKER, ModelStore
 from node.supervisor import Supervisor
 
 _AT_REST = (ModelState.ON_DISK, ModelState.FAILED)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from node.kept_positions import Kept, keep, kept_in, prompt_key
+from node.models.store import ModelEntry
 from node.prefix_digest import PrefixDigest
-from node.store import ModelEntry
 
 SAVE_S = 30.0
 """What an agent that is killed may have learned without keeping it."""

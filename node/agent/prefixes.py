@@ -11,10 +11,10 @@ from node.agent.events import EventHub
 from node.agent.keeper import Keeper
 from node.cache_watch import CacheWatch
 from node.ipc.messages import CacheEvent, Loaded
+from node.models.store import ModelEntry
 from node.prefix_digest import PrefixDigest
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
-from node.store import ModelEntry
 
 GATHER_S = 0.02
 """How long changes are gathered."""

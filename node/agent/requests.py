@@ -42,6 +42,7 @@ from node.errors import (
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import Delta, PartKind, RowUsage
 from node.late_chain import LateChain
+from node.models.store import ModelEntry
 from node.prompts.length import may_overflow
 from node.prompts.prompt import Prompt, RenderRequest
 from node.prompts.renderers import Renderers
@@ -50,7 +51,6 @@ from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
 from node.row_stream import RowStream
 from node.slots import EngineHandle
-from node.store import ModelEntry
 from node.supervisor import Lease, Supervisor
 
 LAST_WORD_S = 1.0

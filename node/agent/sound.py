@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
+from node.models.store import Broken
 from node.protocol.bounds import MAX_MODELS, clipped
 from node.protocol.messages import BrokenModel, ModelStatus
 from node.protocol.names import is_name
-from node.store import Broken
 
 logger = logging.getLogger(__name__)
 

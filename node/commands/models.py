@@ -9,7 +9,7 @@ from rich.table import Table
 
 from node.commands.own_store import open_store
 from node.errors import UnknownModel
-from node.store import Broken, ModelEntry
+from node.models.store import Broken, ModelEntry
 from serving.screen import Screen
 from serving.terminal import put, put_json
 

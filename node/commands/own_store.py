@@ -3,8 +3,8 @@ those takes all formats of outputs, and longer than to list models."""
 
 from pathlib import Path
 
+from node.models.store import ModelStore
 from node.settings import Settings, default_home, read_environment
-from node.store import ModelStore
 
 
 def open_store(home: Path | None, *, make_home: bool = False) -> ModelStore:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
 from node.commands.own_store import open_store
-from node.downloads import HubSource, open_hub, pull
+from node.models.pull import HubSource, open_hub, pull
 from node.protocol.lifecycle import PullCommand
 from serving.awake import kept_awake
 from serving.bars import shown_bars

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from node.kept_hashes import HashingStopped, KeptOfFolder, sha256_of, write_kept
+from node.models.saved_hashes import HashingStopped, KeptOfFolder, sha256_of, write_kept
 
 KEPT_FOLDER = "digests"
 _NAME_BYTES = 16

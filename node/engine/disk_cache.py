@@ -25,7 +25,7 @@ from node.engine.cache.disk_limits import Limits
 from node.engine.digests import Digests
 from node.engine.fingerprint import ModelTexts
 from node.ipc.messages import EngineSpec
-from node.kept_hashes import HashingStopped
+from node.models.saved_hashes import HashingStopped
 
 _DARWIN_THREAD, _DARWIN_BACKGROUND = 3, 0x1000
 """PRIO_DARWIN_THREAD and PRIO_DARWIN_BG of <sys/resource.h>: less processor, disk and network than

@@ -10,9 +10,9 @@ import importlib.metadata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from node.checkpoint import read_header
 from node.engine.base import LoadError
 from node.engine.digests import weight_files
+from node.models.safetensors_header import read_header
 
 CACHE_FORMAT = 1
 """Version of the files of the disk tier, and of what is in them."""

@@ -33,7 +33,7 @@ from node.engine.gguf_tensors import (
     written_bytes,
 )
 from node.engine.gguf_tokenizer import special_ids, write_tokenizer
-from node.store import partial_folder, write_name
+from node.models.store import partial_folder, write_name
 
 MAX_LAYERS = 1000
 MAX_WIDTH = 2**20

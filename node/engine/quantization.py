@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from node.checkpoint import core_name, foreign_part
+from node.models.safetensors_header import core_name, foreign_part
 
 _PARAMETERS = ("group_size", "bits", "mode")
 _AFFINE = {"group_size": 64, "bits": 4, "mode": "affine"}

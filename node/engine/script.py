@@ -7,7 +7,7 @@ import msgspec
 
 from node.engine.base import LoadError
 from node.engine.scripted_cache import ScriptedCache
-from node.store import ModelEntry
+from node.models.store import ModelEntry
 
 
 class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

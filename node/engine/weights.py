@@ -15,8 +15,8 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 from mlx_lm import utils as mlx_lm_utils
 
-from node.checkpoint import FOREIGN_PARTS, core_name, foreign_part
 from node.engine.quantization import match_modules, read_quantization
+from node.models.safetensors_header import FOREIGN_PARTS, core_name, foreign_part
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ class UnsupportedModel(ValueError):
 def load_network(folder: Path) -> Any:
     """A network with the weights of `folder`, not yet evaluated. Never runs code of the folder.
 
-    Tensors of foreign parts (see `node.checkpoint`) are left out, and one line of the log says
-    so. Raises `UnsupportedModel`; `ValueError` that names them if parameters are missing or
-    other tensors left over; and what mlx_lm raises for files that are broken.
+    Tensors of foreign parts (see `node.models.safetensors_header`) are left out, and one line of
+    the log says so. Raises `UnsupportedModel`; `ValueError` that names them if parameters are
+    missing or other tensors left over; and what mlx_lm raises for files that are broken.
     """
     config = mlx_lm_utils.load_config(folder)
     changes, model_class, arguments_class = _choose_class(config)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.acceptance.processes import clean_environment, fleet
 from tests.acceptance.test_pulls import until
-from tests.node.test_hub import PlayedHub, playing
+from tests.node.models.test_huggingface import PlayedHub, playing
 
 WAIT_S = 60.0
 STOPPED = "Stopped."

@@ -17,8 +17,8 @@ from node.protocol.lifecycle import PATH_PULL, PATH_SHARE, Peer, PullCommand, Sh
 from router.cli import app
 from tests.acceptance.processes import Agent, agent
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
+from tests.node.models.test_peer import PlayedPeer, playing
 from tests.node.serving import RunningAgent, running
-from tests.node.test_peer_copy import PlayedPeer, playing
 from tests.router.commands.running import running_router
 
 WAIT_S = 20.0
@@ -62,7 +62,7 @@ async def test_an_agent_killed_in_a_pull_goes_on_at_the_byte_when_it_is_asked_ag
             httpx.post(b.url + PATH_PULL, content=body, headers=b.headers).raise_for_status()
             until(lambda: weights.exists() and weights.stat().st_size > 2_000_000)
             children = psutil.Process(b.running.pid).children()
-            (worker,) = [each for each in children if "node.pull_worker" in each.cmdline()]
+            (worker,) = [each for each in children if "node.models.pull_process" in each.cmdline()]
             b.running.kill()
             until(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE)
         go_on.set()

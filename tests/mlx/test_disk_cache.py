@@ -10,7 +10,7 @@ import pytest
 
 from node.engine import digests, disk_cache
 from node.ipc.messages import DiskCache, EngineSpec
-from node.kept_hashes import HashingStopped, sha256_of
+from node.models.saved_hashes import HashingStopped, sha256_of
 from tests.mlx.driver import Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx

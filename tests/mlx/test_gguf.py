@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from node.engine.gguf import ImportOptions, import_gguf, llama3_factors, main
 from node.engine.gguf_file import TENSOR_TYPES, GgufError, GgufFile
-from node.store import read_entry
+from node.models.store import read_entry
 
 pytestmark = pytest.mark.mlx
 

@@ -12,10 +12,10 @@ from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import EngineStats, RowUsage
 from node.link import EngineLink
 from node.memory import GIB, Budget
+from node.models.store import ModelStore
 from node.policy import Room, needed_bytes
 from node.settings import Settings
 from node.slots import EngineHandle, EngineKind
-from node.store import ModelStore
 from node.supervisor import Supervisor
 from tests.mlx.driver import prompt
 from tests.mlx.tiny import make_tiny

@@ -7,7 +7,7 @@ import mlx.core as mx
 import pytest
 
 from node.engine.schedule import MIN_CHUNK_TOKENS
-from node.scores import attention_scores
+from node.models.attention_scratch import attention_scores
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind
 

@@ -13,8 +13,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from node.engine.base import LoadError
 from node.engine.model import load_folder
-from node.kv_estimate import estimate_kv
-from node.store import read_entry
+from node.models.kv_estimate import estimate_kv
+from node.models.store import read_entry
 from tests.mlx.checkpoints import (
     GEMMA3,
     GEMMA3_TEXT,

@@ -17,7 +17,6 @@ from node.agent import events as events_module
 from node.agent.account import Job, Sender
 from node.agent.agent import Agent, Identity
 from node.agent.events import EventHub
-from node.agent.pulls import Pulls
 from node.app import ScriptedStore
 from node.batch import Batch
 from node.dialects.chat import read_chat
@@ -33,11 +32,13 @@ from node.errors import (
     StartError,
     UnknownModel,
 )
-from node.formats import ModelFormats
 from node.hardware import Machine
 from node.ipc.messages import Accepted, Delta, PartKind, Progress
 from node.link import EngineLink
 from node.memory import GIB, Budget
+from node.models.formats import ModelFormats
+from node.models.pulls import Pulls
+from node.models.store import Contents, ModelEntry
 from node.protocol.lifecycle import ModelPolicy, Policies
 from node.protocol.messages import (
     HEARTBEAT_S,
@@ -54,7 +55,6 @@ from node.protocol.messages import (
 from node.protocol.overflow import Overflow
 from node.settings import Settings
 from node.slots import EngineKind, ModelAwaited
-from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
 from tests.node.serving import chat_body
 

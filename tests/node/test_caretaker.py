@@ -14,10 +14,10 @@ from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.ipc.generate import GenerateRequest
 from node.ipc.long_step import PATIENCE, LongStepWatch
 from node.memory import GIB
+from node.models.store import ModelEntry
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from node.settings import Settings
-from node.store import ModelEntry
 from tests.node.test_supervisor import World, world
 
 KEEP_ALIVE_S = 100.0

@@ -7,6 +7,7 @@ import httpx
 import msgspec
 import pytest
 
+from node.models.store import PARTIAL_MARKER
 from node.protocol.lifecycle import (
     HEADER_TICKET,
     PATH_FILES,
@@ -19,7 +20,6 @@ from node.protocol.lifecycle import (
     Share,
 )
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent, decode_status
-from node.store import PARTIAL_MARKER
 from tests.node.model_folders import CONFIG, make_model, safetensors
 from tests.node.serving import WAIT_S, RunningAgent, running
 from tests.serving.caffeinate import TOLD, begun, install

@@ -8,8 +8,8 @@ import pytest
 
 from node.agent.disk import Disk
 from node.errors import ModelBusy, UnknownModel
+from node.models.store import PARTIAL_MARKER, ModelStore
 from node.protocol.messages import ModelState, ModelStatus
-from node.store import PARTIAL_MARKER, ModelStore
 from node.supervisor import Supervisor
 from serving.awake import Awake
 from serving.stay_awake import StayAwake

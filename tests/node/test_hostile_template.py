@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from node.engine.script import Script, ScriptedModel, scripted_entries
+from node.models.store import ModelEntry
 from node.prompts import renderers
 from node.prompts.process import RenderLimits
 from node.protocol.messages import ModelState, StatusEvent
-from node.store import ModelEntry
 from tests.node.prompts.test_remote import LARGE, LOOP, guarded
 from tests.node.prompts.words import TEMPLATE, words_folder
 from tests.node.serving import WAIT_S, chat_body, running

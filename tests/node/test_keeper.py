@@ -11,10 +11,10 @@ from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.kept_positions import POSITIONS_NAME
+from node.models.store import ModelEntry
 from node.prefix_digest import PrefixDigest
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Tier
-from node.store import ModelEntry
 
 WAIT_S = 30.0
 POSITIONS = 100

@@ -8,6 +8,8 @@ import pytest
 
 from node.ipc.messages import DiskCache
 from node.memory import GIB, OVERHEAD_BYTES
+from node.models.attention_scratch import AttentionScores
+from node.models.store import ModelEntry
 from node.policy import (
     DISK_BYTES_PER_DAY,
     LEAST_LIVE_BYTES,
@@ -20,9 +22,7 @@ from node.policy import (
     plan_engine,
     stored_choices,
 )
-from node.scores import AttentionScores
 from node.settings import Settings
-from node.store import ModelEntry
 
 KIB = 1024
 HOME = Path("/home")

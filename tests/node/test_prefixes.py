@@ -18,9 +18,9 @@ from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.late_chain import LateChain
+from node.models.store import ModelEntry
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
 from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
-from node.store import ModelEntry
 from tests.node.listening import WAIT_S, Listener, Mirror, follow, user
 from tests.node.serving import chat_body, closed, running
 

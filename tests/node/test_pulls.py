@@ -9,17 +9,17 @@ import msgspec
 import psutil
 import pytest
 
-from node.agent.pulls import FIRST_RETRY_S, GOES_ON, LAST_RETRY_S, Pulls
 from node.errors import BadRequest, ShuttingDown, UnknownModel
+from node.models.pull_process import Told
+from node.models.pulls import FIRST_RETRY_S, GOES_ON, LAST_RETRY_S, Pulls
+from node.models.store import PARTIAL_MARKER, ModelStore
 from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, ModelStatus
-from node.pull_worker import Told
-from node.store import PARTIAL_MARKER, ModelStore
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
 from tests.fakes import FakeClock
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
-from tests.node.test_peer_copy import PlayedPeer, playing
+from tests.node.models.test_peer import PlayedPeer, playing
 from tests.serving.caffeinate import TOLD, begun, install
 
 WAIT_S = 20.0

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from node.agent.shares import TICKET_S, Shares
 from node.errors import BadRequest, NodeError, ShuttingDown, UnknownPath, WrongTicket
-from node.store import ModelEntry, ModelStore, read_entry, write_name
+from node.models.shares import TICKET_S, Shares
+from node.models.store import ModelEntry, ModelStore, read_entry, write_name
 from tests.fakes import FakeClock
 from tests.node.model_folders import make_model
 

@@ -20,15 +20,15 @@ from node.engine.script import Script, ScriptedModel, encode_script, scripted_en
 from node.engine.scripted_cache import ScriptedCache
 from node.engines import Hooks
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
-from node.formats import ModelFormats
 from node.hardware import Machine
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Pressure
 from node.memory import GIB, Budget
+from node.models.formats import ModelFormats
+from node.models.store import Contents, ModelEntry
 from node.protocol.messages import ModelState
 from node.settings import Settings
 from node.slots import EngineHandle, EngineKind, Wishes
-from node.store import Contents, ModelEntry
 from node.supervisor import Supervisor
 
 WAIT_S = 30.0

@@ -9,7 +9,7 @@ import pytest
 
 from node.engine import digests as module
 from node.engine.digests import KEPT_FOLDER, Digests
-from node.kept_hashes import HashingStopped, sha256_of
+from node.models.saved_hashes import HashingStopped, sha256_of
 
 NAMES = ("model-1.safetensors", "model-2.safetensors")
 

@@ -18,10 +18,11 @@ from node.app import ScriptedStore
 from node.cache_watch import CacheWatch
 from node.engines import Hooks
 from node.errors import LoadFailure, NodeError
-from node.formats import ModelFormats
 from node.hardware import Machine
 from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease
 from node.memory import GIB, Budget
+from node.models.formats import ModelFormats
+from node.models.store import ModelEntry
 from node.protocol.messages import (
     PROTOCOL_VERSION,
     Event,
@@ -35,7 +36,6 @@ from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
 from node.settings import Settings
 from node.slots import EngineKind
-from node.store import ModelEntry
 from node.supervisor import Supervisor
 from router.types import Failure, Lease
 from tests.router.conftest import node_record

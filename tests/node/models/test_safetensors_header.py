@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.checkpoint import (
+from node.models.safetensors_header import (
     DamagedFile,
     core_name,
     foreign_part,

@@ -14,16 +14,16 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from node import pull_claim
-from node.arrivals import ArrivingFile, Source, WantedFile
-from node.downloads import HubPlan, check_command, pull, unfinished
 from node.errors import BadRequest, DownloadError
-from node.hub import Hub
-from node.manifest import Manifests
+from node.models import pull_lock
+from node.models.download import ArrivingFile, Source, WantedFile
+from node.models.huggingface import Hub
+from node.models.manifest import Manifests
+from node.models.pull import HubPlan, check_command, pull, unfinished
+from node.models.store import ModelStore, read_source
 from node.protocol.lifecycle import Peer, PullCommand
-from node.store import ModelStore, read_source
 from tests.node.model_folders import manifest, safetensors, share
-from tests.node.test_peer_copy import PlayedPeer, playing
+from tests.node.models.test_peer import PlayedPeer, playing
 
 FILES = {
     "config.json": b'{"max_position_embeddings": 64}',
@@ -319,7 +319,7 @@ def test_the_hubs_unfinished_pulls_tell_their_commit(tmp_path: Path) -> None:
 def test_without_the_hubs_library_the_sentence_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "node.hub", None)
+    monkeypatch.setitem(sys.modules, "node.models.huggingface", None)
     with pytest.raises(DownloadError, match=r"run pip install '.\[node\]' in your clone"):
         pull(REQUEST, ModelStore(tmp_path), quiet)
 
@@ -332,17 +332,17 @@ def test_a_pull_that_says_nothing_of_its_source_is_refused(tmp_path: Path) -> No
 def test_two_processes_do_not_pull_into_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull_claim, "LOCK_S", 0.0)
+    monkeypatch.setattr(pull_lock, "LOCK_S", 0.0)
     folder, store = tmp_path / "org--tiny", ModelStore(tmp_path)
     folder.mkdir()
     (folder / ".partial").touch()
-    with FileLock(folder / pull_claim.LOCK_FILE):
+    with FileLock(folder / pull_lock.LOCK_FILE):
         with pytest.raises(DownloadError, match="Another process pulls into"):
             pull(REQUEST, store, quiet, ScriptedHub)
         with pytest.raises(DownloadError, match="Another process pulls into"):
             pull(from_peer(PlayedPeer("http://127.0.0.1:9")), store, quiet, no_hub)
     assert pull(REQUEST, store, quiet, ScriptedHub).name == "org/tiny"
-    assert not (folder / pull_claim.LOCK_FILE).exists()
+    assert not (folder / pull_lock.LOCK_FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 from filelock import FileLock
 
-from node import pull_claim
 from node.errors import DownloadError, PullRefused
-from node.pull_claim import LOCK_FILE, SPARE_BYTES, claimed
+from node.models import pull_lock
+from node.models.pull_lock import LOCK_FILE, SPARE_BYTES, claimed
 
 GB = 10**9
 
@@ -52,7 +52,7 @@ def test_what_has_come_of_another_pull_is_needed_no_more(tmp_path: Path) -> None
 def test_a_pull_that_was_cut_short_claims_nothing(tmp_path: Path) -> None:
     with claimed(tmp_path / "a", 60 * GB):
         pass
-    assert (tmp_path / "a" / pull_claim.SIZE_FILE).exists()
+    assert (tmp_path / "a" / pull_lock.SIZE_FILE).exists()
     with claimed(tmp_path / "b", 60 * GB):
         pass
     (tmp_path / "a" / LOCK_FILE).unlink()
@@ -63,7 +63,7 @@ def test_a_pull_that_was_cut_short_claims_nothing(tmp_path: Path) -> None:
 def test_a_folder_that_is_pulled_into_is_no_final_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull_claim, "LOCK_S", 0.0)
+    monkeypatch.setattr(pull_lock, "LOCK_S", 0.0)
     (tmp_path / "a").mkdir()
     refused = pytest.raises(DownloadError, match="Another")
     with FileLock(tmp_path / "a" / LOCK_FILE), refused as it, claimed(tmp_path / "a", GB):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.kv_estimate import (
+from node.models.attention_scratch import attention_scores
+from node.models.kv_estimate import (
     CONTEXT_KEYS,
     ImpossibleNumber,
     KvEstimate,
@@ -14,7 +15,6 @@ from node.kv_estimate import (
     first_count,
 )
 from node.protocol.bounds import MOST
-from node.scores import attention_scores
 from tests.fakes import processor_time
 
 BASE: dict[str, Any] = {

@@ -16,16 +16,16 @@ from typing import Protocol
 
 import msgspec
 
-from node.checkpoint import text_bytes
 from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, StartError, UnknownModel
-from node.kv_estimate import CONTEXT_KEYS, ImpossibleNumber, estimate_kv, first_count
-from node.model_files import NAME_FILE, NotAModel, is_meant, read_json, weight_files
+from node.models.attention_scratch import AttentionScores, attention_scores
+from node.models.kv_estimate import CONTEXT_KEYS, ImpossibleNumber, estimate_kv, first_count
+from node.models.model_files import NAME_FILE, NotAModel, is_meant, read_json, weight_files
+from node.models.safetensors_header import text_bytes
 from node.parsing.selection import Formats
 from node.protocol.models import near_names
 from node.protocol.names import is_name
 from node.request import TextRequest
-from node.scores import AttentionScores, attention_scores
 from serving.said import said
 
 PARTIAL_MARKER = ".partial"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from node.scores import AttentionScores, attention_scores
+from node.models.attention_scratch import AttentionScores, attention_scores
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

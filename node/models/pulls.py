@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from node.downloads import Unfinished, check_command, unfinished
 from node.errors import ShuttingDown, UnknownModel
 from node.hardware import python_command
+from node.models.pull import Unfinished, check_command, unfinished
+from node.models.pull_process import PullOrder, Told
+from node.models.store import PARTIAL_MARKER, ModelStore, delete_folder
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
-from node.pull_worker import PullOrder, Told
-from node.store import PARTIAL_MARKER, ModelStore, delete_folder
 from serving.awake import Awake
 
 ENDED_AT_ONCE = "The process that pulls ended with code {}; the agent's log may say why."
@@ -206,7 +206,7 @@ class Pulls:
     async def _pulled(self, pull: _Pull, command: PullCommand) -> Told | None:
         """Runs the process to its end; why it failed, None where it did not."""
         process = await asyncio.create_subprocess_exec(
-            *python_command(), "-m", "node.pull_worker", stdin=PIPE, stdout=PIPE
+            *python_command(), "-m", "node.models.pull_process", stdin=PIPE, stdout=PIPE
         )
         try:
             assert process.stdin is not None and process.stdout is not None

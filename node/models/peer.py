@@ -8,9 +8,9 @@ from pathlib import PurePosixPath
 from socket import getaddrinfo
 from urllib.parse import urlencode, urlsplit
 
-from node.arrivals import ArrivingFile, WantedFile
 from node.errors import DownloadError
-from node.manifest import is_model_file
+from node.models.download import ArrivingFile, WantedFile
+from node.models.manifest import is_model_file
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
 from serving.said import said
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from node.errors import DownloadError, PullRefused
-from node.store import PARTIAL_MARKER, folder_bytes
+from node.models.store import PARTIAL_MARKER, folder_bytes
 
 LOCK_FILE = ".pulling"
 SIZE_FILE = ".wanted-bytes"

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.errors import BadRequest, NodeError, ShuttingDown, UnknownPath, WrongTicket
-from node.kept_hashes import HashingStopped
-from node.manifest import Manifests
+from node.models.manifest import Manifests
+from node.models.saved_hashes import HashingStopped
+from node.models.store import ModelEntry, ModelStore, read_source
 from node.protocol.lifecycle import ManifestFile, Share
-from node.store import ModelEntry, ModelStore, read_source
 
 TICKET_S = 900.0
 """How long a ticket is good after its last use."""

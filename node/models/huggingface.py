@@ -16,9 +16,9 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils._headers import build_hf_headers
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from node.arrivals import ArrivingFile, Source, WantedFile
-from node.downloads import HubPlan
 from node.errors import DownloadError, NodeError, PullRefused
+from node.models.download import ArrivingFile, Source, WantedFile
+from node.models.pull import HubPlan
 from node.protocol.lifecycle import PullCommand
 from serving.unreached import Cause, cause_of
 

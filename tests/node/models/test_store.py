@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from node import model_files
-from node.downloads import unfinished
 from node.errors import BadRequest, StartError, UnknownModel
-from node.model_files import NotAModel
-from node.store import (
+from node.models import model_files
+from node.models.model_files import NotAModel
+from node.models.pull import unfinished
+from node.models.store import (
     PARTIAL_MARKER,
     ModelStore,
     ServedFolder,

@@ -1,4 +1,4 @@
-"""The process that pulls one model for the agent: `python -m node.pull_worker`.
+"""The process that pulls one model for the agent: `python -m node.models.pull_process`.
 
 A process of its own, since the libraries that download cannot be stopped in the middle, and hash
 and write beside the streams of the agent's own loop. Its order is the first line of its standard
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from node.downloads import Progress, pull
 from node.errors import NodeError
+from node.models.pull import Progress, pull
+from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand
-from node.store import ModelStore
 from serving.terminal import log_lines
 
 Write = Callable[[bytes], object]

@@ -6,7 +6,7 @@ heads of a layer: 16 heads, a chunk of 2,048 tokens and 100,000 keys make 6.5 GB
 
 from dataclasses import dataclass
 
-from node.kv_estimate import Config, bytes_of_value, first_count, text_part
+from node.models.kv_estimate import Config, bytes_of_value, first_count, text_part
 
 FUSED_WIDTHS = frozenset({64, 80, 128})
 """Of keys that are as wide as values: those for which MLX 0.32 has a fused kernel for a chunk on

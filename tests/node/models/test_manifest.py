@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from node.kept_hashes import HashingStopped
-from node.manifest import KEPT_FOLDER, Manifests, is_model_file, model_files
-from node.store import ModelEntry, read_entry
+from node.models.manifest import KEPT_FOLDER, Manifests, is_model_file, model_files
+from node.models.saved_hashes import HashingStopped
+from node.models.store import ModelEntry, read_entry
 from tests.node.model_folders import CONFIG, make_model, safetensors
 
 

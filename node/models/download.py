@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from node.errors import DownloadError
-from node.kept_hashes import HASH_BYTES
+from node.models.saved_hashes import HASH_BYTES
 
 
 @dataclass(frozen=True, slots=True)

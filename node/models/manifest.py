@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from node.kept_hashes import KeptOfFolder, sha256_of, write_kept
-from node.model_files import NAME_FILE
+from node.models.model_files import NAME_FILE
+from node.models.saved_hashes import KeptOfFolder, sha256_of, write_kept
+from node.models.store import ModelEntry
 from node.protocol.lifecycle import ManifestFile
-from node.store import ModelEntry
 
 PATTERNS = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt")
 """Weights, configuration and tokenizer; never code."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from node.arrivals import Arrivals, ArrivingFile, WantedFile
 from node.errors import DownloadError
+from node.models.download import Arrivals, ArrivingFile, WantedFile
 
 DATA = bytes(range(256)) * 100
 GIT_SHA1 = hashlib.sha1(b"blob %d\0" % len(DATA) + DATA).hexdigest()

@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from node import peer_copy
-from node.arrivals import Arrivals
 from node.errors import DownloadError
-from node.peer_copy import PeerFailed, PeerSource, check_paths
+from node.models import peer as peer_copy
+from node.models.download import Arrivals
+from node.models.peer import PeerFailed, PeerSource, check_paths
 from node.protocol.lifecycle import ManifestFile, Peer
 from serving.unreached import cause_of
 from tests.node.model_folders import share

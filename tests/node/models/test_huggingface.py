@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from node.models.store import read_source
 from node.protocol.lifecycle import PullCommand
-from node.store import read_source
 from tests.node.model_folders import CONFIG, safetensors
 from tests.node.test_pulls import World
 

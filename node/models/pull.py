@@ -15,15 +15,13 @@ from typing import Protocol
 
 import msgspec
 
-from node.arrivals import Arrivals, Source, WantedFile
 from node.errors import BadRequest, PullRefused
-from node.manifest import Manifests, is_model_file
-from node.model_files import NotAModel
-from node.peer_copy import PeerFailed, PeerSource
-from node.protocol.extra import INSTALL_EXTRA, WHERE
-from node.protocol.lifecycle import Peer, PullCommand
-from node.pull_claim import claimed, end_claim
-from node.store import (
+from node.models.download import Arrivals, Source, WantedFile
+from node.models.manifest import Manifests, is_model_file
+from node.models.model_files import NotAModel
+from node.models.peer import PeerFailed, PeerSource
+from node.models.pull_lock import claimed, end_claim
+from node.models.store import (
     PARTIAL_MARKER,
     ModelEntry,
     ModelStore,
@@ -32,6 +30,8 @@ from node.store import (
     read_source,
     write_name,
 )
+from node.protocol.extra import INSTALL_EXTRA, WHERE
+from node.protocol.lifecycle import Peer, PullCommand
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 HUB_FILES = 4
@@ -80,7 +80,7 @@ class Unfinished:
 def open_hub() -> HubSource:
     """Raises `DownloadError` where its library is not installed."""
     try:
-        hub: HubSource = importlib.import_module("node.hub").Hub()
+        hub: HubSource = importlib.import_module("node.models.huggingface").Hub()
     except ImportError as error:
         raise PullRefused(
             f"The hub cannot be asked ({error}); run {INSTALL_EXTRA} {WHERE}, or pull from a peer "
