@@ -22,16 +22,16 @@ from node.control_models import files_router, models_router
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
 from node.engine.script import Script, encode_script, read_script, scripted_entries
+from node.engines.memory_budget import Budget
+from node.engines.sizing import Room, most_disk_bytes, plan_engine
+from node.engines.slot import EngineKind
 from node.errors import ForeignHost, StartError
 from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, this_kernel
-from node.memory import Budget
 from node.models.formats import ModelFormats
 from node.models.model_files import NotAModel
 from node.models.store import Contents, ModelEntry, ModelStore, ServedFolder, read_entry
-from node.policy import Room, most_disk_bytes, plan_engine
 from node.response_store import ResponseStore, StoreLimits
 from node.settings import HOLD_HEAD_S, Settings
-from node.slots import EngineKind
 from node.warm import read_plan
 from serving import awake
 from serving.callers import Callers, Limits

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator, Sequence
 
+from node.engines.slot import ModelAwaited
 from node.ipc.messages import Accepted, Delta, Progress
-from node.slots import ModelAwaited
 
 Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited
 """That the engine has taken the row, or deltas that came together. None of them means silence, and

@@ -45,7 +45,7 @@ class Settings:
     memory_limit_bytes: int | None = None
     """Most that all models may take; None: what the machine has, less a reserve."""
     max_rows: int | None = None
-    """Requests decoded together, per model. None, here and below: `node.policy` decides."""
+    """Requests decoded together, per model. None, here and below: `node.engines.sizing` decides."""
     prefill_chunk_tokens: int | None = None
     """Most of one prompt in one step."""
     decode_stall_target_ms: int | None = None

@@ -11,11 +11,11 @@ from starlette.types import Send
 
 from node.batch import Batch, Batches
 from node.dialects.base import Collected, Writer
+from node.engines.slot import ModelAwaited
 from node.errors import EngineFault, NodeError
 from node.ipc.messages import Accepted, Delta, Part, Progress, RowUsage
 from node.protocol import comments
 from node.protocol.messages import HEADER_CACHED_TOKENS, HEADER_PROMPT_TOKENS
-from node.slots import ModelAwaited
 
 Headers = list[tuple[bytes, bytes]]
 BeforeEnd = Callable[[], Awaitable[None]]

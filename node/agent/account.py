@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from node.engines.row_stream import RowStream
+from node.engines.slot import EngineHandle
 from node.errors import (
     BadRequest,
     BrokenCall,
@@ -21,8 +23,6 @@ from node.prompts.prompt import Prompt
 from node.protocol.messages import FinishReason
 from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import NO_ITEM, TextRequest
-from node.row_stream import RowStream
-from node.slots import EngineHandle
 
 
 @dataclass(slots=True)

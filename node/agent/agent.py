@@ -17,11 +17,13 @@ from node.agent.requests import Requests, ToldCalls
 from node.agent.sound import SoundModels
 from node.agent.warming import Warming
 from node.agent.watch import watch_pressure
-from node.agent.wishes import WishList
-from node.engines import Hooks
+from node.engines.memory_budget import Budget
+from node.engines.processes import Hooks
+from node.engines.residency_policy import WishList
+from node.engines.slot import EngineKind
+from node.engines.supervisor import Supervisor
 from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
 from node.ipc.messages import WITHOUT_MLX, Marked
-from node.memory import Budget
 from node.models.store import ModelEntry, ModelStore
 from node.prompts.prompt import RenderRequest
 from node.prompts.renderers import Renderers
@@ -42,8 +44,6 @@ from node.protocol.models import ModelCard
 from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
-from node.slots import EngineKind
-from node.supervisor import Supervisor
 from node.warm import Told, WarmPlan
 from serving.awake import Awake
 from serving.sleep_watch import watch_sleep

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from node.agent.wishes import WishList
+from node.engines.residency_policy import WishList
+from node.engines.supervisor import Supervisor
 from node.errors import ModelBusy, NodeError, StartError, UnknownModel
 from node.protocol.lifecycle import POLICIES_LAPSE_S
 from node.protocol.messages import ModelState, ModelStatus
-from node.supervisor import Supervisor
 
 ROUND_S = 2.0
 UNWATCHED_S = 60.0

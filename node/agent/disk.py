@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from node.engines.supervisor import Supervisor
 from node.errors import BadRequest, ModelBusy, PullRunning
 from node.hardware import free_disk_bytes
 from node.models.pulls import Pulls
@@ -10,7 +11,6 @@ from node.models.shares import Shares
 from node.models.store import PARTIAL_MARKER, ModelStore
 from node.protocol.lifecycle import PullCommand, Share
 from node.protocol.messages import ModelState, ModelStatus
-from node.supervisor import Supervisor
 
 _AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
 

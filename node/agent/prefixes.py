@@ -9,7 +9,7 @@ from pathlib import Path
 
 from node.agent.events import EventHub
 from node.agent.keeper import Keeper
-from node.cache_watch import CacheWatch
+from node.engines.cache_events import CacheWatch
 from node.ipc.messages import CacheEvent, Loaded
 from node.models.store import ModelEntry
 from node.prefix_digest import PrefixDigest

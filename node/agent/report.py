@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
+from node.engines.slot import EngineState
+from node.engines.supervisor import Supervisor
 from node.ipc.messages import EngineStats, Pressure
 from node.protocol.messages import MemoryPressure, ModelStatus
-from node.slots import EngineState
-from node.supervisor import Supervisor
 
 PATH = "/v1/node/status"
 

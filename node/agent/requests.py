@@ -30,6 +30,9 @@ from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.agent.warming import Warming
 from node.batch import Batch
+from node.engines.row_stream import RowStream
+from node.engines.slot import EngineHandle
+from node.engines.supervisor import Lease, Supervisor
 from node.errors import (
     ContextTooLong,
     NodeError,
@@ -49,9 +52,6 @@ from node.prompts.renderers import Renderers
 from node.prompts.submission import generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
-from node.row_stream import RowStream
-from node.slots import EngineHandle
-from node.supervisor import Lease, Supervisor
 
 LAST_WORD_S = 1.0
 """How long a request may take to end once it has been told to."""

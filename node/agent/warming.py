@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from node.engines.slot import EngineHandle
+from node.engines.supervisor import Supervisor
 from node.errors import EngineFault, ModelBusy, NodeError
 from node.ipc.messages import Delta, Pressure, Progress, RowUsage
 from node.models.store import ModelEntry
@@ -25,8 +27,6 @@ from node.prompts.renderers import Renderers
 from node.prompts.submission import generate_request
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.slots import EngineHandle
-from node.supervisor import Supervisor
 from node.warm import Told, WarmPlan, WarmProgress, WarmResult
 
 PROGRESS_S = 0.5

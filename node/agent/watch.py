@@ -4,9 +4,9 @@ import asyncio
 import logging
 
 from node.agent.report import pressure_of
+from node.engines.memory_pressure import PressureGauge
+from node.engines.supervisor import Supervisor
 from node.hardware import GIB, MemoryReading, read_memory, this_kernel
-from node.pressure import PressureGauge
-from node.supervisor import Supervisor
 
 WATCH_S = 1.0
 

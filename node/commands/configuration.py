@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from node.engines.memory_budget import OVERHEAD_BYTES
 from node.errors import NodeError, StartError
 from node.hardware import this_kernel, why_unfit
-from node.memory import OVERHEAD_BYTES
 from node.parsing.registry import (
     go_together,
     reasoning_name,

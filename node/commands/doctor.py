@@ -23,6 +23,8 @@ from node.commands.models import advice_on
 from node.commands.serve import check_bind
 from node.darwin import Kernel
 from node.engine.blas import load_fast_blas
+from node.engines.memory_budget import GIB, Budget
+from node.engines.sizing import Room, plan_engine, stored_choices
 from node.errors import DoesNotFit, StartError
 from node.hardware import (
     Machine,
@@ -36,8 +38,6 @@ from node.hardware import (
     this_kernel,
     why_unfit,
 )
-from node.memory import GIB, Budget
-from node.policy import Room, plan_engine, stored_choices
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
 from node.warm import read_plan

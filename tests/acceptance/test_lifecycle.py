@@ -165,7 +165,7 @@ class Pair:
 async def pair(home: Path, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> AsyncIterator[Pair]:
     """They are one node's fleet, whose settings are `fields`."""
     clock = FakeClock()
-    monkeypatch.setattr("node.supervisor.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("node.engines.supervisor.time", SimpleNamespace(monotonic=clock))
     async with running_router(home) as router, running(home / "mac", **fields) as agent:
         await add_real(router, agent, "mac")
         yield Pair(home, router, agent, clock)

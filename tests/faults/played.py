@@ -15,13 +15,15 @@ from typing import Any, cast
 
 from node.agent.caretaker import UNWATCHED_S, Caretaker
 from node.agent.disk import Disk
-from node.agent.wishes import WishList
 from node.app import ScriptedStore
-from node.engines import Hooks
+from node.engines.memory_budget import GIB, Budget
+from node.engines.processes import Hooks
+from node.engines.residency_policy import WishList
+from node.engines.slot import EngineKind
+from node.engines.supervisor import Supervisor
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.hardware import Machine
 from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease, Pressure
-from node.memory import GIB, Budget
 from node.models.formats import ModelFormats
 from node.models.pull_process import Told
 from node.models.pulls import Pulls
@@ -29,8 +31,6 @@ from node.models.store import Contents, ModelEntry
 from node.protocol.lifecycle import Policies, PullCommand
 from node.protocol.messages import PROTOCOL_VERSION, ModelState, ModelStatus, NodeStatus
 from node.settings import Settings
-from node.slots import EngineKind
-from node.supervisor import Supervisor
 from tests.router.scheduler.played import SetClock
 
 SIZES = {"a": GIB, "b": GIB, "c": 2 * GIB, "p": GIB}

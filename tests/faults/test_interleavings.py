@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import pytest
 
-from node import engines as engines_module
 from node.agent.caretaker import UNWATCHED_S, is_over
+from node.engines import processes as engines_module
 from node.errors import NodeError
 from node.ipc.messages import Pressure
 from node.protocol.lifecycle import PullCommand

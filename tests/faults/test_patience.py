@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from node import engines as engines_module
 from node.agent.caretaker import UNWATCHED_S
+from node.engines import processes as engines_module
 from node.protocol.messages import ModelState
 from tests.faults.played import (
     BUDGETS_BYTES,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from node.engine.script import Script, ScriptedModel
-from node.memory import GIB
+from node.engines.memory_budget import GIB
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent
 from tests.faults.rig import WAIT_S, add_real, chat, until

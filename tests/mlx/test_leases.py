@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from node.engines.link import EngineLink
+from node.engines.memory_budget import GIB, Budget
+from node.engines.sizing import Room, needed_bytes
+from node.engines.slot import EngineHandle, EngineKind
+from node.engines.supervisor import Supervisor
 from node.hardware import Machine
 from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import EngineStats, RowUsage
-from node.link import EngineLink
-from node.memory import GIB, Budget
 from node.models.store import ModelStore
-from node.policy import Room, needed_bytes
 from node.settings import Settings
-from node.slots import EngineHandle, EngineKind
-from node.supervisor import Supervisor
 from tests.mlx.driver import prompt
 from tests.mlx.tiny import make_tiny
 

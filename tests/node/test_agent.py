@@ -21,6 +21,10 @@ from node.app import ScriptedStore
 from node.batch import Batch
 from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
+from node.engines.link import EngineLink
+from node.engines.memory_budget import GIB, Budget
+from node.engines.slot import EngineKind, ModelAwaited
+from node.engines.supervisor import Supervisor
 from node.errors import (
     BadRequest,
     ContextTooLong,
@@ -34,8 +38,6 @@ from node.errors import (
 )
 from node.hardware import Machine
 from node.ipc.messages import Accepted, Delta, PartKind, Progress
-from node.link import EngineLink
-from node.memory import GIB, Budget
 from node.models.formats import ModelFormats
 from node.models.pulls import Pulls
 from node.models.store import Contents, ModelEntry
@@ -54,8 +56,6 @@ from node.protocol.messages import (
 )
 from node.protocol.overflow import Overflow
 from node.settings import Settings
-from node.slots import EngineKind, ModelAwaited
-from node.supervisor import Supervisor
 from tests.node.serving import chat_body
 
 WAIT_S = 30.0

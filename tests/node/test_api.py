@@ -136,7 +136,7 @@ async def test_a_client_that_leaves_while_the_model_loads_is_accounted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A load may take long beside other work.
-    monkeypatch.setattr("node.turns.ABANDONED_S", WAIT_S)
+    monkeypatch.setattr("node.engines.swap_policy.ABANDONED_S", WAIT_S)
     async with running(tmp_path, Script(load_delay_s=0.5)) as agent, agent.events() as events:
         _, writer = await agent.send_raw(json.dumps(chat_body()).encode())
         await events.next(

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from node.agent.caretaker import LOAD_STALL_S, UNWATCHED_S, Caretaker
-from node.agent.wishes import WishList
 from node.engine.script import Script
+from node.engines.memory_budget import GIB
+from node.engines.residency_policy import WishList
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.ipc.generate import GenerateRequest
 from node.ipc.long_step import PATIENCE, LongStepWatch
-from node.memory import GIB
 from node.models.store import ModelEntry
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from node.settings import Settings
-from tests.node.test_supervisor import World, world
+from tests.node.engines.test_supervisor import World, world
 
 KEEP_ALIVE_S = 100.0
 STALL_S = 50.0

@@ -88,7 +88,7 @@ async def test_the_status_names_the_node_and_its_models(tmp_path: Path) -> None:
 async def test_a_load_that_was_ordered_goes_on_without_its_caller_and_requests_share_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.turns.ABANDONED_S", 0.0)
+    monkeypatch.setattr("node.engines.swap_policy.ABANDONED_S", 0.0)
     async with running(tmp_path, Script(load_delay_s=0.2)) as agent, agent.events() as events:
 
         async def until_in(state: ModelState) -> int:

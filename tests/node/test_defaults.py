@@ -10,16 +10,16 @@ from node.agent.agent import Agent, Identity
 from node.app import build_store
 from node.defaults import Defaults, ModelDefaults
 from node.engine.script import Script, encode_script
+from node.engines.link import EngineLink
+from node.engines.memory_budget import GIB, Budget
+from node.engines.slot import EngineKind
 from node.hardware import Machine
 from node.ipc.generate import GenerateRequest
-from node.link import EngineLink
-from node.memory import GIB, Budget
 from node.parsing.selection import Formats
 from node.prompts.prompt import Prompt
 from node.prompts.scripted import ScriptedRenderer
 from node.request import Message, TemplateOptions, TextRequest
 from node.settings import Settings
-from node.slots import EngineKind
 from tests.node.template.samples import asking
 
 USER = Message("user", "hello")

@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 
 from node.agent.disk import Disk
+from node.engines.supervisor import Supervisor
 from node.errors import ModelBusy, UnknownModel
 from node.models.store import PARTIAL_MARKER, ModelStore
 from node.protocol.messages import ModelState, ModelStatus
-from node.supervisor import Supervisor
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
 from tests.node.model_folders import make_model

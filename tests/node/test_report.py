@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from node.agent import agent as agent_module
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
+from node.engines.memory_budget import GIB
 from node.ipc.learned_rates import PrefillRate
 from node.ipc.messages import Pressure
-from node.memory import GIB
 from node.protocol.messages import DepthSpeed, MemoryPressure, ModelSpeed
 from tests.node.serving import WAIT_S, RunningAgent, running
 

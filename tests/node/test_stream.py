@@ -12,10 +12,10 @@ from node.dialects.anthropic import read_messages
 from node.dialects.base import AnswerHead, Writer
 from node.dialects.chat import read_chat
 from node.dialects.responses import read_responses
+from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import EngineDied, EngineFault
 from node.ipc.messages import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from node.protocol.messages import FinishReason
-from node.slots import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.stream import EventStream, collect
 from tests.node.serving import chat_body, data_of
 

@@ -14,8 +14,8 @@ from node.agent import agent as agent_module
 from node.agent import warming
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
+from node.engines.memory_budget import GIB, Leases
 from node.ipc.messages import Pressure
-from node.memory import GIB, Leases
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
     PATH_CLEAR_CACHE,

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from node.agent.wishes import WishList
+from node.engines.residency_policy import WishList
+from node.engines.slot import Wishes
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.settings import Settings
-from node.slots import Wishes
 
 
 def wish_list(**fields: object) -> WishList:

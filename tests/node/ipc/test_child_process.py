@@ -8,10 +8,10 @@ import psutil
 import pytest
 
 from node.engine.script import Script, encode_script
+from node.engines.link import EngineLink
 from node.ipc import child_process
 from node.ipc.child_process import ChildProcess, Spare, linked_sockets, spawn
 from node.ipc.messages import EngineSpec, MemoryLease
-from node.link import EngineLink
 
 SPEC = EngineSpec("scripted", "scripted", "", 1, MemoryLease(1, 1, 0), encode_script(Script()))
 pytestmark = pytest.mark.usefixtures("link_bytes")

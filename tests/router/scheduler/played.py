@@ -15,12 +15,14 @@ from random import Random
 from typing import Any
 
 from node.app import ScriptedStore
-from node.cache_watch import CacheWatch
-from node.engines import Hooks
+from node.engines.cache_events import CacheWatch
+from node.engines.memory_budget import GIB, Budget
+from node.engines.processes import Hooks
+from node.engines.slot import EngineKind
+from node.engines.supervisor import Supervisor
 from node.errors import LoadFailure, NodeError
 from node.hardware import Machine
 from node.ipc.messages import EngineSpec, EngineStats, Loaded, MemoryLease
-from node.memory import GIB, Budget
 from node.models.formats import ModelFormats
 from node.models.store import ModelEntry
 from node.protocol.messages import (
@@ -35,8 +37,6 @@ from node.protocol.messages import (
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
 from node.settings import Settings
-from node.slots import EngineKind
-from node.supervisor import Supervisor
 from router.types import Failure, Lease
 from tests.router.conftest import node_record
 from tests.router.scheduler import fleet as hand_made

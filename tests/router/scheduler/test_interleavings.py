@@ -18,7 +18,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from node import engines as engines_module
+from node.engines import processes as engines_module
 from node.errors import ModelBusy, NodeError
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, StatusEvent
 from router.api.admin_models import chosen_node

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.engines.told_speed import told_speed
 from node.ipc.learned_rates import DecodeRate, PrefillRate
 from node.ipc.messages import EngineStats
 from node.protocol.messages import ModelSpeed, ModelState, ModelStatus, decode_status, encode_status
-from node.told_speed import told_speed
 from tests.router.conftest import node_status
 
 ANY = st.floats(allow_nan=True) | st.sampled_from([0.0, -1.0, math.inf, 1e-300, 1e300])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from random import Random
 
-from node.turns import (
+from node.engines.swap_policy import (
     ABANDONED_S,
     Coming,
     Memory,

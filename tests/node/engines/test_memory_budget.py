@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node import memory as memory_module
+from node.engines import memory_budget as memory_module
+from node.engines.memory_budget import GIB, Budget, Leases
 from node.errors import DoesNotFit, EngineDied, LoadFailure
 from node.ipc.messages import EngineStats, MemoryLease
-from node.memory import GIB, Budget, Leases
 
 WAIT_S = 30.0
 

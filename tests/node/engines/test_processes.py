@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from node.engine.script import Script
-from node.engines import (
+from node.engines.link import EngineLink
+from node.engines.processes import (
     LAST_COOL_DOWN_S,
     LEAST_CHUNK_TOKENS,
     LOAD_COOL_DOWN_S,
@@ -14,9 +15,8 @@ from node.errors import EngineDied, LoadFailure
 from node.ipc.child_process import ChildProcess
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import EngineSpec, Loaded, MemoryLease
-from node.link import EngineLink
 from node.protocol.messages import ModelState
-from tests.node.test_supervisor import world
+from tests.node.engines.test_supervisor import world
 
 
 async def test_a_load_that_is_cancelled_before_its_first_step_leaves_the_model_on_disk() -> None:

@@ -10,7 +10,13 @@ from typing import Any
 
 import msgspec
 
-from node.cache_watch import CacheWatch
+from node.engines.cache_events import CacheWatch
+from node.engines.link import ENGINE_MODULE, EngineLink
+from node.engines.load_log import quarters
+from node.engines.memory_budget import Budget, Leases
+from node.engines.sizing import Plan, engine_spec, stored_choices
+from node.engines.slot import EngineHandle, EngineKind, Slot
+from node.engines.told_speed import told_speed
 from node.errors import LoadFailure
 from node.ipc.child_process import Spare
 from node.ipc.messages import (
@@ -22,14 +28,8 @@ from node.ipc.messages import (
     Marked,
     Pressure,
 )
-from node.link import ENGINE_MODULE, EngineLink
-from node.load_log import quarters
-from node.memory import Budget, Leases
 from node.models.store import ModelEntry
-from node.policy import Plan, engine_spec, stored_choices
 from node.protocol.messages import ModelState
-from node.slots import EngineHandle, EngineKind, Slot
-from node.told_speed import told_speed
 
 LOAD_COOL_DOWN_S = 5.0
 LAST_COOL_DOWN_S = 300.0

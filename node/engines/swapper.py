@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from math import inf
 from typing import Protocol
 
-from node.slots import Slot
-from node.turns import Memory, Rules, Step, next_step
+from node.engines.slot import Slot
+from node.engines.swap_policy import Memory, Rules, Step, next_step
 
 
 class Models(Protocol):

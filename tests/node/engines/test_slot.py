@@ -6,10 +6,8 @@ from typing import Any, cast
 import pytest
 
 from node.engine.script import Script, scripted_entries
-from node.ipc.learned_rates import PrefillRate
-from node.memory import GIB, Budget
-from node.protocol.messages import ModelSpeed, ModelState
-from node.slots import (
+from node.engines.memory_budget import GIB, Budget
+from node.engines.slot import (
     LOAD_BYTES_PER_S,
     WANTED_AGAIN_S,
     EngineHandle,
@@ -18,6 +16,8 @@ from node.slots import (
     Wishes,
     model_status,
 )
+from node.ipc.learned_rates import PrefillRate
+from node.protocol.messages import ModelSpeed, ModelState
 
 
 def ready_slot(**stats: Any) -> Slot:

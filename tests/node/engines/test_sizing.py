@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.ipc.messages import DiskCache
-from node.memory import GIB, OVERHEAD_BYTES
-from node.models.attention_scratch import AttentionScores
-from node.models.store import ModelEntry
-from node.policy import (
+from node.engines.memory_budget import GIB, OVERHEAD_BYTES
+from node.engines.sizing import (
     DISK_BYTES_PER_DAY,
     LEAST_LIVE_BYTES,
     LEAST_SCRATCH_BYTES,
@@ -22,6 +19,9 @@ from node.policy import (
     plan_engine,
     stored_choices,
 )
+from node.ipc.messages import DiskCache
+from node.models.attention_scratch import AttentionScores
+from node.models.store import ModelEntry
 from node.settings import Settings
 
 KIB = 1024

@@ -13,6 +13,7 @@ import time
 from asyncio.subprocess import Process
 from collections.abc import Callable
 
+from node.engines.row_stream import RowEnd, RowStream
 from node.errors import (
     EngineDied,
     EngineFault,
@@ -50,7 +51,6 @@ from node.ipc.messages import (
     Shutdown,
     Submit,
 )
-from node.row_stream import RowEnd, RowStream
 
 ENGINE_MODULE = "node.worker"
 """What an engine process runs."""

@@ -2,9 +2,9 @@
 
 import pytest
 
+from node.engines.memory_pressure import CALM_READINGS, PressureGauge
 from node.hardware import MemoryReading
 from node.ipc.messages import Pressure
-from node.pressure import CALM_READINGS, PressureGauge
 
 NONE, SOFT, HARD = Pressure.NONE, Pressure.SOFT, Pressure.HARD
 

@@ -3,7 +3,7 @@
 on_disk -> loading -> ready -> draining -> on_disk, and failed(reason), which the next request after
 a cool-down leaves again. Nobody reads a state and then acts on it: callers ask for a `Lease` and
 await `Lease.ready`, and an engine is never stopped while a lease is ready. Whose turn it is where
-not all fit is `node.turns`' to say.
+not all fit is `node.engines.swap_policy`' to say.
 """
 
 import asyncio
@@ -14,24 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.engines import Engines, Hooks
-from node.errors import (
-    DoesNotFit,
-    LoadFailure,
-    MemoryShort,
-    ModelBroken,
-    ModelBusy,
-    ShuttingDown,
-    UnknownModel,
-)
-from node.hardware import free_disk_bytes
-from node.ipc.messages import Pressure
-from node.memory import Budget
-from node.models.store import Broken, Contents, ModelEntry, ModelStore
-from node.policy import MAX_ROWS, Plan, Room, needed_bytes, plan_engine
-from node.protocol.messages import ModelState, ModelStatus
-from node.residency import Residency
-from node.slots import (
+from node.engines.memory_budget import Budget
+from node.engines.processes import Engines, Hooks
+from node.engines.sizing import MAX_ROWS, Plan, Room, needed_bytes, plan_engine
+from node.engines.slot import (
     ANOTHER_IN_USE,
     BEING_UNLOADED,
     EngineHandle,
@@ -43,7 +29,21 @@ from node.slots import (
     Wishes,
     model_status,
 )
-from node.turns import Coming, Memory, Resident, Rules, Wanted
+from node.engines.swap_policy import Coming, Memory, Resident, Rules, Wanted
+from node.engines.swapper import Residency
+from node.errors import (
+    DoesNotFit,
+    LoadFailure,
+    MemoryShort,
+    ModelBroken,
+    ModelBusy,
+    ShuttingDown,
+    UnknownModel,
+)
+from node.hardware import free_disk_bytes
+from node.ipc.messages import Pressure
+from node.models.store import Broken, Contents, ModelEntry, ModelStore
+from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from math import inf
 
+from node.engines.slot import Wishes
 from node.protocol.lifecycle import POLICIES_LAPSE_S, Policies
 from node.settings import KEEP_ALIVE_S, Settings
-from node.slots import Wishes
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 import msgspec
 
-from node.cache_watch import cache_status
+from node.engines.cache_events import cache_status
 from node.ipc.messages import EngineStats, Loaded, MemoryLease
 from node.protocol.messages import CacheStatus
 

@@ -5,14 +5,14 @@ import logging
 
 import pytest
 
-from node import turns
 from node.engine.script import Script, ScriptedModel
+from node.engines import swap_policy
+from node.engines.memory_budget import GIB
+from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes
 from node.errors import MemoryShort
 from node.ipc.messages import Pressure
-from node.memory import GIB
 from node.protocol.messages import ModelState
-from node.slots import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes
-from tests.node.test_supervisor import world
+from tests.node.engines.test_supervisor import world
 
 TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
 ROOM_FOR_ONE = 2 * GIB
@@ -135,7 +135,7 @@ async def test_under_hard_pressure_no_load_begins_and_who_waits_for_one_is_told(
 async def test_the_load_of_a_pinned_model_goes_on_though_nobody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "ABANDONED_S", 0.0)
+    monkeypatch.setattr(swap_policy, "ABANDONED_S", 0.0)
     async with world(Script(load_delay_s=0.1)) as it:
         it.supervisor.wishes = lambda name: Wishes(pinned=True)
         only = asyncio.create_task(it.touch())
@@ -148,7 +148,7 @@ async def test_a_load_is_cancelled_once_however_often_it_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(turns, "ABANDONED_S", 0.0)
+    monkeypatch.setattr(swap_policy, "ABANDONED_S", 0.0)
     async with world(Script(load_delay_s=60.0)) as it:
         only = asyncio.create_task(it.touch())
         await it.until(ModelState.LOADING)

@@ -6,11 +6,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from node.cache_watch import cache_status
+from node.engines.cache_events import cache_status
+from node.engines.link import EngineLink
+from node.engines.memory_budget import Budget
 from node.hardware import Machine
 from node.ipc.messages import Loaded
-from node.link import EngineLink
-from node.memory import Budget
 from node.models.store import ModelEntry
 from node.protocol.messages import ModelSpeed, ModelState, ModelStatus
 from node.settings import Settings

@@ -15,6 +15,8 @@ import pytest
 
 from node.engine.script import Script, ScriptedModel, encode_script
 from node.engine.scripted_cache import ScriptedCache
+from node.engines.link import EngineLink
+from node.engines.row_stream import RowStream
 from node.errors import (
     EngineDied,
     EngineFault,
@@ -40,9 +42,7 @@ from node.ipc.messages import (
     Pressure,
     Progress,
 )
-from node.link import EngineLink
 from node.protocol.messages import FinishReason
-from node.row_stream import RowStream
 from tests.fakes import AT_ONCE_S
 
 WAIT_S = 30.0
@@ -306,7 +306,7 @@ async def test_a_clear_does_not_take_the_answer_of_a_lease() -> None:
 
 
 async def test_a_clear_that_gets_no_answer_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.link.CLEAR_S", 0.05)
+    monkeypatch.setattr("node.engines.link.CLEAR_S", 0.05)
     async with linked(Script(failing_command="clear_cache")) as link:
         with pytest.raises(EngineSilent, match="did not forget"):
             await link.clear_cache()
@@ -462,7 +462,7 @@ async def test_an_engine_that_ignores_the_request_to_end_is_killed() -> None:
 async def test_an_engine_does_not_outlive_its_agent(tmp_path: Path) -> None:
     program = """
 import asyncio, os
-from node.link import EngineLink
+from node.engines.link import EngineLink
 from node.ipc.messages import EngineSpec, MemoryLease
 async def main():
     link = EngineLink()

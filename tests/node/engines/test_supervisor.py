@@ -13,23 +13,23 @@ from typing import Any
 import psutil
 import pytest
 
-from node import engines as engines_module
-from node import turns
 from node.app import ScriptedStore
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.engine.scripted_cache import ScriptedCache
-from node.engines import Hooks
+from node.engines import processes as engines_module
+from node.engines import swap_policy
+from node.engines.memory_budget import GIB, Budget
+from node.engines.processes import Hooks
+from node.engines.slot import EngineHandle, EngineKind, Wishes
+from node.engines.supervisor import Supervisor
 from node.errors import DoesNotFit, LoadFailure, MemoryShort, ModelBusy, ShuttingDown, UnknownModel
 from node.hardware import Machine
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Pressure
-from node.memory import GIB, Budget
 from node.models.formats import ModelFormats
 from node.models.store import Contents, ModelEntry
 from node.protocol.messages import ModelState
 from node.settings import Settings
-from node.slots import EngineHandle, EngineKind, Wishes
-from node.supervisor import Supervisor
 
 WAIT_S = 30.0
 
@@ -106,7 +106,7 @@ async def test_one_that_stops_waiting_does_not_cancel_the_load() -> None:
 async def test_a_load_that_nobody_waits_for_any_more_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "ABANDONED_S", 0.05)
+    monkeypatch.setattr(swap_policy, "ABANDONED_S", 0.05)
     async with world(Script(load_delay_s=60.0)) as it:
         only = asyncio.create_task(it.touch())
         await it.until(ModelState.LOADING)
@@ -395,7 +395,7 @@ async def test_a_second_load_takes_stored_kv_back_and_an_unload_returns_it() -> 
 async def test_an_engine_that_keeps_what_it_must_give_back_fails_the_load(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.memory.GIVE_BACK_S", 0.05)
+    monkeypatch.setattr("node.engines.memory_budget.GIVE_BACK_S", 0.05)
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
     async with world(script) as it:
         first = await it.touch("a")
@@ -431,7 +431,7 @@ async def test_pinned_kv_is_no_room_for_a_second_model() -> None:
 async def test_an_engine_that_was_late_gets_its_lease_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("node.memory.GIVE_BACK_S", 0.05)
+    monkeypatch.setattr("node.engines.memory_budget.GIVE_BACK_S", 0.05)
     script = Script(models=(ScriptedModel("a"), ScriptedModel("b")))
     async with world(script) as it:
         first = await it.touch("a")
