@@ -17,9 +17,9 @@ from node.errors import (
     ShuttingDown,
 )
 from node.ipc.messages import Delta, Part, PartKind
-from node.late_chain import LateChain
-from node.prefix_digest import PrefixDigest
-from node.prompts.prompt import Prompt
+from node.prefixes.digest import PrefixDigest
+from node.prompt.late_chain import LateChain
+from node.prompt.prompt import Prompt
 from node.protocol.messages import FinishReason
 from node.protocol.prefix import Answer, Called, Chain, Said, answered
 from node.request import NO_ITEM, TextRequest

@@ -25,8 +25,8 @@ from node.engines.supervisor import Supervisor
 from node.errors import ContextTooLong, EngineDied, EngineSilent, StartError
 from node.ipc.messages import WITHOUT_MLX, Marked
 from node.models.store import ModelEntry, ModelStore
-from node.prompts.prompt import RenderRequest
-from node.prompts.renderers import Renderers
+from node.prompt.prompt import RenderRequest
+from node.prompt.renderers import Renderers
 from node.protocol.lifecycle import Policies
 from node.protocol.messages import (
     HEARTBEAT_S,

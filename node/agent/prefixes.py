@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.agent.events import EventHub
-from node.agent.keeper import Keeper
 from node.engines.cache_events import CacheWatch
 from node.ipc.messages import CacheEvent, Loaded
 from node.models.store import ModelEntry
-from node.prefix_digest import PrefixDigest
+from node.prefixes.digest import PrefixDigest
+from node.prefixes.persist import Keeper
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
 

@@ -44,12 +44,12 @@ from node.errors import (
 )
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import Delta, PartKind, RowUsage
-from node.late_chain import LateChain
 from node.models.store import ModelEntry
-from node.prompts.length import may_overflow
-from node.prompts.prompt import Prompt, RenderRequest
-from node.prompts.renderers import Renderers
-from node.prompts.submission import generate_request
+from node.prompt.late_chain import LateChain
+from node.prompt.length import may_overflow
+from node.prompt.prompt import Prompt, RenderRequest
+from node.prompt.renderers import Renderers
+from node.prompt.submission import generate_request
 from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
 

@@ -22,9 +22,9 @@ from node.engines.supervisor import Supervisor
 from node.errors import EngineFault, ModelBusy, NodeError
 from node.ipc.messages import Delta, Pressure, Progress, RowUsage
 from node.models.store import ModelEntry
-from node.prompts.prompt import RenderRequest
-from node.prompts.renderers import Renderers
-from node.prompts.submission import generate_request
+from node.prompt.prompt import RenderRequest
+from node.prompt.renderers import Renderers
+from node.prompt.submission import generate_request
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
 from node.warm import Told, WarmPlan, WarmProgress, WarmResult

@@ -25,7 +25,7 @@ from node.dialects.chat import read_chat
 from node.dialects.chat_answer import ReasoningField
 from node.dialects.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
-from node.late_chain import LateChain
+from node.prompt.late_chain import LateChain
 from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body

@@ -27,7 +27,7 @@ from node.dialects.responses_stored import (
 )
 from node.errors import RequestCancelled, UnknownPath
 from node.ipc.messages import Delta
-from node.late_chain import LateChain
+from node.prompt.late_chain import LateChain
 from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
 from node.protocol.prefix import Chain, Chainer, Fields, Head, read_fields

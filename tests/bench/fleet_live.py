@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from node.dialects.chat import read_chat
-from node.prompts.renderer import PromptRenderer
+from node.prompt.renderer import PromptRenderer
 from tests.bench import fleet_agents, fleet_load, fleet_reuse, fleet_routers, fleet_sessions, peers
 from tests.bench.figures import percentile
 from tests.bench.fleet_agents import Agent, Busy

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from node.dialects.chat import read_chat
-from node.prompts.renderer import PromptRenderer
+from node.prompt.renderer import PromptRenderer
 from tests.bench.processes import BenchFailure
 from tests.bench.shared import SharedTools
 from tests.bench.sides import Chat, Server, prompt_file

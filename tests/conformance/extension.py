@@ -24,11 +24,11 @@ from node.engine.cache.parts import Tensors
 from node.engine.cache.prefix_cache import CacheConfig, PrefixCache
 from node.errors import BadRequest
 from node.parsing.selection import select_formats
-from node.prompts.prompt import Prompt
-from node.prompts.renderer import PromptRenderer
+from node.prompt.prompt import Prompt
+from node.prompt.renderer import PromptRenderer
+from node.prompt.template.chat import ChatRenderer
+from node.prompt.template.chat_template import ChatTemplate
 from node.request import Message, TemplateOptions, TextRequest, Tool, ToolCall
-from node.template.chat import ChatRenderer
-from node.template.chat_template import ChatTemplate
 from tests.conformance.result import Result
 from tests.node.template.samples import asking
 
@@ -315,7 +315,7 @@ class Subject:
         library = SimpleNamespace(
             AutoTokenizer=SimpleNamespace(from_pretrained=lambda *_args, **_options: stand_in)
         )
-        with mock.patch("node.prompts.renderer.import_transformers", lambda: library):
+        with mock.patch("node.prompt.renderer.import_transformers", lambda: library):
             self._renderer = PromptRenderer(Path())
         self._tokenizer = tokenizer
         template = ChatTemplate(text, specials)

@@ -11,11 +11,11 @@ from unittest import mock
 from node.errors import BadRequest
 from node.ipc.generate import SamplingParams
 from node.parsing.selection import select_formats
+from node.prompt.template.abilities import Abilities
+from node.prompt.template.chat import ChatRenderer
+from node.prompt.template.chat_template import ChatTemplate, import_transformers
+from node.prompt.template.options import template_variables
 from node.request import MediaPart, Message, TemplateOptions, TextPart, TextRequest, Tool, ToolCall
-from node.template.abilities import Abilities
-from node.template.chat import ChatRenderer
-from node.template.chat_template import ChatTemplate, import_transformers
-from node.template.options import template_variables
 from tests.conformance.result import Result
 
 Context = dict[str, Any]

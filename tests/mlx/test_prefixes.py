@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.ipc.messages import CacheEvent, DiskCache
-from node.prefix_digest import PrefixDigest
+from node.prefixes.digest import PrefixDigest
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Tier
 from tests.mlx.driver import Driver, make_spec, prompt

@@ -16,8 +16,8 @@ from node.engines.slot import EngineKind
 from node.hardware import Machine
 from node.ipc.generate import GenerateRequest
 from node.parsing.selection import Formats
-from node.prompts.prompt import Prompt
-from node.prompts.scripted import ScriptedRenderer
+from node.prompt.prompt import Prompt
+from node.prompt.scripted_tokens import ScriptedRenderer
 from node.request import Message, TemplateOptions, TextRequest
 from node.settings import Settings
 from tests.node.template.samples import asking

@@ -8,10 +8,10 @@ import pytest
 
 from node.engine.script import Script, ScriptedModel, scripted_entries
 from node.models.store import ModelEntry
-from node.prompts import renderers
-from node.prompts.process import RenderLimits
+from node.prompt import renderers
+from node.prompt.process import RenderLimits
 from node.protocol.messages import ModelState, StatusEvent
-from tests.node.prompts.test_remote import LARGE, LOOP, guarded
+from tests.node.prompt.test_remote import LARGE, LOOP, guarded
 from tests.node.prompts.words import TEMPLATE, words_folder
 from tests.node.serving import WAIT_S, chat_body, running
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from node.agent import keeper as keeper_module
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
-from node.kept_positions import POSITIONS_NAME
 from node.models.store import ModelEntry
-from node.prefix_digest import PrefixDigest
+from node.prefixes import persist as keeper_module
+from node.prefixes.digest import PrefixDigest
+from node.prefixes.saved_positions import POSITIONS_NAME
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Tier
 

@@ -17,8 +17,8 @@ from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
-from node.late_chain import LateChain
 from node.models.store import ModelEntry
+from node.prompt.late_chain import LateChain
 from node.protocol.messages import HEADER_ORIGIN, HEADER_REQUEST_ID, NodeStatus, StatusEvent
 from node.protocol.prefix import Answer, Chain, Said, answered, read_fields
 from tests.node.listening import WAIT_S, Listener, Mirror, follow, user

@@ -12,8 +12,8 @@ import pytest
 from node.dialects.anthropic import read_messages
 from node.dialects.chat import read_chat
 from node.dialects.responses import read_responses
-from node.prompts.prompt import Prompt
-from node.prompts.renderer import PromptRenderer
+from node.prompt.prompt import Prompt
+from node.prompt.renderer import PromptRenderer
 from node.request import TextRequest
 from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT
 from tests.node.tokenisers import byte_level, made_folder

@@ -13,8 +13,8 @@ from node.engine.output import OutputReader
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, PartKind
 from node.parsing.selection import Formats
-from node.prompts.renderer import PromptRenderer
-from node.prompts.submission import generate_request
+from node.prompt.renderer import PromptRenderer
+from node.prompt.submission import generate_request
 from tests.node.parsing.reading import TOOLS, output_format
 from tests.node.template.samples import OPEN
 from tests.node.tokenisers import byte_level, made_folder

@@ -34,7 +34,7 @@ from node.engine.cache.disk_reader import Reader
 from node.engine.cache.disk_shared import ClearJob, DeleteJob, SaveJob, Seams, Shared, WriteJob
 from node.engine.cache.disk_writer import Writer
 from node.engine.cache.parts import DiskEntry, DiskReport, EntryKind, Lost, Read, Tensors, Tokens
-from node.kept_positions import POSITIONS_NAME
+from node.prefixes.saved_positions import POSITIONS_NAME
 
 CLOSE_S = 10.0
 """How long `close` waits for each thread."""

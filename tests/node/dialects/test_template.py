@@ -7,9 +7,9 @@ import pytest
 
 from node.dialects.template import template_options
 from node.errors import BadRequest
+from node.prompt.template.chat_template import import_transformers
 from node.protocol.template_kwargs import RESERVED_KWARGS
 from node.request import TemplateOptions
-from node.template.chat_template import import_transformers
 
 
 def test_nothing_given_is_nothing_told() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Loaded
 from node.parsing.selection import Formats
-from node.prompts.prompt import Prompt, RenderRequest
-from node.prompts.renderer import PromptRenderer
-from node.prompts.renderers import Renderers
-from node.prompts.scripted import ScriptedRenderer
-from node.prompts.submission import generate_request
+from node.prompt.prompt import Prompt, RenderRequest
+from node.prompt.renderer import PromptRenderer
+from node.prompt.renderers import Renderers
+from node.prompt.scripted_tokens import ScriptedRenderer
+from node.prompt.submission import generate_request
 from node.request import Message, TextPart, Tool, ToolCall
 from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
 from tests.node.tokenisers import byte_level, made_folder

@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from node.ipc.generate import SamplingParams
-from node.prompts.prompt import Prompt
+from node.prompt.prompt import Prompt
 from node.request import Message, TextRequest
 from tests.node.tokenisers import made_folder
 

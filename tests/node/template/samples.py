@@ -3,8 +3,8 @@
 from typing import Any
 
 from node.ipc.generate import SamplingParams
+from node.prompt.template.abilities import Abilities
 from node.request import Message, TextRequest, Tool
-from node.template.abilities import Abilities
 
 # Takes whatever comes, in the order in which it comes.
 OPEN = (

@@ -21,7 +21,7 @@ from node.engine.cache.parts import (
     WriteFailed,
     Written,
 )
-from node.kept_positions import keep
+from node.prefixes.saved_positions import keep
 from tests.node.engine.cache.disk_world import (
     ROOT,
     FailingFiles,

@@ -10,7 +10,7 @@ import pytest
 from node.engine.cache.disk import SsdTier, open_tier
 from node.engine.cache.disk_home import claim, clear_folder, name_folder, trim_home, unnamed
 from node.engine.cache.parts import EntryKind
-from node.kept_positions import POSITIONS_NAME, keep
+from node.prefixes.saved_positions import POSITIONS_NAME, keep
 from tests.node.engine.cache.disk_world import (
     FINGERPRINT,
     LIMITS,

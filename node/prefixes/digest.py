@@ -1,0 +1,302 @@
+"""Which positions of prefix chains one loaded model can go on from, told by its cache's events.
+
+A mirror of the engine's cache tree, without the tokens: each position of a chain is bound to the
+entry that holds its last token, and lives and dies with it.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from node.ipc.messages import CacheEvent, CacheEventKind
+from node.prefixes.saved_positions import Kept
+from node.protocol.prefix import Chain
+from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier
+
+MOST_KEPT = 1 << 18
+"""Positions, of 12 bytes each."""
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """An entry of the engine's cache."""
+
+    parent: int
+    """0 for one that begins a prompt."""
+    begin_tokens: int
+    end_tokens: int
+    usable_tokens: int
+    tier: Tier
+    file: int
+    """As in `CacheEvent`."""
+    children: set[int] = field(default_factory=set)
+    positions: dict[int, int] = field(default_factory=dict)
+    """By hash: how many tokens of the prompt there are up to there."""
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    """A request that the engine has not ended."""
+
+    hashes: "array[int]"
+    tokens: Sequence[int]
+    prompt_tokens: int
+    bound: int = 0
+    """How many positions are bound, from the first on."""
+    deepest: int = 0
+    """The last entry that was stored for it; 0: none."""
+    stored_tokens: int = 0
+    """How much of prompt and answer is stored, up to the end of `deepest`."""
+
+
+class PrefixDigest:
+    """The positions of one engine, which are closed under prefixes: those too from which nothing is
+    usable. A position that was bound twice is where the later prompt is, and has the fewer tokens
+    of the two."""
+
+    def __init__(self, *, snapshot_only: bool) -> None:
+        """`snapshot_only`: the model goes on from stored snapshots only, not from any token."""
+        self._snapshot_only = snapshot_only
+        self._nodes: dict[int, _Node] = {}
+        self._holders: dict[int, int] = {}
+        """By hash: the entry that it is bound to."""
+        self._changes: set[int] = set()
+        self._pending: dict[str, _Pending] = {}
+        self._has_unkept = False
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    # --- requests ----------------------------------------------------------------------------
+
+    def on_request(self, uid: str, chain: Chain, tokens: Sequence[int], prompt_tokens: int) -> None:
+        """The engine gets a prompt; `tokens`: how many of it there are up to each position,
+        ascending."""
+        if not self._snapshot_only:
+            # Of a prompt that comes again, the last token is computed again.
+            tokens = [min(each, prompt_tokens - 1) for each in tokens]
+        self._pending[uid] = _Pending(chain.hashes, tokens, prompt_tokens)
+
+    def on_answer(self, uid: str, chain: Chain, reusable_tokens: int | None) -> None:
+        """The request's answer is complete, and `chain` is the request's with the answer behind
+        it. `reusable_tokens`: how much of the prompt a prompt begins with that goes on from there;
+        None: all, and the answer as it was stored. Nothing for a request of which nothing was
+        stored."""
+        pending = self._pending.get(uid)
+        if pending is None or pending.deepest not in self._nodes:
+            return
+        stored_tokens = pending.stored_tokens
+        most = pending.prompt_tokens if reusable_tokens is None else reusable_tokens
+        before = min(stored_tokens, most)
+        answer = len(chain) - len(pending.hashes)
+        # Where within the answer a cut lies is not known, but its end is.
+        tokens = [min(each, before) for each in pending.tokens] + [before] * answer
+        if answer and reusable_tokens is None:
+            tokens[-1] = stored_tokens
+        pending.hashes, pending.tokens = chain.hashes, tokens
+        self._bind(pending)
+
+    def on_end(self, uid: str) -> None:
+        """No more is said of the request."""
+        self._pending.pop(uid, None)
+
+    # --- the cache ---------------------------------------------------------------------------
+
+    def on_events(self, events: Iterable[CacheEvent]) -> None:
+        for event in events:
+            if event.kind is CacheEventKind.EVICTED:
+                self._evict(event)
+            elif event.kind is CacheEventKind.SPLIT:
+                self._split(event)
+            else:
+                self._place(event)
+
+    def _evict(self, event: CacheEvent) -> None:
+        node = self._nodes.pop(event.entry, None)
+        if node is None:
+            return
+        self._has_unkept = True
+        for hash_ in node.positions:
+            del self._holders[hash_]
+        self._changes.update(node.positions)
+        if (parent := self._nodes.get(node.parent)) is not None:
+            parent.children.discard(event.entry)
+
+    def _split(self, event: CacheEvent) -> None:
+        """The tokens before `begin_tokens` go to a new entry; no position's value changes by it."""
+        lower = self._nodes.get(event.entry)
+        if lower is None:
+            return
+        at_tokens = event.begin_tokens
+        usable_tokens = self._usable_above(lower) if self._snapshot_only else at_tokens
+        upper = replace(
+            lower,
+            end_tokens=at_tokens,
+            usable_tokens=usable_tokens,
+            children={event.entry},
+            positions={},
+        )
+        if (parent := self._nodes.get(lower.parent)) is not None:
+            parent.children.discard(event.entry)
+            parent.children.add(event.parent)
+        self._nodes[event.parent] = upper
+        lower.parent, lower.begin_tokens = event.parent, at_tokens
+        for hash_, tokens in tuple(lower.positions.items()):
+            if tokens <= at_tokens:
+                del lower.positions[hash_]
+                upper.positions[hash_] = tokens
+                self._holders[hash_] = event.parent
+
+    def _place(self, event: CacheEvent) -> None:
+        """An entry is stored, or is elsewhere now, or more or less of it is usable."""
+        tier = Tier.DISK if event.kind is CacheEventKind.SPILLED else Tier.MEMORY
+        node = self._nodes.get(event.entry)
+        if node is None:
+            node = _Node(
+                event.parent,
+                event.begin_tokens,
+                event.end_tokens,
+                event.usable_tokens,
+                tier,
+                event.file,
+            )
+            self._nodes[event.entry] = node
+            if (parent := self._nodes.get(event.parent)) is not None:
+                parent.children.add(event.entry)
+        elif (node.usable_tokens, node.tier) != (event.usable_tokens, tier):
+            if node.usable_tokens != event.usable_tokens:
+                # What lies before a child's own snapshot.
+                for child in node.children:
+                    self._changes.update(self._nodes[child].positions)
+            node.usable_tokens, node.tier = event.usable_tokens, tier
+            self._changes.update(node.positions)
+        if node.file != event.file:
+            node.file = event.file
+            self._has_unkept = True
+        pending = self._pending.get(event.uid)
+        if pending is not None and event.end_tokens >= pending.stored_tokens:
+            pending.deepest, pending.stored_tokens = event.entry, event.end_tokens
+            self._bind(pending)
+
+    def _bind(self, pending: _Pending) -> None:
+        """Binds what is stored of it and is not bound yet."""
+        count = bisect_right(pending.tokens, pending.stored_tokens, pending.bound)
+        entry = pending.deepest
+        for at in range(count - 1, pending.bound - 1, -1):
+            hash_ = pending.hashes[at]
+            tokens = self._fewest(hash_, pending.tokens[at])
+            entry = self._holder(entry, tokens)
+            self._put(hash_, entry, tokens)
+        pending.bound = count
+
+    def _holder(self, entry: int, tokens: int) -> int:
+        """The entry at or above this one with the last of so many tokens; for 0 the first one."""
+        node = self._nodes[entry]
+        while tokens <= node.begin_tokens and node.parent in self._nodes:
+            entry = node.parent
+            node = self._nodes[entry]
+        return entry
+
+    def _fewest(self, hash_: int, tokens: int) -> int:
+        """What a position is worth that is to be bound at so many tokens."""
+        holder = self._holders.get(hash_)
+        return tokens if holder is None else min(tokens, self._nodes[holder].positions[hash_])
+
+    def _put(self, hash_: int, entry: int, tokens: int) -> None:
+        holder = self._holders.get(hash_)
+        positions = self._nodes[entry].positions
+        if holder == entry and positions[hash_] == tokens:
+            return
+        if holder is not None and holder != entry:
+            del self._nodes[holder].positions[hash_]
+        self._holders[hash_] = entry
+        positions[hash_] = tokens
+        self._changes.add(hash_)
+        self._has_unkept = True
+
+    # --- what lasts --------------------------------------------------------------------------
+
+    @property
+    def has_unkept(self) -> bool:
+        """Whether `kept` may give something else than at the last call."""
+        return self._has_unkept
+
+    def kept(self, most: int = MOST_KEPT) -> list[Kept]:
+        """The positions whose tokens are in files; about so many at most, of entries that came
+        first."""
+        self._has_unkept = False
+        kept = []
+        for node in self._nodes.values():
+            if most <= 0:
+                break
+            if node.file and node.positions:
+                positions = node.positions
+                kept.append(Kept(node.file, array("Q", positions), array("I", positions.values())))
+                most -= len(positions)
+        return kept
+
+    def files(self) -> dict[int, int]:
+        """For each file, the last entry with tokens of it."""
+        found: dict[int, int] = {}
+        for entry, node in self._nodes.items():
+            last = found.get(node.file)
+            if node.file and (last is None or self._nodes[last].end_tokens < node.end_tokens):
+                found[node.file] = entry
+        return found
+
+    def revive(self, entry: int, kept: Kept) -> None:
+        """Binds what was kept of a file to its last entry, and to those before, unless requests
+        have bound it."""
+        node = self._nodes.get(entry)
+        if node is None or node.file != kept.file:
+            return
+        for hash_, tokens in zip(kept.hashes, kept.tokens, strict=True):
+            if tokens <= node.end_tokens and hash_ not in self._holders:
+                self._put(hash_, self._holder(entry, tokens), tokens)
+
+    # --- what is told ------------------------------------------------------------------------
+
+    def hashes(self) -> "array[int]":
+        """All that hold now."""
+        return array("Q", self._holders)
+
+    def entry(self, hash_: int) -> Entry | None:
+        """What is told of a position; None for one that does not hold."""
+        holder = self._holders.get(hash_)
+        if holder is None:
+            return None
+        node = self._nodes[holder]
+        return Entry(hash_, self._usable(node, node.positions[hash_]), node.tier)
+
+    def take_changes(self, most: int = MAX_ENTRIES) -> tuple[list[Entry], list[int]]:
+        """The changes since the last call, at most so many: entries that are new or have other
+        values, and hashes that hold no longer."""
+        changed: list[Entry] = []
+        removed: list[int] = []
+        while self._changes and len(changed) + len(removed) < most:
+            hash_ = self._changes.pop()
+            entry = self.entry(hash_)
+            if entry is None:
+                removed.append(hash_)
+            else:
+                changed.append(entry)
+        return changed, removed
+
+    def drop_changes(self) -> None:
+        """Nobody is to be told what has changed so far."""
+        self._changes.clear()
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._changes)
+
+    def _usable(self, node: _Node, tokens: int) -> int:
+        if not self._snapshot_only:
+            return tokens
+        # A snapshot is at an entry's end; within one, only those above count.
+        return node.usable_tokens if node.usable_tokens <= tokens else self._usable_above(node)
+
+    def _usable_above(self, node: _Node) -> int:
+        parent = self._nodes.get(node.parent)
+        return 0 if parent is None else parent.usable_tokens

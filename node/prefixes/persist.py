@@ -1,0 +1,74 @@
+"""Keeps what a digest knows of the disk cache of one engine, for the next engine of the model."""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from node.models.store import ModelEntry
+from node.prefixes.digest import PrefixDigest
+from node.prefixes.saved_positions import Kept, keep, kept_in, prompt_key
+
+SAVE_S = 30.0
+"""What an agent that is killed may have learned without keeping it."""
+PIECE_POSITIONS = 4096
+"""Revived at a time, so that no stream stalls."""
+
+logger = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Of one loaded model."""
+
+    def __init__(self, digest: PrefixDigest, folder: Path, on_revived: Callable[[], None]) -> None:
+        """`folder`: of the disk cache. `on_revived`: the digest has changed."""
+        self._digest = digest
+        self._folder = folder
+        self._on_revived = on_revived
+        self._has_events = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    def on_events(self) -> None:
+        """The digest has had events of the engine: first of all, those of what is on disk."""
+        self._has_events.set()
+
+    def close(self) -> None:
+        """Has `run` keep what there is, and end."""
+        self._closed.set()
+        self._has_events.set()
+
+    async def run(self, entry: ModelEntry, version: str) -> None:
+        """Revives what was kept, then keeps all changes, until `close`."""
+        try:
+            key = await asyncio.to_thread(
+                prompt_key, entry.folder, entry.defaults, version, datetime.date.today()
+            )
+        except OSError as error:
+            logger.warning("What is on disk of %s is told after use only: %s", entry.name, error)
+            return
+        kept = await asyncio.to_thread(kept_in, self._folder, key)
+        if kept:
+            await self._has_events.wait()
+            await self._revive(kept)
+        is_open = True
+        while is_open:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), SAVE_S)
+            is_open = not self._closed.is_set()
+            if self._digest.has_unkept:
+                await asyncio.to_thread(keep, self._folder, key, self._digest.kept())
+
+    async def _revive(self, kept: list[Kept]) -> None:
+        entries = self._digest.files()
+        count = 0
+        for each in kept:
+            if each.file in entries:
+                self._digest.revive(entries[each.file], each)
+                count += len(each.hashes)
+            if count >= PIECE_POSITIONS:
+                count = 0
+                self._on_revived()
+                await asyncio.sleep(0)
+        self._on_revived()

@@ -1,0 +1,213 @@
+"""One model's prompts, made in a process of their own."""
+
+import asyncio
+from array import array
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from node.errors import (
+    BadRequest,
+    ContextTooLong,
+    LoadFailure,
+    NodeError,
+    RendererDied,
+    TooManyWaiting,
+)
+from node.ipc.child_process import ChildProcess
+from node.parsing.selection import Formats
+from node.prompt.late_chain import LateChain
+from node.prompt.process import RenderLimits, RenderProcess, RenderProcessDied, TooMuch
+from node.prompt.prompt import Prompt, RenderRequest
+from node.prompt.wire import (
+    Answer,
+    Bind,
+    Bound,
+    Command,
+    Failed,
+    Opened,
+    OpenTemplate,
+    OpenTokeniser,
+    Refused,
+    Render,
+    Rendered,
+    unpack,
+)
+from serving.fair_shares import FairShares
+
+Start = Callable[[], Awaitable[ChildProcess]]
+"""Starts a render process. Raises `OSError`."""
+
+
+class RemoteRenderer:
+    """The owner of one model's render process, which is started when it is needed, and again where
+    it has ended. Prompts are made one after the other, those of several callers in turn."""
+
+    def __init__(
+        self, folder: Path, formats: Formats | None, start: Start, limits: RenderLimits
+    ) -> None:
+        """`formats`: of its answers; None: as template and vocabulary tell."""
+        self._folder = folder
+        self._wanted = formats
+        self._start = start
+        self._limits = limits
+        self._turns = FairShares(1, TooManyWaiting)
+        self._process: RenderProcess | None = None
+        self._opening: asyncio.Task[RenderProcess] | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._turns.held and self._opening is None
+
+    def begin(self) -> None:
+        """Starts the process, unless it runs or is being started."""
+        if self._opening is None and not (self._process is not None and self._process.alive):
+            self._opening = asyncio.create_task(self._opened())
+            self._opening.add_done_callback(self._on_opened)
+
+    async def open(self) -> None:
+        """Waits until everything is loaded; whoever leaves meanwhile does not end the load. Raises
+        `LoadFailure` with a sentence."""
+        self.begin()
+        if (opening := self._opening) is not None:
+            await asyncio.wait({opening})
+            opening.result()
+
+    async def render(self, asked: RenderRequest) -> Prompt:
+        """Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied`, or `TooManyWaiting`
+        where the same caller has that many in front of this one."""
+        async with self._turns.holding(asked.caller, 1):
+            process = await self._ready()
+            prompt = await self._rendered(process, asked)
+            if asked.chain is not None:
+                prompt = replace(prompt, positions=await self._positions(process, asked.chain))
+            if process.memory_bytes() > self._limits.memory_bytes // 2:
+                # What it took for a long prompt it does not give back otherwise.
+                await self._end()
+            return prompt
+
+    async def close(self) -> None:
+        """Ends the process. Another one is started when it is needed."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        await self._end()
+
+    # --- its process -------------------------------------------------------------------------
+
+    async def _ready(self) -> RenderProcess:
+        if self._process is not None:
+            await self._process.settled()
+        await self.open()
+        if self._process is None:
+            raise RendererDied
+        return self._process
+
+    def _on_opened(self, opening: asyncio.Task[RenderProcess]) -> None:
+        self._opening = None
+        # Of a failure whoever waits is told, if anybody does.
+        if not opening.cancelled() and opening.exception() is None:
+            self._process = opening.result()
+
+    async def _opened(self) -> RenderProcess:
+        await self._end()
+        try:
+            process = await RenderProcess.connect(await self._start())
+        except OSError as exc:
+            raise LoadFailure(f"The process that makes prompts cannot be started: {exc}.") from exc
+        try:
+            await self._load(process)
+        except BaseException:
+            await process.close()
+            raise
+        return process
+
+    async def _load(self, process: RenderProcess) -> None:
+        name, limits = self._folder.name, self._limits
+        tokeniser, template = OpenTokeniser(self._folder), OpenTemplate(self._wanted)
+        try:
+            answer = await process.ask(tokeniser, limits.tokeniser_s, limits.memory_bytes)
+            self._check_opened(answer)
+        except TooMuch as exc:
+            raise LoadFailure(f"The load of the tokeniser of {name} {exc}.") from exc
+        except RenderProcessDied as exc:
+            raise LoadFailure(f"The load of the tokeniser of {name} ended its process.") from exc
+        try:
+            answer = await process.ask(template, limits.template_s, limits.memory_bytes)
+            self._check_opened(answer)
+        except TooMuch as exc:
+            raise LoadFailure(
+                f"The chat template of {name} {exc} for a few short chats: it does not end, or "
+                "makes texts without end."
+            ) from exc
+        except RenderProcessDied as exc:
+            raise LoadFailure(f"The chat template of {name} ended its process.") from exc
+
+    def _check_opened(self, answer: Answer) -> None:
+        if isinstance(answer, Failed):
+            raise LoadFailure(answer.reason)
+        if not isinstance(answer, Opened):
+            raise RenderProcessDied
+
+    async def _end(self) -> None:
+        ended, self._process = self._process, None
+        if ended is not None:
+            await ended.close()
+
+    # --- one prompt --------------------------------------------------------------------------
+
+    async def _rendered(self, process: RenderProcess, asked: RenderRequest) -> Prompt:
+        request = asked.request
+        try:
+            answer = await self._ask(process, Render(request, asked.context_tokens, asked.shared))
+        except TooMuch as exc:
+            what = "chat template" if request.messages is not None else "tokeniser"
+            raise BadRequest(
+                f"The model's {what} {exc} for this prompt.", param=request.prompt_field
+            ) from exc
+        match answer:
+            case Rendered():
+                return _prompt(answer)
+            case Refused(message, param, overflow) if overflow is not None:
+                raise ContextTooLong(overflow, message, param=param)
+            case Refused(message, param):
+                raise BadRequest(message, param=param)
+        raise _unlike(answer)
+
+    async def _positions(self, process: RenderProcess, late_chain: LateChain) -> "array[int]":
+        chain = await late_chain.made()
+        if chain is None:
+            return array("I")
+        try:
+            answer = await self._ask(process, Bind(chain))
+        except TooMuch as exc:
+            raise RendererDied from exc
+        if isinstance(answer, Bound):
+            counts = unpack(answer.counts)
+            if len(counts) == len(chain):
+                return counts
+        raise _unlike(answer)
+
+    async def _ask(self, process: RenderProcess, command: Command) -> Answer:
+        """Raises `TooMuch` or `RendererDied`."""
+        limits = self._limits
+        try:
+            return await process.ask(command, limits.render_s, limits.memory_bytes)
+        except RenderProcessDied:
+            raise RendererDied from None
+
+
+def _prompt(answer: Rendered) -> Prompt:
+    return Prompt(
+        tuple(unpack(answer.tokens)),
+        tuple(unpack(answer.boundaries)),
+        answer.reusable_tokens,
+        tuple(unpack(answer.dropped_answer)),
+        answer.formats,
+        answer.tail,
+    )
+
+
+def _unlike(answer: Answer) -> NodeError:
+    """For an answer to something else than was asked."""
+    return NodeError(answer.reason) if isinstance(answer, Failed) else RendererDied()

@@ -1,0 +1,126 @@
+"""The renderers of all models of an agent."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+from node.errors import TooManyWaiting
+from node.ipc.child_process import ChildProcess, Spare, spawn
+from node.parsing.selection import Formats
+from node.prompt.local import LocalRenderer
+from node.prompt.process import RenderLimits
+from node.prompt.prompt import Prompt, RenderRequest
+from node.prompt.remote import RemoteRenderer
+from serving.fair_shares import FairShares
+
+WORKER_MODULE = "node.prompt.worker"
+"""What a render process runs."""
+THREADS = 4
+"""For scripted prompts."""
+KEPT = 4
+"""Render processes that are kept at least, each with some 0.2 GB; then the least recently used one
+ends."""
+SPARE_S = 3.0
+"""After the start, and after one was taken, until a process is started ahead."""
+
+
+class ModelRenderer(Protocol):
+    """Makes one model's prompts."""
+
+    def begin(self) -> None:
+        """Starts to load what it needs."""
+
+    async def open(self) -> None:
+        """Waits until all that is loaded. Raises `LoadFailure`."""
+
+    async def render(self, asked: RenderRequest) -> Prompt:
+        """Raises `BadRequest`, `ContextTooLong`, `LoadFailure`, `RendererDied` or
+        `TooManyWaiting`."""
+
+    async def close(self) -> None:
+        """Ends what it has started."""
+
+
+class Renderers:
+    """One renderer for each model folder and its formats, loaded once however many wait."""
+
+    def __init__(
+        self,
+        limits: RenderLimits | None = None,
+        *,
+        models: Callable[[], int] = lambda: 0,
+        loaded: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`models`: how many there are that a process may be started ahead for; `loaded`: how many
+        have an engine, and so keep their process."""
+        self._limits = limits or RenderLimits()
+        self._models = models
+        self._loaded = loaded
+        self._spare = Spare(WORKER_MODULE)
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="render")
+        self._turns = FairShares(THREADS, TooManyWaiting)
+        self._renderers: dict[tuple[Path, Formats | None], ModelRenderer] = {}
+        """The one used last is at the end."""
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def keep_spare(self) -> None:
+        """Has a process started ahead, if there is a model that has none."""
+        self._spare.refill(SPARE_S, lambda: len(self._renderers) < self._models())
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        if self._ending:
+            await asyncio.wait(self._ending)
+        await asyncio.gather(*(renderer.close() for renderer in self._renderers.values()))
+        await self._spare.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def begin(self, folder: Path, formats: Formats | None = None) -> None:
+        """Starts the load of the folder's renderer, unless it is loaded or being loaded.
+        `formats`: of the answers; None: as the folder tells. A scripted model has an empty path."""
+        self._renderer(folder, formats).begin()
+
+    async def ready(self, folder: Path, formats: Formats | None = None) -> None:
+        """Waits until the folder's renderer is loaded. Raises `LoadFailure`."""
+        await self._renderer(folder, formats).open()
+
+    async def render(
+        self, folder: Path, asked: RenderRequest, formats: Formats | None = None
+    ) -> Prompt:
+        """As `ModelRenderer.render`."""
+        return await self._renderer(folder, formats).render(asked)
+
+    def _renderer(self, folder: Path, formats: Formats | None) -> ModelRenderer:
+        key = folder, formats
+        found = self._renderers.pop(key, None)
+        if found is None:
+            self._end_least_used()
+            found = self._made(folder, formats)
+        self._renderers[key] = found
+        return found
+
+    def _made(self, folder: Path, formats: Formats | None) -> ModelRenderer:
+        if folder == Path():
+            return LocalRenderer(formats, self._threads, self._turns)
+        return RemoteRenderer(folder, formats, self._start, self._limits)
+
+    async def _start(self) -> ChildProcess:
+        child = self._spare.take() or await spawn(WORKER_MODULE)
+        self.keep_spare()
+        return child
+
+    def _end_least_used(self) -> None:
+        """Makes room for one more. One that ends is forgotten with all that it knows."""
+        remote = {
+            key: renderer
+            for key, renderer in self._renderers.items()
+            if isinstance(renderer, RemoteRenderer)
+        }
+        surplus = len(remote) + 1 - max(KEPT, self._loaded())
+        idle = [key for key, renderer in remote.items() if renderer.is_idle]
+        for key in idle[: max(0, surplus)]:
+            task = asyncio.create_task(self._renderers.pop(key).close())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)

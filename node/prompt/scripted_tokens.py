@@ -1,0 +1,53 @@
+"""Token ids without a tokeniser, for the scripted engine."""
+
+import zlib
+
+from node.parsing.selection import Formats
+from node.prompt.prompt import Prompt, fitting, ids_prompt
+from node.prompt.template.item_ends import bare_places, whole_text
+from node.prompt.tokenize import TooManyTokens
+from node.request import TextRequest
+
+TOKEN_LENGTH = 4
+"""Characters of a token."""
+
+
+class ScriptedRenderer:
+    """Token ids without a tokeniser, for the scripted engine: one for each 4 characters."""
+
+    def __init__(self, formats: Formats | None = None) -> None:
+        self._formats = formats or Formats()
+
+    @property
+    def formats(self) -> Formats:
+        return self._formats
+
+    def render(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
+        return fitting(self._make, request, context_tokens)
+
+    def render_shared(self, request: TextRequest, context_tokens: int | None = None) -> Prompt:
+        return self.render(request, context_tokens)
+
+    def _make(self, request: TextRequest, most_tokens: int | None) -> Prompt:
+        if isinstance(request.prompt, tuple):
+            return ids_prompt(request.prompt)
+        if request.messages is None:
+            text = request.prompt or ""
+            return Prompt(_tokens(text, most_tokens), places=whole_text(text, len(text), _quarter))
+        places = bare_places(request.messages, _quarter)
+        # The next turn's text goes on within the last token.
+        tokens, reusable = _tokens(places.text, most_tokens), _quarter(len(places.text))
+        return Prompt(tokens, (), reusable, formats=self._formats, places=places)
+
+
+def _tokens(text: str, most_tokens: int | None) -> tuple[int, ...]:
+    """Raises `TooManyTokens`."""
+    count = len(range(0, len(text) or 1, TOKEN_LENGTH))
+    if most_tokens is not None and count > most_tokens:
+        raise TooManyTokens(count)
+    data = text.encode("utf-32-le", "surrogatepass")
+    return tuple(zlib.crc32(data[i : i + 16]) for i in range(0, len(data) or 1, 16))
+
+
+def _quarter(length: int) -> int:
+    return length // TOKEN_LENGTH

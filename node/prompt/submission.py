@@ -1,0 +1,80 @@
+"""The row to ask of an engine, of a request and its prompt."""
+
+import msgspec
+
+from node.errors import BadRequest
+from node.ipc.generate import JSON_KINDS, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import Loaded
+from node.parsing.selection import AUTO, NONE
+from node.prompt.prompt import Prompt
+from node.request import TextRequest
+
+
+def generate_request(
+    request: TextRequest, uid: str, prompt: Prompt, info: Loaded
+) -> GenerateRequest:
+    """The row to ask of the engine. Raises `BadRequest` for a token id that the model has not."""
+    sampling, vocab_size = request.sampling, info.vocab_size
+    if any(token >= vocab_size for token, _ in sampling.logit_bias):
+        raise BadRequest(
+            f"logit_bias names a token beyond the vocabulary of {vocab_size}.", param="logit_bias"
+        )
+    if isinstance(request.prompt, tuple) and max(request.prompt) >= vocab_size:
+        raise BadRequest(
+            f"prompt holds a token beyond the vocabulary of {vocab_size}.", param="prompt"
+        )
+    if sampling.top_k >= vocab_size:
+        sampling = msgspec.structs.replace(sampling, top_k=0)
+    return GenerateRequest(
+        uid,
+        prompt.tokens,
+        request.max_tokens,
+        sampling,
+        request.stops,
+        prompt.boundaries,
+        prompt.reusable_tokens,
+        prompt.dropped_answer,
+        output=_output(request, prompt),
+        constraint=request.constraint,
+        thinking_tokens=request.thinking_tokens,
+        logprobs=request.logprobs,
+        choices=request.choices,
+    )
+
+
+def _output(request: TextRequest, prompt: Prompt) -> OutputFormat | None:
+    """How to read the answer; None where nothing is to be told apart."""
+    reasoning, tool_calls = prompt.formats
+    if not request.callable and tool_calls == AUTO:
+        # Such a model has no markup of its own that could show.
+        tool_calls = NONE
+    # A call that cannot be forced is for the engine to refuse.
+    if reasoning == tool_calls == NONE and not request.must_call:
+        return None
+    # Without any the markup of calls is text, which the engine must know to keep its tokens.
+    tools = _callable(request) if tool_calls != NONE else ()
+    return OutputFormat(
+        reasoning,
+        tool_calls,
+        prompt.tail,
+        tools,
+        request.parallel_tool_calls,
+        must_call=request.must_call,
+        must_call_param=request.must_call_param,
+        is_json=request.constraint is not None and request.constraint.kind in JSON_KINDS,
+    )
+
+
+def _callable(request: TextRequest) -> tuple[ToolSchema, ...]:
+    wanted = request.callable_tools
+    return tuple(
+        ToolSchema(
+            tool.name,
+            dict(tool.held_parameters),
+            strict=tool.function.get("strict") is True,
+            is_wished=tool.pattern is not None,
+            param=tool.param,
+        )
+        for tool in request.callable
+        if wanted is None or tool.name in wanted
+    )

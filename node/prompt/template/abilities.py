@@ -1,0 +1,331 @@
+"""What a chat template can take, found out by rendering small conversations with it.
+
+Templates differ in the roles that they know, in the order that they want, and in how they want
+tool calls. What one refuses, or leaves out of its text without a word, it cannot take.
+"""
+
+import os.path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from node.prompt.template.chat_template import ChatTemplate, Turn
+from node.prompt.template.probe import (
+    ANSWER,
+    FOUND,
+    FUNCTION,
+    KEY,
+    LATER,
+    LONG_ID,
+    NAME,
+    OTHER,
+    RESULT,
+    SECOND,
+    SYSTEM,
+    THOUGHT,
+    USER,
+    VALUE,
+    Probe,
+    assistant,
+    call,
+    result,
+    system,
+    text_parts,
+    turn,
+    user,
+)
+
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max")
+"""From the least to the most."""
+OFF_EFFORTS = ("no_think", "none", "minimal", "low")
+"""What an effort without thinking may be called, the best first."""
+EFFORT_VARIABLES = ("reasoning_effort", "thinking_effort")
+KEEPING = {
+    "preserve_thinking": True,
+    "preserved_thinking": True,
+    "clear_thinking": False,
+    "truncate_history_thinking": False,
+    "drop_thinking": False,
+}
+"""Variables under which templates show the reasoning of all answers, with their values for it."""
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking", "tool_plan")
+
+_LISTED = (SECOND, LATER)
+"""The texts of a list of parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What one template can take."""
+
+    empty_tools: bool = False
+    """Without tools, it wants a list without any in place of none."""
+    only_parts: frozenset[str] = frozenset()
+    """Roles whose content it takes as a list of parts only."""
+    parts: frozenset[str] = frozenset()
+    """Roles of `user`, `system` and `tool` whose content may be a list of parts."""
+    system: bool = False
+    """At the begin, and it stays there."""
+    several_systems: bool = False
+    """Several at the begin."""
+    late_system: bool = False
+    """Behind other messages, and it stays there."""
+    developer: bool = False
+    user_twice: bool = False
+    """Two messages of the user in a row."""
+    assistant_twice: bool = False
+    assistant_first: bool = False
+    empty_assistant: bool = False
+    """A message of the assistant without anything."""
+    tools: bool = False
+    """It describes the tools to the model."""
+    tools_with_system: bool = False
+    """It does that only where there is a system message."""
+    calls: bool = False
+    """It spells calls and their results, in a request with tools."""
+    calls_alone: bool = False
+    """The same in a request without tools."""
+    results: bool = False
+    """It spells results at least, behind calls that are text."""
+    parallel_calls: bool = False
+    """Several calls in one message."""
+    text_with_calls: bool = False
+    """It spells the calls of a message that has text, too; whether it also spells the text is its
+    own affair."""
+    text_before_calls: bool = False
+    """A message with text may come right before one with calls."""
+    string_arguments: bool = False
+    """It wants the arguments of calls as JSON text, not as an object."""
+    long_ids: bool = False
+    """Ids of calls may be anything; else nine letters and digits."""
+    user_after_result: bool = False
+    """A user may speak before the assistant has answered to a result."""
+    text_beside_reasoning: bool = False
+    """A message with calls may have both."""
+    reasoning_part: bool = False
+    """It takes reasoning as a part of the content."""
+    reasoning_fields: tuple[str, ...] = ()
+    """Names under which it may look for reasoning."""
+    keeping: Mapping[str, bool] = field(default_factory=dict)
+    """Those of `KEEPING` that it reads."""
+    efforts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By variable that it reads: the values of `EFFORTS` that it takes."""
+    off_efforts: Mapping[str, str] = field(default_factory=dict)
+    """By variable: the value that stands for no thinking, or for the least, where thinking has no
+    variable of its own."""
+    on_efforts: Mapping[str, str] = field(default_factory=dict)
+    """By variable: the value that stands for thinking, where it does not think by itself."""
+    example_call: str = ""
+    """How it spells a call, where it spells calls but describes no tools."""
+
+
+def find_abilities(template: ChatTemplate) -> Abilities:
+    """Renders about forty short conversations; takes some 10 ms."""
+    probe = Probe(template)
+    known: dict[str, Any] = {
+        **_contents(probe),
+        "system": probe.shows([system(), user()], SYSTEM, USER),
+        "several_systems": probe.shows([system(), system(SECOND), user()], SYSTEM, SECOND, USER),
+        "developer": template.mentions("developer")
+        and probe.shows([turn("developer", SYSTEM), user()], SYSTEM, USER),
+        "late_system": _has_late_system(probe),
+        "user_twice": probe.shows([user(), user(LATER)], USER, LATER),
+        "assistant_twice": probe.shows(
+            [user(), assistant(), assistant(OTHER), user(LATER)],
+            *(USER, ANSWER, OTHER, LATER),
+        ),
+        "assistant_first": probe.shows([assistant(), user()], ANSWER, USER),
+        "empty_assistant": probe.shows([user(), assistant(""), user(LATER)], USER, LATER),
+        **_tools(probe),
+    }
+    known |= _calls(probe, tools=bool(known["tools"]))
+    known |= _in_longer_chats(probe, known)
+    known |= _reasoning(template, probe) | _efforts(template, probe)
+    return Abilities(empty_tools=probe.empty_tools, **known)
+
+
+def _contents(probe: Probe) -> dict[str, Any]:
+    """In which form contents may come."""
+    only: list[str] = []
+    for role in ("user", "system"):
+        turns = [user()] if role == "user" else [system(), user()]
+        words = [turn["content"] for turn in turns]
+        if not probe.shows(turns, *words):
+            probe.only_parts = frozenset((*only, role))
+            if probe.shows(turns, *words):
+                only.append(role)
+            probe.only_parts = frozenset(only)
+    known: dict[str, Any] = {"only_parts": probe.only_parts}
+    listed = text_parts(*_LISTED)
+    conversations = {"user": [user(listed)], "system": [system(listed), user()]}
+    known["parts"] = frozenset(
+        role for role, turns in conversations.items() if _takes_parts(probe, turns)
+    )
+    return known
+
+
+def _takes_parts(
+    probe: Probe, turns: Sequence[Turn], tools: Mapping[str, Any] | None = None
+) -> bool:
+    """Whether the text has all parts, which are of `_LISTED`, as text."""
+    text = probe.text(turns, tools) or ""
+    return probe.shows(turns, *_LISTED, tools=tools) and not _is_spelled_out(text, "text")
+
+
+def _is_spelled_out(text: str, key: str) -> bool:
+    """Whether a template put an object with that key into its text, as Python or as JSON."""
+    return f"'{key}'" in text or f'"{key}"' in text
+
+
+def _has_late_system(probe: Probe) -> bool:
+    late = [user(), assistant(), system(), user(LATER)]
+    words = (USER, ANSWER, SYSTEM, LATER)
+    text = probe.text(late) or ""
+    # One that also stands in front would part the longer chat's text from the shorter one's.
+    if not probe.shows(late, *words) or text.find(SYSTEM) < text.find(ANSWER):
+        return False
+    first = system(SECOND)
+    return probe.shows([first, *late], SECOND, *words) or not probe.shows([first, user()], USER)
+
+
+def _in_longer_chats(probe: Probe, known: Mapping[str, Any]) -> dict[str, Any]:
+    """What shows in longer chats only, mostly behind a result."""
+    function = FUNCTION if known["tools"] else None
+    answer = assistant()
+    if known.get("calls") or known.get("calls_alone"):
+        arguments: Any = {KEY: VALUE}
+        if known["string_arguments"]:
+            arguments = f'{{"{KEY}": "{VALUE}"}}'
+        answer = assistant("", tool_calls=[call(arguments)])
+    first = [user(), answer]
+    parts = known["parts"]
+    if _takes_parts(probe, [*first, result(text_parts(*_LISTED))], function):
+        parts |= {"tool"}
+    longer = (
+        probe.text([system(), *first, result()], function),
+        probe.text([system(), user(), assistant(), user(LATER)]),
+    )
+    return {"parts": parts, "system": known["system"] and all(map(_begins_with_system, longer))}
+
+
+def _begins_with_system(text: str | None) -> bool:
+    """Whether the system text is there and before the first user's, or the template refuses the
+    chat: some show it only right before a user who speaks last."""
+    return text is None or SYSTEM in text.partition(USER)[0]
+
+
+def _tools(probe: Probe) -> dict[str, Any]:
+    turns = [user()]
+    by_itself = probe.shows(turns, NAME, tools=FUNCTION)
+    if not by_itself:
+        turns = [system(), user()]
+    tools = by_itself or probe.shows(turns, NAME, tools=FUNCTION)
+    return {"tools": tools, "tools_with_system": tools and not by_itself}
+
+
+def _calls(probe: Probe, *, tools: bool) -> dict[str, Any]:
+    function = FUNCTION if tools else None
+    words = (USER, VALUE, RESULT)
+
+    def spells(arguments: Any, listed: Mapping[str, Any] | None) -> bool:
+        turns = [user(), assistant("", tool_calls=[call(arguments)]), result()]
+        text = probe.text(turns, listed) or ""
+        # An object as Python spells it, or JSON text within a JSON string.
+        is_odd = f"{{'{KEY}'" in text or f'\\"{KEY}\\"' in text
+        return not is_odd and probe.shows(turns, *words, tools=listed)
+
+    forms: tuple[Any, ...] = ({KEY: VALUE}, f'{{"{KEY}": "{VALUE}"}}')
+    form = next((form for form in forms if spells(form, function)), None)
+    alone = next((each for each in forms if spells(each, None)), None)
+    results = probe.shows([user(), assistant(), result()], USER, ANSWER, RESULT)
+    if form is None and alone is None:
+        return {"results": results}
+    arguments = alone if form is None else form
+    second = {KEY: OTHER} if arguments is forms[0] else f'{{"{KEY}": "{OTHER}"}}'
+    calling = assistant("", tool_calls=[call(arguments)])
+    two = assistant("", tool_calls=[call(arguments), call(second, "efgh67890")])
+    both = probe.text([user(), two, result(), result(FOUND, "efgh67890")], function) or ""
+    long = [user(), assistant("", tool_calls=[call(arguments, LONG_ID)])]
+    return {
+        "calls": form is not None,
+        "calls_alone": alone is not None,
+        "results": results,
+        "string_arguments": isinstance(arguments, str),
+        "parallel_calls": all(word in both for word in (VALUE, OTHER, RESULT, FOUND)),
+        **_texts_of_calls(probe, calling, function),
+        "long_ids": probe.shows([*long, result(call_id=LONG_ID)], *words, tools=function),
+        "user_after_result": probe.shows(
+            [user(), calling, result(), user(LATER)], *words, LATER, tools=function
+        ),
+        "example_call": "" if tools else _example(probe, calling),
+    }
+
+
+def _texts_of_calls(
+    probe: Probe, calling: Turn, function: Mapping[str, Any] | None
+) -> dict[str, bool]:
+    saying = {**calling, "content": ANSWER}
+    return {
+        "text_with_calls": probe.shows(
+            [user(), saying, result()], USER, VALUE, RESULT, tools=function
+        ),
+        "text_before_calls": probe.shows(
+            [user(), assistant(), calling, result()], USER, ANSWER, VALUE, RESULT, tools=function
+        ),
+    }
+
+
+def _example(probe: Probe, calling: Turn) -> str:
+    """An answer that makes the call; empty where the call is not spelled there."""
+    answered = probe.text([user(), assistant()]) or ""
+    called = probe.text([user(), calling]) or ""
+    example = called[len(os.path.commonprefix([answered, called])) :]
+    end = answered.rpartition(ANSWER)[2].strip()
+    if end:
+        example = example.partition(end)[0]
+    return example.strip() if NAME in example and VALUE in example else ""
+
+
+def _reasoning(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
+    fields = tuple(name for name in REASONING_FIELDS if template.mentions(name))
+    thoughts = dict.fromkeys(fields, THOUGHT)
+    calls = [call({KEY: VALUE})]
+    with_text = [user(), assistant(tool_calls=calls, **thoughts), result()]
+    without = [user(), assistant("", tool_calls=calls, **thoughts), result()]
+    part = [{"type": "thinking", "thinking": THOUGHT}, {"type": "text", "text": ANSWER}]
+    return {
+        "reasoning_fields": fields,
+        "keeping": {name: value for name, value in KEEPING.items() if template.mentions(name)},
+        "text_beside_reasoning": probe.text(with_text) is not None or probe.text(without) is None,
+        "reasoning_part": template.mentions("thinking")
+        and probe.shows([user(), assistant(part), user(LATER)], THOUGHT, ANSWER, LATER)
+        and not _is_spelled_out(probe.text([user(), assistant(part)]) or "", "thinking"),
+    }
+
+
+def _efforts(template: ChatTemplate, probe: Probe) -> dict[str, Any]:
+    efforts, off, on = {}, {}, {}
+    plain = _with(probe, enable_thinking=True, thinking=True)
+    # Where thinking has a variable of its own, the effort does not turn it off.
+    has_switch = _with(probe, enable_thinking=False, thinking=False) != plain
+    for name in EFFORT_VARIABLES:
+        if not template.mentions(name):
+            continue
+        taken = [value for value in EFFORTS if _with(probe, **{name: value}) is not None]
+        efforts[name] = tuple(taken)
+        if has_switch:
+            continue
+        named = [v for v in OFF_EFFORTS if f"'{v}'" in template.text or f'"{v}"' in template.text]
+        # One that puts any value into its text takes the least that models know.
+        if OTHER in (_with(probe, **{name: OTHER}) or ""):
+            named.append("low")
+        least = next((v for v in named if _with(probe, **{name: v}) is not None), None)
+        if least is not None:
+            off[name] = least
+            if _with(probe, **{name: least}) == plain and "high" in taken:
+                on[name] = "high"
+    return {"efforts": efforts, "off_efforts": off, "on_efforts": on}
+
+
+def _with(probe: Probe, **variables: Any) -> str | None:
+    return probe.text([user()], None, variables)

@@ -1,0 +1,148 @@
+"""A chat template: a program of the model's author that spells messages as one text.
+
+It is rendered as the transformers library does it, in a sandbox, and without a tokeniser.
+"""
+
+import importlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from node.errors import BadRequest
+from node.prompt.template.rewrite_check import Render, Tools, keeps_words
+from node.prompt.template.stable_history import EMPTY_REASONING, steady
+
+Turn = dict[str, Any]
+"""A message as a template gets it."""
+
+_LOOK_BACK = "in range(loop.index0 - 1, -1, -1)"
+_FOUND = re.compile(
+    r"\{%-? *set (\w+)\.found = true *-?%\}"
+    r"(?=(?:\s*\{%-? *endif *-?%\})+\s*\{%-? *endfor *-?%\})"
+)
+"""Where nothing else is left to do in a pass of the loop."""
+
+
+class ChatTemplate:
+    """The text of one template, and what it needs besides messages. Safe to use from several
+    threads."""
+
+    def __init__(self, text: str, specials: Mapping[str, str], *, normalise: bool = True) -> None:
+        """`specials`: texts of special tokens by their role, such as `bos_token`. `normalise`:
+        whether a message is spelled the same however many follow it
+        (`node.prompt.template.stable_history`), as far as no word of it is lost; else as the
+        author's program does it. Slow: some 10 ms where the program is changed."""
+        self.text = text
+        self.normalise = normalise
+        self._program = stopping(text)
+        self._known: dict[str, Any] = dict(specials)
+        if normalise:
+            self._known[EMPTY_REASONING] = False
+        import_transformers()
+        self._library: Any = importlib.import_module("transformers.utils.chat_template_utils")
+        # Variables of templates that are older than the agreed ones.
+        self._wants_functions = self.mentions("functions")
+        self._wants_datetime = self.mentions("datetime")
+        if normalise:
+            self._program = steady(self._program, self._is_harmless)
+
+    @property
+    def asks_empty_reasoning(self) -> bool:
+        """Whether `EMPTY_REASONING` changes anything."""
+        return self.normalise and EMPTY_REASONING in self._program
+
+    def mentions(self, name: str) -> bool:
+        """Whether the word is anywhere in the text."""
+        return re.search(rf"\b{re.escape(name)}\b", self.text) is not None
+
+    def render(
+        self,
+        turns: Sequence[Turn],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+        *,
+        generation: bool,
+    ) -> str:
+        """The turns' text; with `generation`, what opens an answer is behind it. Raises
+        `BadRequest` where the template does not take that."""
+        return self._run(self._program, turns, tools, variables, generation=generation)
+
+    def _is_harmless(self, program: str, changed: str) -> bool:
+        def rendering(text: str) -> Render:
+            def render(
+                turns: Sequence[Turn], tools: Tools, variables: Mapping[str, Any]
+            ) -> str | None:
+                generation = turns[-1]["role"] != "assistant"
+                try:
+                    return self._run(text, turns, tools, variables, generation=generation)
+                except BadRequest:
+                    return None
+
+            return render
+
+        return keeps_words(rendering(program), rendering(changed))
+
+    def _run(
+        self,
+        program: str,
+        turns: Sequence[Turn],
+        tools: Tools,
+        variables: Mapping[str, Any],
+        *,
+        generation: bool,
+    ) -> str:
+        """The text that the program makes. Raises `BadRequest`."""
+        known = dict(self._known)
+        if self._wants_functions:
+            known["functions"] = json.dumps([each["function"] for each in tools or ()], indent=2)
+        if self._wants_datetime:
+            # The day only: the time would part each prompt from the ones before it.
+            known["datetime"] = datetime.now().astimezone().strftime("%B %d, %Y")
+        known.update(variables)
+        try:
+            texts, _ = self._library.render_jinja_template(
+                conversations=[list(turns)],
+                tools=None if tools is None else list(tools),
+                chat_template=program,
+                add_generation_prompt=generation,
+                **known,
+            )
+        # A template may raise whatever a program can.
+        except Exception as exc:
+            raise BadRequest(
+                f"The model's chat template does not take these messages: {exc}", param="messages"
+            ) from exc
+        text: str = texts[0]
+        return text
+
+
+def stopping(text: str) -> str:
+    """The template with an end to loops that look back for an earlier message and go on once they
+    have found it: with those, a chat of 800 messages takes seconds to spell."""
+    if _LOOK_BACK not in text:
+        return text
+
+    def stop(match: re.Match[str]) -> str:
+        # Behind a guard of that kind the rest of the loop does nothing.
+        return match[0] + ("{%- break -%}" if f"if not {match[1]}.found" in text else "")
+
+    return _FOUND.sub(stop, text)
+
+
+def import_transformers() -> Any:
+    """The library, without what it says meanwhile."""
+    # It takes a second to import, and the scripted engine does without it. Its import sets the
+    # level of its logger and tells that there is no PyTorch, which is as it should be.
+    logger = logging.getLogger("transformers")
+    logger.addFilter(_is_error)
+    transformers = importlib.import_module("transformers")
+    logger.removeFilter(_is_error)
+    logger.setLevel(logging.ERROR)
+    return transformers
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

@@ -1,0 +1,134 @@
+"""A render process: `python -m node.prompt.worker FD`, started by the agent.
+
+FD is an inherited socket to the agent. The main thread reads it, so that the process ends with the
+agent whatever a template does; another one makes prompts, one after the other.
+"""
+
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from node.errors import BadRequest, ContextTooLong, LoadFailure
+from node.prompt.chain_positions import bind
+from node.prompt.prompt import Prompt
+from node.prompt.renderer import PromptRenderer, load_tokeniser
+from node.prompt.template.chat_template import import_transformers
+from node.prompt.template.item_ends import Places
+from node.prompt.wire import (
+    LENGTH,
+    Answer,
+    Bind,
+    Bound,
+    Command,
+    Failed,
+    Opened,
+    OpenTemplate,
+    OpenTokeniser,
+    Refused,
+    Render,
+    Rendered,
+    answer_frame,
+    decode_command,
+    pack,
+)
+from serving.said import said
+from serving.terminal import log_lines
+
+logger = logging.getLogger("node.prompt.worker")
+
+
+class Worker:
+    """The tokeniser and the template of one model, once they are asked for."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._folder = Path()
+        self._tokeniser: Any = None
+        self._renderer: PromptRenderer | None = None
+        self._places: Places | None = None
+        """Of the last prompt."""
+
+    def run(self) -> None:
+        """Serves until the agent closes its end, which ends the process at once."""
+        threading.Thread(target=self._serve, name="render", daemon=True).start()
+        # Nobody waits for what a template may never end.
+        with self._link.makefile("rb") as incoming:
+            while len(head := incoming.read(LENGTH.size)) == LENGTH.size:
+                (length,) = LENGTH.unpack(head)
+                self._commands.put(decode_command(incoming.read(length)))
+        os._exit(0)
+
+    def _serve(self) -> None:
+        # First, so that a process that waits for its work has it behind it.
+        import_transformers()
+        while True:
+            answer = self._answer(self._commands.get())
+            try:
+                self._link.sendall(answer_frame(answer))
+            except OSError:
+                os._exit(0)
+
+    def _answer(self, command: Command) -> Answer:
+        try:
+            return self._do(command)
+        except ContextTooLong as exc:
+            return Refused(exc.message, exc.param, exc.overflow)
+        except BadRequest as exc:
+            return Refused(_printable(exc.message), exc.param)
+        except LoadFailure as exc:
+            return Failed(_printable(exc.message))
+        except Exception as exc:
+            logger.exception("A prompt cannot be made.")
+            return Failed(_printable(f"The prompt cannot be made: {said(exc)}."))
+
+    def _do(self, command: Command) -> Answer:
+        match command:
+            case OpenTokeniser(folder):
+                self._folder, self._tokeniser = folder, load_tokeniser(folder)
+                return Opened()
+            case OpenTemplate(formats):
+                self._renderer = PromptRenderer(self._folder, formats, tokeniser=self._tokeniser)
+                return Opened(self._renderer.formats)
+            case Render():
+                return self._rendered(command)
+            case Bind(chain):
+                return Bound(pack(bind(chain, self._places)))
+
+    def _rendered(self, command: Render) -> Rendered:
+        assert self._renderer is not None
+        make = self._renderer.render_shared if command.shared else self._renderer.render
+        prompt: Prompt = make(command.request, command.context_tokens)
+        self._places = prompt.places
+        return Rendered(
+            pack(prompt.tokens),
+            pack(prompt.boundaries),
+            prompt.reusable_tokens,
+            pack(prompt.dropped_answer),
+            prompt.formats,
+            prompt.tail,
+        )
+
+
+def _printable(text: str) -> str:
+    """Without halves of surrogate pairs, which no message can hold."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def main(arguments: list[str]) -> None:
+    """Runs the render process."""
+    # Ctrl-C goes to the whole process group; the agent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_lines()
+    with socket.socket(fileno=int(arguments[0])) as link:
+        Worker(link).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
