@@ -13,12 +13,7 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from node import faults
 from node.agent.agent import Agent, Identity
-from node.api.app import Api, ApiOptions
-from node.api.call import refusal_body, send_error
-from node.control import add_error_handlers, control_router, health_router
-from node.control_models import files_router, models_router
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
 from node.engine.script import Script, encode_script, read_script, scripted_entries
@@ -30,7 +25,12 @@ from node.hardware import Machine, disk_bytes, free_disk_bytes, read_machine, th
 from node.models.formats import ModelFormats
 from node.models.model_files import NotAModel
 from node.models.store import Contents, ModelEntry, ModelStore, ServedFolder, read_entry
-from node.response_store import ResponseStore, StoreLimits
+from node.server import faults
+from node.server.call import refusal_body, send_error
+from node.server.control import add_error_handlers, control_router, health_router
+from node.server.control_models import files_router, models_router
+from node.server.response_store import ResponseStore, StoreLimits
+from node.server.v1 import Api, ApiOptions
 from node.settings import HOLD_HEAD_S, Settings
 from node.warm import read_plan
 from serving import awake

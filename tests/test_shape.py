@@ -18,7 +18,7 @@ WRITERS = {
     "node/dialects/completions.py",
     "node/dialects/openai_body.py",
     "node/dialects/responses_events.py",
-    "node/faults.py",
+    "node/server/faults.py",
     "router/sse.py",
 }
 """Who may spell server-sent events: a writer for each dialect, and whoever breaks one."""

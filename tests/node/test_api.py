@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from node.agent import requests
-from node.api import app as api
 from node.dialects.chat import AskedChat, read_chat
 from node.dialects.chat_answer import ReasoningField
 from node.engine.script import Script, ScriptedModel
@@ -28,6 +27,7 @@ from node.protocol.messages import (
     StatusEvent,
 )
 from node.protocol.overflow import Overflow
+from node.server import v1 as api
 from node.settings import THREAD_BODY_BYTES
 from serving.stay_awake import StayAwake
 from tests.fakes import AT_ONCE_S

@@ -16,8 +16,8 @@ from serving.callers import Limits
 from serving.patience import Patience
 from tests.node.commands.test_serve import agent, client_of, lines_until_listening
 from tests.node.model_folders import make_model
+from tests.node.server.test_control_models import shared
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running
-from tests.node.test_control_models import shared
 
 STREAMS = 300
 COUNT = Limits().unknown_of_one_address + 100

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from node.protocol.messages import HEADER_IGNORED
 from node.request import LeftOut
-from node.stream import Headers
+from node.server.stream import Headers
 
 MOST_NAMED = 16
 """So many are named in a header; what else there is, is `...`."""

@@ -10,7 +10,6 @@ import msgspec
 from node.agent.account import Job
 from node.agent.agent import Agent
 from node.agent.requests import unlike
-from node.api.call import Call
 from node.batch import Batch
 from node.dialects.base import AnswerHead
 from node.dialects.responses import AskedResponse, read_responses
@@ -31,8 +30,9 @@ from node.prompt.late_chain import LateChain
 from node.protocol.ids import RESPONSE_PREFIX, client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL, FinishReason
 from node.protocol.prefix import Chain, Chainer, Fields, Head, read_fields
-from node.response_store import ResponseStore
-from node.stream import EventStream, collect
+from node.server.call import Call
+from node.server.response_store import ResponseStore
+from node.server.stream import EventStream, collect
 
 PATH = "/v1/responses"
 

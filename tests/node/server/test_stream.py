@@ -16,7 +16,7 @@ from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import EngineDied, EngineFault
 from node.ipc.messages import Accepted, Delta, Part, PartKind, Progress, RowUsage
 from node.protocol.messages import FinishReason
-from node.stream import EventStream, collect
+from node.server.stream import EventStream, collect
 from tests.node.serving import chat_body, data_of
 
 USAGE = RowUsage(1, 0, 2, 0, 0, 0)

@@ -16,9 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from node.agent import report
 from node.agent.agent import Agent
-from node.api.bodies import Bodies
-from node.api.call import Call, ClientLeft
-from node.api.responses import ResponsesApi
 from node.dialects.anthropic import count_tokens_body, read_count_tokens, read_messages
 from node.dialects.base import AnswerHead, Asked
 from node.dialects.chat import read_chat
@@ -30,9 +27,12 @@ from node.protocol.ids import client_id, parse_id
 from node.protocol.messages import HEADER_REQUEST_ID, HEADER_REQUESTED_MODEL
 from node.protocol.models import model_body, models_body
 from node.protocol.prefix import Chain, Chainer, read_fields
-from node.response_store import ResponseStore
+from node.server.body_memory import Bodies
+from node.server.call import Call, ClientLeft
+from node.server.response_store import ResponseStore
+from node.server.responses import ResponsesApi
+from node.server.stream import EventStream, collect
 from node.settings import HOLD_HEAD_S
-from node.stream import EventStream, collect
 from serving.callers import Callers
 
 MODELS_PATH = "/v1/models"

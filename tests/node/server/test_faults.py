@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from node.faults import MALFORMED_LINE, wrap
+from node.server.faults import MALFORMED_LINE, wrap
 from node.settings import Settings
 
 CHUNKS = [b"data: 1\n\n", b"data: 2\n\n", b"data: 3\n\n"]

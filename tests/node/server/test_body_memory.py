@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from node.api import bodies
 from node.engine.script import Script, ScriptedModel
 from node.protocol.messages import HEADER_ORIGIN
+from node.server import body_memory
 from node.settings import MAX_BODY_BYTES
 from serving.fair_shares import Share
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, running
@@ -23,7 +23,7 @@ SLOW = Script(tokens=1000, stall_after_tokens=2)
 @pytest.fixture(autouse=True)
 def little_room() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "HELD_BYTES", ROOM_BYTES)
+        patch.setattr(body_memory, "HELD_BYTES", ROOM_BYTES)
         yield
 
 
@@ -57,7 +57,7 @@ async def test_a_caller_whose_share_is_full_waits_and_others_do_not(tmp_path: Pa
 async def test_one_that_waits_too_long_is_told_to_come_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "WAIT_S", 0.01)
+    monkeypatch.setattr(body_memory, "WAIT_S", 0.01)
     async with running(tmp_path, SLOW) as agent, asyncio.timeout(WAIT_S):
         first = await begun(agent, "r/a", CONTENT * 2)
         refused = await agent.client.post(
@@ -88,13 +88,13 @@ async def test_a_body_without_a_length_counts_as_the_longest_until_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shares: list[tuple[int, Share]] = []
-    admitted = bodies.Bodies.admitted
+    admitted = body_memory.Bodies.admitted
 
-    async def recording(self: bodies.Bodies, caller: str, size_bytes: int) -> Share:
+    async def recording(self: body_memory.Bodies, caller: str, size_bytes: int) -> Share:
         shares.append((size_bytes, await admitted(self, caller, size_bytes)))
         return shares[-1][1]
 
-    monkeypatch.setattr(bodies.Bodies, "admitted", recording)
+    monkeypatch.setattr(body_memory.Bodies, "admitted", recording)
     data = json.dumps(chat_body("x", stream=True)).encode()
     async with running(tmp_path, SLOW) as agent, asyncio.timeout(WAIT_S):
         reader, writer = await agent.send_raw(b"", head="transfer-encoding: chunked")

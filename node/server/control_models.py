@@ -9,7 +9,6 @@ from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
 
 from node.agent.agent import Agent
-from node.control_gate import ControlGate, command_of, json_answer
 from node.protocol.lifecycle import (
     HEADER_TICKET,
     PATH_FILES,
@@ -20,6 +19,7 @@ from node.protocol.lifecycle import (
     PullCommand,
 )
 from node.protocol.messages import ModelCommand, encode_status
+from node.server.control_auth import ControlGate, command_of, json_answer
 from serving.awake import Awake
 from serving.exchange import vouch
 

@@ -1,7 +1,7 @@
 """What headers say of what was left out of a request."""
 
-from node.api.left_out import MOST_NAMED, left_out_headers, sentence
 from node.request import LeftOut
+from node.server.left_out import MOST_NAMED, left_out_headers, sentence
 
 SEARCH = LeftOut("tools[8]", "web_search", "search")
 

@@ -12,7 +12,7 @@ from node.dialects.responses_answer import StoredResponse
 from node.engine.script import Script
 from node.protocol.ids import client_id
 from node.protocol.prefix import Head
-from node.response_store import ResponseFile, ResponseStore
+from node.server.response_store import ResponseFile, ResponseStore
 from tests.node.serving import WAIT_S, RunningAgent, running
 
 PATH = "/v1/responses"

@@ -12,7 +12,7 @@ import pytest
 from node.dialects.responses_answer import StoredResponse
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
 from node.protocol.prefix import Head
-from node.response_store import FILE_NAME, ResponseFile, ResponseStore, StoreLimits
+from node.server.response_store import FILE_NAME, ResponseFile, ResponseStore, StoreLimits
 
 
 def response(name: str, previous: str | None = None, text: str = "x") -> StoredResponse:

@@ -7,7 +7,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from node import control
 from node.engine.script import Script
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
@@ -23,6 +22,7 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.request import TextRequest
+from node.server import control
 from node.warm import parse_command
 from tests.node.serving import closed, running
 

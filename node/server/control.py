@@ -12,7 +12,6 @@ from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from node.agent.agent import Agent
-from node.control_gate import ControlGate, command_of, json_answer, read_body
 from node.errors import (
     BadRequest,
     MethodNotAllowed,
@@ -34,6 +33,7 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
+from node.server.control_auth import ControlGate, command_of, json_answer, read_body
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
 from node.warm import Told, parse_command
 

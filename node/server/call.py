@@ -10,8 +10,6 @@ from urllib.parse import parse_qs
 from starlette.types import Message, Receive, Scope, Send
 
 from node.agent.account import Sender
-from node.api.bodies import Bodies
-from node.api.left_out import left_out_headers, sentence
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
@@ -19,8 +17,10 @@ from node.protocol.errors import HEADER_SHOULD_RETRY
 from node.protocol.ids import client_id
 from node.protocol.messages import HEADER_ORIGIN, HEADER_PROOF, HEADER_REQUEST_ID, HEADER_SALT
 from node.request import TextRequest
+from node.server.body_memory import Bodies
+from node.server.left_out import left_out_headers, sentence
+from node.server.stream import Headers
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
-from node.stream import Headers
 from serving.exchange import vouch
 from serving.fair_shares import Share
 from serving.refusals import Refusal
