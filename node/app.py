@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from node.agent.agent import Agent, Identity
+from node.agent.warm_prompts import read_plan
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
 from node.engine.script import Script, encode_script, read_script, scripted_entries
@@ -32,7 +33,6 @@ from node.server.control_models import files_router, models_router
 from node.server.response_store import ResponseStore, StoreLimits
 from node.server.v1 import Api, ApiOptions
 from node.settings import HOLD_HEAD_S, Settings
-from node.warm import read_plan
 from serving import awake
 from serving.callers import Callers, Limits
 from serving.exchange import as_get

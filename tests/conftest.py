@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def _enough_memory() -> Iterator[None]:
     """Agents in this process refuse nothing because other programs have taken the memory."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("node.agent.watch.read_memory", lambda _kernel: MemoryReading())
+        patched.setattr("node.agent.pressure_watch.read_memory", lambda _kernel: MemoryReading())
         yield
 
 

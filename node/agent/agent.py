@@ -8,15 +8,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.agent.caretaker import Caretaker
 from node.agent.disk import Disk
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
-from node.agent.report import node_report, shortage_of
+from node.agent.pressure_watch import watch_pressure
 from node.agent.requests import Requests, ToldCalls
-from node.agent.sound import SoundModels
+from node.agent.status_bounds import SoundModels
+from node.agent.status_report import node_report, shortage_of
+from node.agent.warm_prompts import Told, WarmPlan
 from node.agent.warming import Warming
-from node.agent.watch import watch_pressure
+from node.agent.watchdog import Caretaker
 from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
 from node.engines.residency_policy import WishList
@@ -44,7 +45,6 @@ from node.protocol.models import ModelCard
 from node.protocol.prefix import Head
 from node.request import TextRequest
 from node.settings import named_models
-from node.warm import Told, WarmPlan
 from serving.awake import Awake
 from serving.sleep_watch import watch_sleep
 

@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from node.agent.account import (
+from node.agent.batch import Batch
+from node.agent.events import EventHub
+from node.agent.prefixes import PrefixFeed
+from node.agent.request_record import (
     NOBODY,
     Account,
     Job,
@@ -26,10 +29,7 @@ from node.agent.account import (
     shut_down,
     take_back,
 )
-from node.agent.events import EventHub
-from node.agent.prefixes import PrefixFeed
 from node.agent.warming import Warming
-from node.batch import Batch
 from node.engines.row_stream import RowStream
 from node.engines.slot import EngineHandle
 from node.engines.supervisor import Lease, Supervisor

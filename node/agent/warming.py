@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from node.agent.warm_prompts import Told, WarmPlan, WarmProgress, WarmResult
 from node.engines.slot import EngineHandle
 from node.engines.supervisor import Supervisor
 from node.errors import EngineFault, ModelBusy, NodeError
@@ -27,7 +28,6 @@ from node.prompt.renderers import Renderers
 from node.prompt.submission import generate_request
 from node.protocol.messages import FinishReason
 from node.request import TextRequest
-from node.warm import Told, WarmPlan, WarmProgress, WarmResult
 
 PROGRESS_S = 0.5
 """How often the progress of a prompt is told."""

@@ -15,6 +15,7 @@ import msgspec
 from rich.table import Column, Table
 from rich.text import Text
 
+from node.agent.warm_prompts import read_plan
 from node.app import build_store, memory_limit_bytes
 from node.commands.checks import Check, Level
 from node.commands.configuration import missing_extra
@@ -40,7 +41,6 @@ from node.hardware import (
 )
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
-from node.warm import read_plan
 from serving.listening import CannotListen, PortInUse, listening
 from serving.screen import Screen
 from serving.stay_awake import StayAwake

@@ -9,10 +9,18 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from node.agent.warm_prompts import (
+    Body,
+    Told,
+    WarmProgress,
+    WarmResult,
+    check_body,
+    decode_told,
+    read_bodies,
+)
 from node.commands.agent_client import CommandFailed, Place, posting, tell
 from node.errors import StartError
 from node.protocol.messages import PATH_WARM
-from node.warm import Body, Told, WarmProgress, WarmResult, check_body, decode_told, read_bodies
 from serving.bars import shown_bars
 from serving.screen import Screen
 from serving.terminal import put_json

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import Message, Receive, Scope, Send
 
-from node.agent.account import Sender
+from node.agent.request_record import Sender
 from node.dialects import anthropic_errors, openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS

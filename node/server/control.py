@@ -12,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from starlette.exceptions import HTTPException
 
 from node.agent.agent import Agent
+from node.agent.warm_prompts import Told, parse_command
 from node.errors import (
     BadRequest,
     MethodNotAllowed,
@@ -35,7 +36,6 @@ from node.protocol.messages import (
 )
 from node.server.control_auth import ControlGate, command_of, json_answer, read_body
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
-from node.warm import Told, parse_command
 
 
 def health_router(agent: Agent) -> APIRouter:

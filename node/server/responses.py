@@ -7,10 +7,10 @@ from functools import partial
 
 import msgspec
 
-from node.agent.account import Job
 from node.agent.agent import Agent
+from node.agent.batch import Batch
+from node.agent.request_record import Job
 from node.agent.requests import unlike
-from node.batch import Batch
 from node.dialects.base import AnswerHead
 from node.dialects.responses import AskedResponse, read_responses
 from node.dialects.responses_events import ResponseWriter

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.types import Send
 
-from node.batch import Batch, Batches
+from node.agent.batch import Batch, Batches
 from node.dialects.base import Collected, Writer
 from node.engines.slot import ModelAwaited
 from node.errors import EngineFault, NodeError

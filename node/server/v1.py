@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from node.agent import report
+from node.agent import status_report
 from node.agent.agent import Agent
 from node.dialects.anthropic import count_tokens_body, read_count_tokens, read_messages
 from node.dialects.base import AnswerHead, Asked
@@ -79,7 +79,7 @@ class Api:
             "/v1/messages/count_tokens": ("POST", self._count_tokens),
             MODELS_PATH: ("GET", self._list_models),
             REQUESTS_PATH: ("GET", self._list_requests),
-            report.PATH: ("GET", self._report),
+            status_report.PATH: ("GET", self._report),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from node.agent.caretaker import UNWATCHED_S, Caretaker
 from node.agent.disk import Disk
+from node.agent.watchdog import UNWATCHED_S, Caretaker
 from node.app import ScriptedStore
 from node.engines.memory_budget import GIB, Budget
 from node.engines.processes import Hooks

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.agent.caretaker import UNWATCHED_S, is_over
+from node.agent.watchdog import UNWATCHED_S, is_over
 from node.engines import processes as engines_module
 from node.errors import NodeError
 from node.ipc.messages import Pressure

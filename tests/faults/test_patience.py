@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.agent.caretaker import UNWATCHED_S
+from node.agent.watchdog import UNWATCHED_S
 from node.engines import processes as engines_module
 from node.protocol.messages import ModelState
 from tests.faults.played import (

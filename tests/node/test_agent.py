@@ -14,11 +14,11 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.agent import events as events_module
-from node.agent.account import Job, Sender
 from node.agent.agent import Agent, Identity
+from node.agent.batch import Batch
 from node.agent.events import EventHub
+from node.agent.request_record import Job, Sender
 from node.app import ScriptedStore
-from node.batch import Batch
 from node.dialects.chat import read_chat
 from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.engines.link import EngineLink

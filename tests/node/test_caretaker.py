@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.agent.caretaker import LOAD_STALL_S, UNWATCHED_S, Caretaker
+from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Caretaker
 from node.engine.script import Script
 from node.engines.memory_budget import GIB
 from node.engines.residency_policy import WishList

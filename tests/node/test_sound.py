@@ -7,7 +7,7 @@ import logging
 import msgspec
 import pytest
 
-from node.agent.sound import SoundModels
+from node.agent.status_bounds import SoundModels
 from node.protocol.bounds import MAX_MODELS
 from node.protocol.messages import ModelState, ModelStatus
 

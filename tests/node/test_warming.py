@@ -12,6 +12,7 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.agent import warming
+from node.agent.warm_prompts import Told, WarmProgress, WarmResult, decode_told
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.engines.memory_budget import GIB, Leases
@@ -25,7 +26,6 @@ from node.protocol.messages import (
     Finished,
     ModelState,
 )
-from node.warm import Told, WarmProgress, WarmResult, decode_told
 from tests.node.serving import WAIT_S, RunningAgent, running
 
 CACHING = Script(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from node.agent import agent as agent_module
-from node.agent import watch
+from node.agent import pressure_watch
 from node.darwin import Kernel
 from node.engine.script import Script, ScriptedModel
 from node.hardware import MemoryReading
@@ -25,14 +25,14 @@ async def test_large_requests_are_refused_while_memory_is_very_short(
 ) -> None:
     reading = MemoryReading(kernel_level=1)
     kernel = PlayedKernel({})
-    monkeypatch.setattr(watch, "this_kernel", lambda: kernel)
+    monkeypatch.setattr(pressure_watch, "this_kernel", lambda: kernel)
 
     def read_memory(asked: Kernel | None) -> MemoryReading:
         assert asked is kernel
         return reading
 
-    monkeypatch.setattr(watch, "read_memory", read_memory)
-    monkeypatch.setattr(watch, "WATCH_S", 0.001)
+    monkeypatch.setattr(pressure_watch, "read_memory", read_memory)
+    monkeypatch.setattr(pressure_watch, "WATCH_S", 0.001)
     async with (
         running(tmp_path, SCRIPT, kv_live_bytes=16 * 1024**2) as agent,
         asyncio.timeout(WAIT_S),

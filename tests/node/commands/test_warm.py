@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from rich.progress import Progress
 
+from node.agent.warm_prompts import WarmProgress
 from node.commands import warm as command
 from node.commands.warm import Warmed
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
-from node.warm import WarmProgress
 from tests.node.commands.running import Ended, run_command
 from tests.node.serving import RunningAgent, running
 

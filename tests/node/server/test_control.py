@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from node.agent.warm_prompts import parse_command
 from node.engine.script import Script
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
@@ -23,7 +24,6 @@ from node.protocol.messages import (
 )
 from node.request import TextRequest
 from node.server import control
-from node.warm import parse_command
 from tests.node.serving import closed, running
 
 LOAD = {"model": "scripted"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from node.batch import Batch
+from node.agent.batch import Batch
 from node.dialects.anthropic import read_messages
 from node.dialects.base import AnswerHead, Writer
 from node.dialects.chat import read_chat

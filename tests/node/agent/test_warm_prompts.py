@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from node.agent.warm_prompts import Body, parse_body, read_bodies, read_plan
 from node.errors import BadRequest, StartError
-from node.warm import Body, parse_body, read_bodies, read_plan
 
 CHAT: Body = {"messages": [{"role": "system", "content": "a"}]}
 TEXT: Body = {"model": "other", "prompt": "b"}

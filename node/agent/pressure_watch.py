@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from node.agent.report import pressure_of
+from node.agent.status_report import pressure_of
 from node.engines.memory_pressure import PressureGauge
 from node.engines.supervisor import Supervisor
 from node.hardware import GIB, MemoryReading, read_memory, this_kernel
