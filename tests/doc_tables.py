@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any
 
 import node.parsing
-from node.dialects.anthropic_fields import COUNT_TOKENS, MESSAGES
-from node.dialects.body import FieldTable
-from node.dialects.chat import CHAT
-from node.dialects.completions import COMPLETIONS
-from node.dialects.responses_fields import RESPONSES
+from node.dialects.anthropic.fields import COUNT_TOKENS, MESSAGES
+from node.dialects.chat.body import CHAT
+from node.dialects.completions.completions import COMPLETIONS
+from node.dialects.fields.field_table import FieldTable
+from node.dialects.responses.fields import RESPONSES
 from node.parsing import registry
 from node.parsing.format import Grammar, ReasoningFormat, ToolFormat
 

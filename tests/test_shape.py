@@ -13,11 +13,11 @@ SOURCES = sorted(
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 WRITERS = {
-    "node/dialects/anthropic_answer.py",
-    "node/dialects/chat_answer.py",
-    "node/dialects/completions.py",
-    "node/dialects/openai_body.py",
-    "node/dialects/responses_events.py",
+    "node/dialects/anthropic/answer.py",
+    "node/dialects/chat/answer.py",
+    "node/dialects/completions/completions.py",
+    "node/dialects/fields/openai_body.py",
+    "node/dialects/responses/events.py",
     "node/server/faults.py",
     "router/sse.py",
 }

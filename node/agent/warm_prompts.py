@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from node.dialects.chat import read_chat
-from node.dialects.completions import read_completion
+from node.dialects.chat.body import read_chat
+from node.dialects.completions.completions import read_completion
 from node.errors import BadRequest, StartError
 from node.request import TextRequest
 

@@ -10,7 +10,8 @@ from urllib.parse import parse_qs
 from starlette.types import Message, Receive, Scope, Send
 
 from node.agent.request_record import Sender
-from node.dialects import anthropic_errors, openai_errors
+from node.dialects.anthropic import errors
+from node.dialects.fields import openai_errors
 from node.errors import BodyTooLarge, MethodNotAllowed, NodeError, Unauthorized, UnknownPath
 from node.protocol.bounds import ORIGIN_CHARS, PROOF_CHARS
 from node.protocol.errors import HEADER_SHOULD_RETRY
@@ -224,7 +225,7 @@ class Call:
 
 def error_body(path: str, error: NodeError, request_id: str = "") -> bytes:
     """The error as the dialect of the path says it."""
-    spell = anthropic_errors.error_body if is_anthropic(path) else openai_errors.error_body
+    spell = errors.error_body if is_anthropic(path) else openai_errors.error_body
     return spell(error, request_id)
 
 

@@ -16,9 +16,9 @@ from typing import TypeVar
 
 import msgspec
 
-from node.dialects.responses_answer import StoredResponse
-from node.dialects.responses_input import History
-from node.dialects.responses_items import Item
+from node.dialects.responses.answer import StoredResponse
+from node.dialects.responses.input import History
+from node.dialects.responses.items import Item
 from node.errors import PreviousResponseNotFound, ResponseStoreFault
 from node.protocol.ids import response_of
 from node.protocol.prefix import Head

@@ -12,10 +12,10 @@ from node.agent.batch import Batch
 from node.agent.request_record import Job
 from node.agent.requests import unlike
 from node.dialects.base import AnswerHead
-from node.dialects.responses import AskedResponse, read_responses
-from node.dialects.responses_events import ResponseWriter
-from node.dialects.responses_input import History
-from node.dialects.responses_stored import (
+from node.dialects.responses.body import AskedResponse, read_responses
+from node.dialects.responses.events import ResponseWriter
+from node.dialects.responses.input import History
+from node.dialects.responses.stored import (
     cancel_ended,
     check_retrieve,
     deleted_body,

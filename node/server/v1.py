@@ -16,11 +16,11 @@ from starlette.types import Receive, Scope, Send
 
 from node.agent import status_report
 from node.agent.agent import Agent
-from node.dialects.anthropic import count_tokens_body, read_count_tokens, read_messages
+from node.dialects.anthropic.body import count_tokens_body, read_count_tokens, read_messages
 from node.dialects.base import AnswerHead, Asked
-from node.dialects.chat import read_chat
-from node.dialects.chat_answer import ReasoningField
-from node.dialects.completions import read_completion
+from node.dialects.chat.answer import ReasoningField
+from node.dialects.chat.body import read_chat
+from node.dialects.completions.completions import read_completion
 from node.errors import NodeError, Unauthorized, UnknownModel, UnknownPath
 from node.prompt.late_chain import LateChain
 from node.protocol.ids import client_id, parse_id

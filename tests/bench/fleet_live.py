@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.prompt.renderer import PromptRenderer
 from tests.bench import fleet_agents, fleet_load, fleet_reuse, fleet_routers, fleet_sessions, peers
 from tests.bench.figures import percentile

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.prompt.renderer import PromptRenderer
 from tests.bench.processes import BenchFailure
 from tests.bench.shared import SharedTools

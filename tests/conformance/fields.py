@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from node.dialects.anthropic_fields import MESSAGES
-from node.dialects.body import FieldTable
-from node.dialects.chat import CHAT
-from node.dialects.completions import COMPLETIONS
-from node.dialects.responses_fields import RESPONSES
+from node.dialects.anthropic.fields import MESSAGES
+from node.dialects.chat.body import CHAT
+from node.dialects.completions.completions import COMPLETIONS
+from node.dialects.fields.field_table import FieldTable
+from node.dialects.responses.fields import RESPONSES
 from tests.conformance.result import Result
 from tests.conformance.schemas import OPENAI_SCHEMAS, SDK_SCHEMAS
 

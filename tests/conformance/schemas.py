@@ -10,15 +10,15 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from node.dialects.anthropic import count_tokens_body, read_messages
-from node.dialects.anthropic_errors import error_body as anthropic_error_body
+from node.dialects.anthropic.body import count_tokens_body, read_messages
+from node.dialects.anthropic.errors import error_body as anthropic_error_body
 from node.dialects.base import AnswerHead, Asked, Collected, Writer
-from node.dialects.chat import read_chat
-from node.dialects.completions import read_completion
-from node.dialects.openai_errors import error_body as openai_error_body
-from node.dialects.responses import read_responses
-from node.dialects.responses_answer import StoredResponse
-from node.dialects.responses_stored import (
+from node.dialects.chat.body import read_chat
+from node.dialects.completions.completions import read_completion
+from node.dialects.fields.openai_errors import error_body as openai_error_body
+from node.dialects.responses.answer import StoredResponse
+from node.dialects.responses.body import read_responses
+from node.dialects.responses.stored import (
     ItemsPage,
     deleted_body,
     input_items_body,

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from node.agent import requests
-from node.dialects.chat import AskedChat, read_chat
-from node.dialects.chat_answer import ReasoningField
+from node.dialects.chat.answer import ReasoningField
+from node.dialects.chat.body import AskedChat, read_chat
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.protocol.messages import (

@@ -13,7 +13,7 @@ import pytest
 from node.agent import prefixes as prefixes_module
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.engine.script import Script, ScriptedModel
 from node.engine.scripted_cache import ScriptedCache
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded

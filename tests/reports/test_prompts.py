@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from node.dialects.anthropic import read_messages
-from node.dialects.chat import read_chat
-from node.dialects.responses import read_responses
+from node.dialects.anthropic.body import read_messages
+from node.dialects.chat.body import read_chat
+from node.dialects.responses.body import read_responses
 from node.prompt.prompt import Prompt
 from node.prompt.renderer import PromptRenderer
 from node.request import TextRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.ipc.generate import SamplingParams
 from tests.mlx.driver import Driver, prompt
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from node.dialects.base import Collected
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.engine.detokenizer import Vocabulary
 from node.engine.output import OutputReader
 from node.ipc.generate import GenerateRequest

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from node.dialects.anthropic import read_count_tokens, read_messages
-from node.dialects.chat import read_chat
-from node.dialects.completions import read_completion
-from node.dialects.responses import read_responses
+from node.dialects.anthropic.body import read_count_tokens, read_messages
+from node.dialects.chat.body import read_chat
+from node.dialects.completions.completions import read_completion
+from node.dialects.responses.body import read_responses
 from node.errors import NodeError
 from node.protocol.prefix import read_fields
 from router.api.alias_views import Defaults

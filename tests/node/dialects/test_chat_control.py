@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from node.dialects.chat import AskedChat, read_chat
-from node.dialects.chat_answer import ChatStyle
+from node.dialects.chat.answer import ChatStyle
+from node.dialects.chat.body import AskedChat, read_chat
 from node.errors import BadRequest, Unsupported
 from node.ipc.generate import Constraint, ConstraintKind
 from node.request import TextRequest

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from node.dialects.custom_input import input_of
-from node.dialects.custom_tools import InputGrammar, custom_tool
+from node.dialects.fields.custom_input import input_of
+from node.dialects.fields.custom_tools import InputGrammar, custom_tool
 from node.engine.grammar import GrammarFailed, Matcher, TooLarge
 from node.engine.held_answer import is_held
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from node.dialects.anthropic import read_messages
-from node.dialects.chat import read_chat
-from node.dialects.completions import read_completion
-from node.dialects.responses import read_responses
-from node.dialects.responses_input import History
+from node.dialects.anthropic.body import read_messages
+from node.dialects.chat.body import read_chat
+from node.dialects.completions.completions import read_completion
+from node.dialects.responses.body import read_responses
+from node.dialects.responses.input import History
 from node.prompt.chain_positions import SLACK_LENGTH, bind
 from node.prompt.prompt import Prompt, Renderer
 from node.prompt.renderer import PromptRenderer

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.errors import TooManyWaiting
 from node.prompt import local as module
 from node.prompt.chain_positions import bind

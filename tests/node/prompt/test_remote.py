@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from node.dialects.chat import read_chat
+from node.dialects.chat.body import read_chat
 from node.errors import BadRequest, ContextTooLong, LoadFailure, NodeError, RendererDied
 from node.ipc.child_process import ChildProcess, spawn
 from node.parsing.selection import Formats

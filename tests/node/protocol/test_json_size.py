@@ -5,10 +5,10 @@ import tracemalloc
 
 import pytest
 
-from node.dialects.anthropic import read_count_tokens, read_messages
-from node.dialects.chat import read_chat
-from node.dialects.completions import read_completion
-from node.dialects.responses import read_responses
+from node.dialects.anthropic.body import read_count_tokens, read_messages
+from node.dialects.chat.body import read_chat
+from node.dialects.completions.completions import read_completion
+from node.dialects.responses.body import read_responses
 from node.errors import BadRequest, BodyTooLarge
 from node.protocol.json_size import MAX_CONTAINERS, MAX_VALUES, has_too_many_values
 

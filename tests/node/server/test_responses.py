@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from node.dialects.responses_answer import StoredResponse
+from node.dialects.responses.answer import StoredResponse
 from node.engine.script import Script
 from node.protocol.ids import client_id
 from node.protocol.prefix import Head

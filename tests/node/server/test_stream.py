@@ -8,10 +8,10 @@ import pytest
 from starlette.types import Message
 
 from node.agent.batch import Batch
-from node.dialects.anthropic import read_messages
+from node.dialects.anthropic.body import read_messages
 from node.dialects.base import AnswerHead, Writer
-from node.dialects.chat import read_chat
-from node.dialects.responses import read_responses
+from node.dialects.chat.body import read_chat
+from node.dialects.responses.body import read_responses
 from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited
 from node.errors import EngineDied, EngineFault
 from node.ipc.messages import Accepted, Delta, Part, PartKind, Progress, RowUsage

@@ -1,0 +1,226 @@
+"""Spells answers as Anthropic does: a message of content blocks, whole or as events.
+
+A block begins with its first byte, so no block is empty. One that holds text streams as
+`head + JSON of the text + tail`; only the head's index changes from block to block.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+from node.dialects.anthropic.errors import error_body
+from node.dialects.anthropic.signature import carrying_signature, hashed_signature
+from node.dialects.base import AnswerHead, Collected
+from node.errors import EngineFault, NodeError
+from node.ipc.messages import Accepted, Delta, Part, PartKind, RowUsage
+from node.protocol.messages import FinishReason
+
+
+class ThinkingShown(StrEnum):
+    """How much of the model's thinking the client sees."""
+
+    SHOWN = "shown"
+    OMITTED = "omitted"
+    """Blocks whose text is empty and whose signature stands for it."""
+    NONE = "none"
+    """No blocks."""
+
+
+_DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
+_DELTA_TEXTS = {
+    PartKind.CONTENT: b'{"type":"text_delta","text":',
+    PartKind.REASONING: b'{"type":"thinking_delta","thinking":',
+    PartKind.TOOL_ARGS: b'{"type":"input_json_delta","partial_json":',
+}
+_SIGNATURE = b'{"type":"signature_delta","signature":'
+_TAIL = b"}}\n\n"
+_MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+_encode = msgspec.json.Encoder().encode
+
+
+class MessageWriter:
+    """Spells one answer of `/v1/messages`."""
+
+    silence = b'event: ping\ndata: {"type":"ping"}\n\n'
+
+    def __init__(self, head: AnswerHead, thinking: ThinkingShown, *, diagnosed: bool) -> None:
+        """`diagnosed`: the client asks why the cache missed, which nobody here knows."""
+        self._head = head
+        self._thinking = thinking
+        self._diagnosed = diagnosed
+        self._accepted = Accepted("", 0, 0)
+        self._started = False
+        self._called = False
+        self._index = -1
+        self._open: PartKind | None = None
+        """What the open block takes; `TOOL_ARGS` of a call."""
+        self._delta_head = b""
+        self._thoughts: list[str] = []
+        """Of the open block."""
+
+    def accepted(self, accepted: Accepted) -> None:
+        self._accepted = accepted
+
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
+        """Empty where the client sees nothing of the parts."""
+        pieces: list[bytes] = []
+        for part in parts:
+            kind = part.kind
+            if kind is PartKind.REASONING and self._thinking is ThinkingShown.NONE:
+                continue
+            if kind is not self._open:
+                pieces.append(self._begin(part))
+            if kind is PartKind.REASONING:
+                self._thoughts.append(part.text)
+                if self._thinking is ThinkingShown.OMITTED:
+                    continue
+            if kind is not PartKind.TOOL_START:
+                pieces += (self._delta_head, _encode(part.text), _TAIL)
+        return b"".join(pieces)
+
+    def ending(self, last: Delta) -> bytes:
+        """Raises `EngineFault` if the engine gave no accounts."""
+        reason, stop = _stop_reason(
+            last.finish or FinishReason.STOP, last.stop, called=self._called
+        )
+        delta: dict[str, object] = {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": stop},
+            "usage": _usage(last.usage),
+        }
+        return self._start() + self._end_block() + _event(delta) + _MESSAGE_STOP
+
+    def error(self, error: NodeError) -> bytes:
+        body = error_body(error, "req_" + self._head.request_id)
+        return b"event: error\ndata: " + body + b"\n\n"
+
+    def whole(self, answers: Sequence[Collected]) -> bytes:
+        """Raises `EngineFault` if the engine gave no accounts."""
+        collected = answers[0]
+        reason, stop = _stop_reason(collected.finish, collected.stop, called=bool(collected.calls))
+        message = self._message(self._blocks(collected), reason, stop)
+        return _encode({**message, "usage": _usage(collected.usage)})
+
+    # --- events ------------------------------------------------------------------------------
+
+    def _start(self) -> bytes:
+        """The opening event, once."""
+        if self._started:
+            return b""
+        self._started = True
+        cached = self._accepted.cached_tokens
+        usage = {
+            "input_tokens": self._accepted.prompt_tokens - cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": cached,
+            "output_tokens": 0,
+        }
+        message = {**self._message([], None, None), "usage": usage}
+        return _event({"type": "message_start", "message": message})
+
+    def _begin(self, part: Part) -> bytes:
+        """The end of the open block, and the start of the part's own."""
+        before = self._start() + self._end_block()
+        self._index += 1
+        self._open = part.kind
+        block: dict[str, object]
+        if part.kind is PartKind.TOOL_START:
+            self._open = PartKind.TOOL_ARGS
+            self._called = True
+            block = {"type": "tool_use", "id": part.call_id, "name": part.name, "input": {}}
+        elif part.kind is PartKind.REASONING:
+            block = {"type": "thinking", "thinking": "", "signature": ""}
+        else:
+            block = {"type": "text", "text": ""}
+        self._delta_head = _DELTA % self._index + _DELTA_TEXTS[self._open]
+        start = {"type": "content_block_start", "index": self._index, "content_block": block}
+        return before + _event(start)
+
+    def _end_block(self) -> bytes:
+        if self._open is None:
+            return b""
+        signature = b""
+        if self._open is PartKind.REASONING:
+            text = _encode(self._signature("".join(self._thoughts)))
+            signature = _DELTA % self._index + _SIGNATURE + text + _TAIL
+            self._thoughts.clear()
+        self._open = None
+        return signature + _event({"type": "content_block_stop", "index": self._index})
+
+    # --- message -----------------------------------------------------------------------------
+
+    def _message(
+        self, content: list[dict[str, object]], reason: str | None, stop: str | None
+    ) -> dict[str, object]:
+        """All of a message but its usage."""
+        message: dict[str, object] = {
+            "id": "msg_" + self._head.request_id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._head.model,
+            "content": content,
+            "stop_reason": reason,
+            "stop_sequence": stop,
+        }
+        if self._diagnosed:
+            message["diagnostics"] = {"cache_miss_reason": {"type": "unavailable"}}
+        return message
+
+    def _blocks(self, collected: Collected) -> list[dict[str, object]]:
+        """The same blocks that a stream would have."""
+        blocks: list[dict[str, object]] = []
+        texts: list[str] = []
+
+        def end_text() -> None:
+            if texts:
+                blocks.append({"type": "text", "text": "".join(texts)})
+                texts.clear()
+
+        for segment in collected.segments:
+            if segment.kind is PartKind.CONTENT:
+                texts.append(segment.text)
+            elif segment.kind is PartKind.TOOL_START:
+                end_text()
+                call = {"type": "tool_use", "id": segment.call_id, "name": segment.name}
+                # What has come of one that was cut must not be taken for all of its input.
+                text = segment.text if segment.is_whole_call else "{}"
+                blocks.append({**call, "input": msgspec.Raw(text.encode())})
+            elif self._thinking is not ThinkingShown.NONE:
+                end_text()
+                shown = segment.text if self._thinking is ThinkingShown.SHOWN else ""
+                signature = self._signature(segment.text)
+                blocks.append({"type": "thinking", "thinking": shown, "signature": signature})
+        end_text()
+        return blocks
+
+    def _signature(self, thought: str) -> str:
+        if self._thinking is ThinkingShown.OMITTED:
+            return carrying_signature(thought)
+        return hashed_signature(thought)
+
+
+def _stop_reason(finish: FinishReason, stop: str | None, *, called: bool) -> tuple[str, str | None]:
+    """(`stop_reason`, `stop_sequence`)."""
+    if finish is FinishReason.LENGTH:
+        return "max_tokens", None
+    if stop is not None:
+        return "stop_sequence", stop
+    return ("tool_use" if called else "end_turn"), None
+
+
+def _usage(usage: RowUsage | None) -> dict[str, object]:
+    if usage is None:
+        raise EngineFault("The engine ended the request without its accounts.")
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def _event(body: dict[str, object]) -> bytes:
+    return b"event: " + str(body["type"]).encode() + b"\ndata: " + _encode(body) + b"\n\n"

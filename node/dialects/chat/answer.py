@@ -1,0 +1,247 @@
+"""OpenAI's chat: how an answer is spelled, in chunks or whole."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from node.dialects.base import AnswerHead, Collected, Segment
+from node.dialects.fields.custom_input import InputReader, input_of
+from node.dialects.fields.logprobs import token_logprobs
+from node.dialects.fields.openai_body import DONE, KEEP_ALIVE, usage_fields
+from node.dialects.fields.openai_errors import error_body
+from node.errors import NodeError
+from node.ipc.messages import Accepted, Delta, Part, PartKind, TokenLogprob
+from node.protocol.messages import FinishReason
+
+ReasoningField = Literal["reasoning_content", "reasoning", "both"]
+
+_FIELDS: dict[ReasoningField, tuple[str, ...]] = {
+    "reasoning_content": ("reasoning_content",),
+    "reasoning": ("reasoning",),
+    "both": ("reasoning_content", "reasoning"),
+}
+_encode = msgspec.json.Encoder().encode
+# Looked up once: an enum's members are slow to reach, for what a chunk may cost.
+_CONTENT, _REASONING, _TOOL_START = PartKind.CONTENT, PartKind.REASONING, PartKind.TOOL_START
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStyle:
+    """What of an answer's spelling the body asked for."""
+
+    include_usage: bool = False
+    """A stream ends with a chunk of usage."""
+    reasoning: ReasoningField | None = "reasoning_content"
+    """None: reasoning is not sent."""
+    is_legacy: bool = False
+    """The body declared `functions`: a call is a `function_call`, and there is one at most."""
+    choices: int = 1
+    has_logprobs: bool = False
+    custom: frozenset[str] = frozenset()
+    """Names of tools that are answered with text."""
+
+
+class _Choice:
+    """What stands before the texts of one choice's chunks; its first one has the role too."""
+
+    def __init__(self, chunk: bytes, index: int, reasoning: Sequence[str]) -> None:
+        self.has_opened = False
+        self.has_called = False
+        self.input: InputReader | None = None
+        """Of the call that began last, if it is of a custom tool."""
+        self.call_index = 0
+        """That call's."""
+        self._start = chunk + b'{"index":%d,"delta":{' % index
+        self._reasoning_names = [name.encode() for name in reasoning]
+        self._set_heads(b'"role":"assistant",')
+
+    def open(self) -> None:
+        """The first chunk, with the role, has been spelled."""
+        self.has_opened = True
+        self._set_heads(b"")
+
+    def _set_heads(self, role: bytes) -> None:
+        self.delta = self._start + role
+        self.content = self.delta + b'"content":'
+        self.reasoning = tuple(
+            (b"," if at else self.delta) + b'"%b":' % name
+            for at, name in enumerate(self._reasoning_names)
+        )
+
+
+class ChatAnswer:
+    """The writer of a chat's answer. A chunk is the head of its kind, the JSON of the text, and
+    the tail."""
+
+    silence = KEEP_ALIVE
+
+    def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
+        self._style = style
+        self._fields = {
+            "id": "chatcmpl-" + head.request_id,
+            "object": "chat.completion",
+            "created": head.created_s,
+            "model": head.model,
+        }
+        chunk = _encode({**self._fields, "object": "chat.completion.chunk"})
+        # A JSON object without its closing brace, so that choices can follow.
+        self._chunk = b"data: " + chunk[:-1] + b',"choices":['
+        self._end = (b'],"usage":null}' if style.include_usage else b"]}") + b"\n\n"
+        self._tail = b'},"logprobs":null,"finish_reason":null}' + self._end
+        self._reasoning = _FIELDS[style.reasoning] if style.reasoning else ()
+        self._choices = [
+            _Choice(self._chunk, index, self._reasoning) for index in range(style.choices)
+        ]
+        self._opening = self._open_all() if style.choices > 1 else b""
+
+    def accepted(self, accepted: Accepted) -> None:
+        """A chat's stream tells usage at its end only."""
+
+    def parts(self, parts: Sequence[Part], choice: int = 0) -> bytes:
+        """As `Writer.parts`; empty for reasoning that is not sent."""
+        pieces: list[bytes] = []
+        told = self._choices[choice]
+        for part in parts:
+            if part.kind is _CONTENT:
+                tail = self._logprobs_tail(part.logprobs) if part.logprobs else self._tail
+                pieces += (told.content, _encode(part.text), tail)
+            elif part.kind is not _REASONING:
+                pieces += self._call(part, told)
+            elif self._reasoning:
+                text = _encode(part.text)
+                for head in told.reasoning:
+                    pieces += (head, text)
+                pieces.append(self._tail)
+            if pieces and not told.has_opened:
+                told.open()
+        if pieces and self._opening:
+            pieces.insert(0, self._take_opening())
+        return b"".join(pieces)
+
+    def ending(self, last: Delta) -> bytes:
+        pieces = [self._take_opening()]
+        told = self._choices[last.choice]
+        if not told.has_opened:
+            pieces += (told.content, b'""', self._tail)
+            told.open()
+        pieces += self._rest(told)
+        reason = self._finish(last.finish or FinishReason.STOP, is_call=told.has_called)
+        pieces += (told.delta, b'},"logprobs":null,"finish_reason":"', reason.encode(), b'"}')
+        pieces.append(self._end)
+        if not last.is_last:
+            return b"".join(pieces)
+        if self._style.include_usage and last.usage is not None:
+            usage = _encode(usage_fields(last.usage))
+            pieces += (self._chunk, b'],"usage":', usage, b"}\n\n")
+        pieces.append(DONE)
+        return b"".join(pieces)
+
+    def error(self, error: NodeError) -> bytes:
+        return b"data: " + error_body(error) + b"\n\n"
+
+    def whole(self, answers: Sequence[Collected]) -> bytes:
+        """As `Writer.whole`. Raises `EngineFault` without usage."""
+        choices = [self._whole_choice(index, answer) for index, answer in enumerate(answers)]
+        return _encode(
+            {**self._fields, "choices": choices, "usage": usage_fields(answers[0].usage)}
+        )
+
+    def _open_all(self) -> bytes:
+        """The first chunks of several choices, in their order: clients put choices together by
+        when they come."""
+        pieces: list[bytes] = []
+        for told in self._choices:
+            pieces += (told.content, b'""', self._tail)
+            told.open()
+        return b"".join(pieces)
+
+    def _take_opening(self) -> bytes:
+        opening, self._opening = self._opening, b""
+        return opening
+
+    def _whole_choice(self, index: int, collected: Collected) -> dict[str, object]:
+        calls = collected.calls
+        return {
+            "index": index,
+            "message": self._message(collected, calls),
+            "logprobs": _logprobs(collected.logprobs) if self._style.has_logprobs else None,
+            "finish_reason": self._finish(collected.finish, is_call=bool(calls)),
+        }
+
+    def _logprobs_tail(self, tokens: Sequence[TokenLogprob]) -> bytes:
+        return b'},"logprobs":%b,"finish_reason":null}' % _encode(_logprobs(tokens)) + self._end
+
+    def _call(self, part: Part, told: _Choice) -> list[bytes]:
+        """The chunks of what begins a call, or goes on with it."""
+        if part.kind is _TOOL_START:
+            rest = self._rest(told)
+            told.has_called, told.call_index = True, part.index
+            told.input = InputReader() if part.name in self._style.custom else None
+            return [*rest, told.delta, self._opening_of(part, told), self._tail]
+        if told.input is not None:
+            return self._input(told.input.take(part.text), told)
+        function = b'{"arguments":%b}' % _encode(part.text)
+        if self._style.is_legacy:
+            return [told.delta, b'"function_call":', function, self._tail]
+        call = b'"tool_calls":[{"index":%d,"function":%b}]' % (part.index, function)
+        return [told.delta, call, self._tail]
+
+    def _opening_of(self, part: Part, told: _Choice) -> bytes:
+        """The members of the delta that begins a call."""
+        name = _encode(part.name)
+        if self._style.is_legacy:
+            return b'"function_call":{"name":%b,"arguments":""}' % name
+        if told.input is None:
+            kind = b'"type":"function","function":{"name":%b,"arguments":""}' % name
+        else:
+            kind = b'"type":"custom","custom":{"name":%b,"input":""}' % name
+        opening = part.index, _encode(part.call_id), kind
+        return b'"tool_calls":[{"index":%d,"id":%b,%b}]' % opening
+
+    def _input(self, text: str, told: _Choice) -> list[bytes]:
+        """The chunk of some text that answers a custom tool."""
+        if not text:
+            return []
+        custom = b'{"input":%b}' % _encode(text)
+        call = b'"tool_calls":[{"index":%d,"custom":%b}]' % (told.call_index, custom)
+        return [told.delta, call, self._tail]
+
+    def _rest(self, told: _Choice) -> list[bytes]:
+        """What is left to tell of a custom tool's call, at its end."""
+        reader, told.input = told.input, None
+        return [] if reader is None else self._input(reader.rest(), told)
+
+    def _finish(self, finish: FinishReason, *, is_call: bool) -> str:
+        if not is_call or finish is not FinishReason.STOP:
+            return finish.value
+        return "function_call" if self._style.is_legacy else "tool_calls"
+
+    def _message(self, collected: Collected, calls: Sequence[Segment]) -> dict[str, object]:
+        text = collected.text(PartKind.CONTENT)
+        message: dict[str, object] = {"role": "assistant"}
+        message["content"] = None if calls and not text else text
+        message["refusal"] = None
+        reasoning = collected.text(PartKind.REASONING)
+        if reasoning:
+            message |= dict.fromkeys(self._reasoning, reasoning)
+        if calls and self._style.is_legacy:
+            message["function_call"] = _function(calls[0])
+        elif calls:
+            message["tool_calls"] = [self._whole_call(call) for call in calls]
+        return message
+
+    def _whole_call(self, call: Segment) -> dict[str, object]:
+        if call.name in self._style.custom:
+            custom = {"name": call.name, "input": input_of(call.text)}
+            return {"id": call.call_id, "type": "custom", "custom": custom}
+        return {"id": call.call_id, "type": "function", "function": _function(call)}
+
+
+def _function(call: Segment) -> dict[str, object]:
+    return {"name": call.name, "arguments": call.text}
+
+
+def _logprobs(tokens: Sequence[TokenLogprob]) -> dict[str, object]:
+    return {"content": token_logprobs(tokens), "refusal": None}

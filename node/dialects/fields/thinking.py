@@ -1,0 +1,71 @@
+"""How much an answer may think: the names that servers have for one limit, and other vendors'
+object `thinking`."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from node.dialects.fields.field_table import MAX_INT, Lenient, unsupported
+from node.errors import BadRequest
+
+NO_LIMIT = -1
+"""As clients say it."""
+Budget = Annotated[int, Field(ge=NO_LIMIT)]
+"""Tokens of reasoning, or `NO_LIMIT`."""
+
+
+class ThinkingFields(Lenient):
+    """One limit by the names of several servers."""
+
+    max_thinking_tokens: Budget | None = None
+    thinking_token_budget: Budget | None = None
+    thinking_budget: Budget | None = None
+    reasoning_max_tokens: Budget | None = None
+
+
+THINKING_FIELDS = tuple(ThinkingFields.model_fields)
+"""Their names."""
+
+_SAME = "Another name of `max_thinking_tokens`; two different values contradict."
+THINKING_NOTES = {
+    **dict.fromkeys(THINKING_FIELDS, _SAME),
+    "max_thinking_tokens": (
+        "Most tokens of reasoning, from 0; then its end is forced and the answer follows. -1: no "
+        "limit. null, or nothing: what the model's settings say."
+    ),
+}
+"""For a dialect's `FieldTable`."""
+
+
+class ThinkingBody(Lenient):
+    """The object `thinking` of chats elsewhere."""
+
+    type: str
+    budget_tokens: Budget | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """Raises `Unsupported` for a type that is not known."""
+        if self.type not in ("enabled", "disabled", "adaptive"):
+            raise unsupported(f"thinking of type {self.type!r}", "thinking.type")
+        return self.type != "disabled"
+
+
+def thinking_tokens(fields: ThinkingFields, **others: int | None) -> int | None:
+    """The limit in tokens, of `fields` and of `others` by their paths; None: the model's default.
+    Raises `BadRequest` where two contradict each other."""
+    named = {name: getattr(fields, name) for name in THINKING_FIELDS}
+    given = {name: value for name, value in {**named, **others}.items() if value is not None}
+    if not given:
+        return None
+    (first, limit), *rest = given.items()
+    for name, value in rest:
+        if value != limit:
+            raise BadRequest(f"{name} contradicts {first}.", param=name)
+    return budget_tokens(limit)
+
+
+def budget_tokens(budget: int) -> int:
+    """The limit of a `Budget` as a `TextRequest` has it: `MAX_INT` for none, which goes before a
+    model's default."""
+    return MAX_INT if budget == NO_LIMIT else min(budget, MAX_INT)

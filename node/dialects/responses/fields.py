@@ -1,0 +1,231 @@
+"""The fields of `/v1/responses`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from node.dialects.fields.field_table import (
+    FIRST_FAULT,
+    FieldTable,
+    Lenient,
+    Refusal,
+    absent,
+    off,
+    on,
+    only,
+)
+from node.dialects.fields.refusals import (
+    IGNORED,
+    NO_GUIDES,
+    ONE_ANSWER,
+    REFUSED_BY_ALL,
+    budgets_elsewhere,
+    format_elsewhere,
+    renamed,
+)
+from node.dialects.fields.sampling import SAMPLING_NOTES, Count, SamplingFields
+from node.dialects.fields.template import Effort
+from node.dialects.fields.thinking import THINKING_NOTES, Budget, ThinkingFields
+from node.dialects.fields.tool_choice import HOSTED_NOTE, STRICT_NOTE
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+LOGPROBS = "message.output_text.logprobs"
+INCLUDED = (
+    ENCRYPTED_REASONING,
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+    LOGPROBS,
+)
+"""Values of `include`. All but the first and the last are about items that an answer never has."""
+
+
+class ReasoningBody(Lenient):
+    effort: Effort | None = None
+    max_tokens: Budget | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+    context: str | None = None
+    mode: str | None = None
+
+
+class TextBody(Lenient):
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+class StreamOptions(Lenient):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesBody(SamplingFields, ThinkingFields):
+    model: Annotated[str, Field(min_length=1)]
+    input: object = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: object = None
+    tool_choice: object = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningBody | None = None
+    text: TextBody | None = None
+    max_output_tokens: Count | None = None
+    stop: object = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    store: bool | None = None
+    include: Annotated[list[str], FIRST_FAULT] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+            Field(max_length=16),
+        ]
+        | None
+    ) = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+def _is_compaction(value: object) -> bool:
+    """Whether all that it asks for is to make a long history shorter."""
+    if not isinstance(value, list):
+        return not value
+    return all(isinstance(each, Mapping) and each.get("type") == "compaction" for each in value)
+
+
+def _is_plain_cache(value: object) -> bool:
+    """Whether these cache options are hints at most."""
+    if not isinstance(value, Mapping):
+        return value is None
+    asked = {key for key, each in value.items() if each}
+    return asked <= {"mode", "ttl"} and value.get("mode") in (None, "implicit")
+
+
+RESPONSES: FieldTable[ResponsesBody] = FieldTable(
+    ResponsesBody,
+    notes={
+        **SAMPLING_NOTES,
+        **THINKING_NOTES,
+        "model": "A model of the list of models, or an alias of the router.",
+        "input": (
+            "A string, or items: `message` (text parts), `function_call`, `custom_tool_call` and "
+            "their outputs (text), `reasoning`, `item_reference` to an item of a stored response, "
+            "`additional_tools`, whose `tools` are added to the body's: where it is the first item "
+            "as if they stood there, else told by a message in its place, as are those of a "
+            "`tool_search_output` of the client. `local_shell_call`, "
+            "`shell_call` and `apply_patch_call` of another model are shown as calls of functions "
+            "of these names, with their outputs. Items that tell what a host did "
+            "(`web_search_call` and the like, `compaction`) are left out. "
+            "An empty list with `max_output_tokens` of 1 is a probe, and answered with one token. "
+            "A part with media becomes [a line of text](#pictures-sounds-and-files). "
+            "A call's arguments that are no JSON object are shown to the model as text."
+        ),
+        "instructions": "A system message before all else, for this response only.",
+        "previous_response_id": "A stored response; its input and output come before `input`.",
+        "tools": (
+            "`function`, `custom` ([custom tools](#custom-tools)), `tool_search` of the client "
+            "(its calls are told as `tool_search_call`), and `namespace` with functions and custom "
+            "tools in it: the model knows those as `NAMESPACE__NAME`, calls are told as "
+            "`namespace` and `name`. "
+            f"{HOSTED_NOTE} `defer_loading` is a hint: all tools are shown from the start. "
+            f"{STRICT_NOTE} "
+            "Tools of earlier responses are not carried over."
+        ),
+        "tool_choice": (
+            "`auto`; `none`: the model is shown no tools; `required`: the answer is a call, or "
+            "several; a `function` or `custom` tool by its `name`, and `namespace` if it has one: "
+            "one call of it; `allowed_tools`: of those in `tools`, with `mode` `auto` or "
+            "`required`; the model is still shown all. A forced call comes after the reasoning, "
+            "and goes before `text.format`."
+        ),
+        "parallel_tool_calls": "false: the answer ends with its first call. Default true.",
+        "reasoning": (
+            "`effort` goes to the template, `none` turns thinking off. `max_tokens`: another name "
+            "of `max_thinking_tokens`. The whole reasoning text is "
+            "in the item's `content`; with `summary` (or `generate_summary`) of `auto`, "
+            "`concise` or `detailed` it is in the item's `summary` instead, still whole: which of "
+            "them is a hint. So is `context`; `mode` may be `standard`."
+        ),
+        "text": (
+            "`format` of type `text`, `json_object` (with a `schema` one that fits it), or "
+            "`json_schema` with `schema`, which the text is held to, whatever `strict` says; "
+            "with tools, the answer may be calls instead. `verbosity` is a hint; the model is not "
+            "told."
+        ),
+        "max_output_tokens": "At least 1; by default, what the context has room for.",
+        "stop": "A string or up to 16; they end the answer and are no part of it.",
+        "stream": "Server-sent events, each with its sequence number.",
+        "stream_options": "Only with `stream`. `include_obfuscation` may be false.",
+        "store": "Keeps the response on the node, for follow-ups and GET. Default true.",
+        "include": (
+            "`reasoning.encrypted_content`: reasoning items carry their text in a form that "
+            "clients give back unread. Of what an answer never has, such as search results, "
+            "nothing is included. `message.output_text.logprobs`: the text comes with the "
+            "probabilities of its tokens, also in the stream."
+        ),
+        "top_logprobs": (
+            "0 to 20: how many of the likeliest tokens are told with each token of the text; from "
+            "1 on, also without `include`."
+        ),
+        "metadata": "Up to 16 texts, told back in the response.",
+        "enable_thinking": "For templates that know it; null leaves it to the model's settings.",
+        "chat_template_kwargs": (
+            "More variables for the template; `enable_thinking` and `reasoning.effort` go before "
+            "them."
+        ),
+    },
+    refused={
+        **REFUSED_BY_ALL,
+        **ONE_ANSWER,
+        **NO_GUIDES,
+        **format_elsewhere("text.format"),
+        **budgets_elsewhere("max_thinking_tokens"),
+        "guided_json": renamed("guided_json", "text.format"),
+        "logprobs": Refusal(off, "null or false", f"logprobs is called include: {LOGPROBS} here."),
+        "output_format": renamed("output_format", "text.format"),
+        "conversation": Refusal(
+            absent,
+            "null",
+            "This version of mlx-fleet has no conversations; use previous_response_id.",
+        ),
+        "prompt": Refusal(absent, "null", "This version of mlx-fleet has no stored prompts."),
+        "context_management": Refusal(
+            _is_compaction,
+            "null, empty, or of type `compaction`, a hint: the client compacts by itself",
+        ),
+        "prompt_cache_options": Refusal(
+            _is_plain_cache,
+            "null, or `mode` implicit and `ttl`",
+            "Every prompt is cached by itself.",
+        ),
+        "max_tokens": renamed("max_tokens", "max_output_tokens"),
+        "max_completion_tokens": renamed("max_completion_tokens", "max_output_tokens"),
+        "response_format": renamed("response_format", "text.format"),
+        "reasoning_effort": renamed("reasoning_effort", "reasoning.effort"),
+        "output_config": renamed("output_config", "reasoning.effort"),
+        "thinking": renamed("thinking", "reasoning.effort or enable_thinking"),
+        "stop_sequences": renamed("stop_sequences", "stop"),
+        "system": renamed("system", "instructions"),
+        "functions": renamed("functions", "tools"),
+        "function_call": Refusal(
+            only("auto"), "null or auto", "function_call is called tool_choice here."
+        ),
+        "continue_final_message": Refusal(off, "null or false"),
+        "add_generation_prompt": Refusal(on, "null or true"),
+        "include_reasoning": Refusal(on, "null or true"),
+        "messages": renamed("messages", "input"),
+    },
+    ignored={
+        **{
+            name: why
+            for name, why in IGNORED.items()
+            if name not in ("metadata", "prompt_cache_options")
+        },
+        "client_metadata": "A label.",
+        "image": "Says something only with images, which no model here takes.",
+    },
+)

@@ -1,0 +1,257 @@
+"""The items of `/v1/responses`: from a client's input, or a stored turn, to messages.
+
+An answer is several items here (reasoning, text, calls) and one message to a chat template, so
+items that follow one another are put together as they would have been said.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from node.dialects.responses.items import (
+    Item,
+    called,
+    content_of,
+    is_hosted,
+    is_output,
+    is_reference,
+    kind_of,
+    parts_in,
+    reasoning_text,
+    string_in,
+    texts_in,
+)
+from node.errors import BadRequest, UnknownItem
+from node.protocol.canonical import model_name
+from node.protocol.ids import response_of
+from node.protocol.tools import ADDING, NONE_FOUND, SEARCH_ITEMS, output_of, tools_text
+from node.request import BEFORE_ITEMS, LeftOut, Message, Role, ToolCall
+
+_ROLES: tuple[Role, ...] = ("user", "assistant", "system", "developer")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a body refers to instead of repeating it."""
+
+    items: Sequence[Item] = ()
+    """Input and output of the responses before, the oldest first."""
+    found: Mapping[str, Item] = field(default_factory=dict)
+    """Items by id, of those that the input refers to."""
+
+
+def input_items(value: object) -> list[Item]:
+    """The items of the field `input`, a text being one message. Raises `BadRequest`."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise BadRequest("input must be a string or a list of items.", param="input")
+    for at, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise BadRequest(f"input[{at}] must be an object.", param=f"input[{at}]")
+    return value
+
+
+def references(items: Sequence[Item]) -> tuple[str, ...]:
+    """The ids of the items that the input refers to. Raises `BadRequest`."""
+    return tuple(
+        string_in(item, "id", f"input[{at}]") for at, item in enumerate(items) if is_reference(item)
+    )
+
+
+def resolved(items: Sequence[Item], history: History) -> list[Item]:
+    """The items with what they refer to in place of references. Raises `UnknownItem`."""
+    if not any(is_reference(item) for item in items):
+        return list(items)
+    known = {str(item.get("id")): item for item in history.items} | dict(history.found)
+    whole = []
+    for at, item in enumerate(items):
+        if is_reference(item):
+            wanted = string_in(item, "id", f"input[{at}]")
+            if wanted not in known:
+                raise UnknownItem(
+                    f"There is no item {wanted!r} here: its response was not stored, was deleted, "
+                    "gave way to newer ones, or is on another node. Send the item whole.",
+                    param=f"input[{at}].id",
+                )
+            item = known[wanted]
+        whole.append(item)
+    return whole
+
+
+def messages_of(
+    items: Sequence[Item], path: str = "input", *, earlier: int = 0
+) -> tuple[Message, ...]:
+    """The messages that the items stand for, media included; references stand for none. `path`
+    names the items in errors; the first `earlier` of them are none of the body's. Raises
+    `BadRequest`."""
+    turns = _Turns()
+    for at, item in enumerate(items):
+        # Tools that the first item adds stand with the body's own.
+        is_front = not at and kind_of(item) == ADDING
+        if not (is_front or is_reference(item) or is_hosted(item)):
+            turns.add(item, f"{path}[{at - earlier}]", max(at - earlier, BEFORE_ITEMS))
+    turns.end_answer()
+    return tuple(turns.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTools:
+    """Lists of tools that items add to the body's own, each with its path."""
+
+    front: Sequence[tuple[object, str]] = ()
+    """Of the first item: known from the begin."""
+    late: Sequence[tuple[object, str]] = ()
+    """Of others, and those that the client has found: known from there on."""
+
+
+def added_tools(items: Sequence[Item], *, earlier: int = 0) -> AddedTools:
+    """As `messages_of`."""
+    found = [
+        (at, (item.get("tools"), f"input[{at - earlier}].tools"))
+        for at, item in enumerate(items)
+        if kind_of(item) in (ADDING, SEARCH_ITEMS[1]) and not is_hosted(item)
+    ]
+    is_front = bool(found) and not found[0][0] and kind_of(items[0]) == ADDING
+    lists = [each for _, each in found]
+    return AddedTools(lists[:is_front], lists[is_front:])
+
+
+def left_out_items(items: Sequence[Item]) -> tuple[LeftOut, ...]:
+    """Those that tell what a host did, or that only it can read."""
+    hosted = ((at, item) for at, item in enumerate(items) if is_hosted(item))
+    return tuple(LeftOut(f"input[{at}]", str(kind_of(item))) for at, item in hosted)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The items of one answer so far, in whatever order they came."""
+
+    reasoning: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    source: str | None = None
+    """As `_source` tells it of its items."""
+    ends_with_text: bool = False
+    item: int = BEFORE_ITEMS
+    """Index of its last one in the body."""
+
+    @property
+    def message(self) -> Message:
+        # What it said is put together as the model said it, without anything in between.
+        reasoning = "\n".join(self.reasoning)
+        text = "".join(self.texts)
+        return Message("assistant", text, reasoning, tuple(self.calls), source=self.item)
+
+
+class _Turns:
+    """Messages, and the answer that is being put together."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._answer = _Answer()
+        self._at = BEFORE_ITEMS
+        self._names: dict[str, str] = {}
+        """Of functions, by the id of the call."""
+
+    def add(self, item: Item, path: str, at: int) -> None:
+        """`at`: the item's index in the body, or `BEFORE_ITEMS`."""
+        self._at = at
+        kind = kind_of(item)
+        if kind == "message":
+            self._message(item, path)
+        elif (call := called(item, path)) is not None:
+            self._call(call, item)
+        elif is_output(kind):
+            self._output(item, path)
+        elif kind == "reasoning":
+            self._add_reasoning(item, path)
+        elif kind == ADDING:
+            self._add_tools(item)
+        else:
+            raise BadRequest(f"{path}.type is not the type of an item.", param=f"{path}.type")
+
+    def end_answer(self) -> None:
+        """What comes next is not part of the answer."""
+        answer = self._answer
+        if answer.reasoning or answer.texts or answer.calls:
+            self.messages.append(answer.message)
+        self._answer = _Answer()
+
+    def _go_on(self, item: Item) -> _Answer:
+        """The answer that the item is part of: the open one, unless that is of another response."""
+        source = _source(item)
+        if source is not None:
+            if self._answer.source not in (None, source):
+                self.end_answer()
+            self._answer.source = source
+        self._answer.item = self._at
+        return self._answer
+
+    def _message(self, item: Item, path: str) -> None:
+        role = next((role for role in _ROLES if role == item.get("role")), None)
+        if role is None:
+            raise BadRequest(
+                f"{path}.role must be one of {', '.join(_ROLES)}.", param=f"{path}.role"
+            )
+        if role == "assistant":
+            self._answer_text(item, path)
+            return
+        self.end_answer()
+        content = content_of(parts_in(item.get("content"), f"{path}.content"))
+        self.messages.append(Message(role, content, source=self._at))
+
+    def _answer_text(self, item: Item, path: str) -> None:
+        content = item.get("content")
+        text = "" if content is None else "".join(texts_in(content, f"{path}.content"))
+        if not text:
+            return
+        answer = self._go_on(item)
+        if answer.ends_with_text:
+            # An answer's text is one item where nothing comes between.
+            self.end_answer()
+            answer = self._go_on(item)
+        answer.texts.append(text)
+        answer.ends_with_text = True
+
+    def _add_reasoning(self, item: Item, path: str) -> None:
+        text = reasoning_text(item, path)
+        if text:
+            answer = self._go_on(item)
+            answer.reasoning.append(text)
+            answer.ends_with_text = False
+
+    def _call(self, call: ToolCall, item: Item) -> None:
+        answer = self._go_on(item)
+        answer.calls.append(call)
+        answer.ends_with_text = False
+        self._names[call.call_id] = call.name
+
+    def _add_tools(self, item: Item) -> None:
+        self.end_answer()
+        if text := tools_text(item.get("tools")):
+            self.messages.append(Message("developer", text, source=self._at))
+
+    def _output(self, item: Item, path: str) -> None:
+        self.end_answer()
+        call_id = string_in(item, "call_id", path)
+        output = output_of(item.get("output"))
+        if kind_of(item) == SEARCH_ITEMS[1]:
+            output = tools_text(item.get("tools")) or NONE_FOUND
+        content = content_of([] if output is None else parts_in(output, f"{path}.output"))
+        name = self._names.get(call_id, "")
+        if not name and isinstance(item.get("name"), str):
+            name = model_name(item["name"], item.get("namespace"))
+        self.messages.append(
+            Message("tool", content, tool_call_id=call_id, name=name, source=self._at)
+        )
+
+
+def _source(item: Item) -> str | None:
+    """What the item came with, as its id tells: the input or the output of which response. None
+    where the id is not ours."""
+    item_id = item.get("id")
+    response_id = response_of(item_id) if isinstance(item_id, str) else None
+    if response_id is None:
+        return None
+    number = str(item_id).rpartition("-")[2]
+    return response_id + " input" if number.startswith("i") else response_id

@@ -1,0 +1,329 @@
+"""The tools of `/v1/responses`: functions and custom tools, alone or in namespaces.
+
+A tool of a namespace has a name of its own for the model, made of both. Calls are told with
+namespace and name apart again, as the client declared them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import Field, ValidationError
+
+from node.dialects.chat.tools import NAME_PATTERN
+from node.dialects.fields.custom_tools import custom_tool, read_format
+from node.dialects.fields.field_table import FIRST_FAULT, Lenient, refuse_invalid, unsupported
+from node.dialects.fields.json_values import tool_schema
+from node.dialects.fields.tool_choice import (
+    AUTO,
+    NO_CALLS,
+    DeclaredTools,
+    ToolChoice,
+    allowed,
+    forced_hosted,
+    hosted_only,
+    hosted_tool,
+    named,
+    required,
+)
+from node.dialects.responses.input import AddedTools
+from node.errors import BadRequest, Unsupported
+from node.protocol.canonical import model_name
+from node.protocol.tools import SEARCH, is_hosted
+from node.request import LeftOut, Tool
+
+_CHOICE = "tool_choice"
+_NOTHING_ADDED = AddedTools()
+_SEARCHED = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+    "required": ["query"],
+}
+
+_Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+
+
+class _Function(Lenient):
+    name: _Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    output_schema: dict[str, Any] | None = None
+    allowed_callers: Annotated[list[str], FIRST_FAULT] | None = None
+
+
+class _Custom(Lenient):
+    name: _Name
+    description: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class _Search(Lenient):
+    """A search for tools that the client runs."""
+
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Namespace(Lenient):
+    name: _Name
+    description: str | None = None
+    tools: Annotated[list[dict[str, Any]], FIRST_FAULT, Field(min_length=1)]
+
+
+class _Chosen(Lenient):
+    """A tool that a choice names."""
+
+    name: str
+    namespace: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSet:
+    """What a body's `tools`, and what its input adds to them, declare."""
+
+    declared: DeclaredTools = DeclaredTools()
+    """All of them."""
+    front: tuple[Tool, ...] = ()
+    """Those that the template shows."""
+    late: tuple[Tool, ...] = ()
+    """As in `TextRequest`."""
+    shown: Sequence[Mapping[str, Any]] = ()
+    """As the response repeats them: as they came, with the fields that clients look for."""
+    namespaces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """(namespace, name) by the name that the model knows; only for tools of namespaces."""
+    custom: frozenset[str] = frozenset()
+    """Names, as the model knows them, of those that are answered with text."""
+    searches: bool = False
+    """Whether `SEARCH` is the client's search for tools, and no function of that name."""
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """As the model gets them."""
+        return self.declared.tools
+
+
+def read_tool_set(value: object, added: AddedTools = _NOTHING_ADDED) -> ToolSet:
+    """The tools of the field `tools`, and those that items of the input add. Raises `BadRequest`,
+    or `Unsupported` for other tools that only a client could run."""
+    reader = _Reader()
+    if value is not None:
+        reader.read_all(value, "tools")
+    reader.may_replace = True
+    for tools, path in added.front:
+        reader.read_all(tools, path)
+    front = dict(reader.tools)
+    for tools, path in added.late:
+        reader.read_all(tools, path)
+    late = tuple(tool for name, tool in reader.tools.items() if front.get(name) is not tool)
+    declared = DeclaredTools(tuple(reader.tools.values()), tuple(reader.left_out))
+    searches = SEARCH in reader.tools and reader.searches
+    return ToolSet(
+        declared,
+        tuple(front.values()),
+        late,
+        reader.shown,
+        reader.namespaces,
+        declared.custom,
+        searches,
+    )
+
+
+def read_choice(value: object, declared: DeclaredTools) -> ToolChoice:
+    """What the field `tool_choice` says of the tools. Raises `BadRequest`, or `Unsupported` for a
+    choice of what no client declares."""
+    if value is None or value == "auto":
+        return AUTO
+    if value == "none":
+        return NO_CALLS
+    if value == "required":
+        return required(declared, _CHOICE)
+    if not isinstance(value, Mapping):
+        raise BadRequest(
+            "tool_choice must be none, auto, required or an object with a type.", param=_CHOICE
+        )
+    if value.get("type") == "allowed_tools":
+        return _allowed(value, declared)
+    if value.get("type") == SEARCH and any(tool.name == SEARCH for tool in declared.tools):
+        return named(SEARCH, declared, f"{_CHOICE}.type")
+    if is_hosted(value):
+        raise forced_hosted(value["type"], f"{_CHOICE}.type")
+    return named(_tool_name(value, _CHOICE), declared, f"{_CHOICE}.name")
+
+
+def _allowed(value: Mapping[str, Any], declared: DeclaredTools) -> ToolChoice:
+    mode, listed = value.get("mode"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise BadRequest("tool_choice.mode must be auto or required.", param=f"{_CHOICE}.mode")
+    if not isinstance(listed, list):
+        raise BadRequest("tool_choice.tools must be a list.", param=f"{_CHOICE}.tools")
+    path = f"{_CHOICE}.tools"
+    names = [
+        _tool_name(each, f"{path}[{at}]")
+        for at, each in enumerate(listed)
+        if not (isinstance(each, Mapping) and is_hosted(each))
+    ]
+    if listed and not names:
+        return hosted_only(listed[0]["type"], path, must=mode == "required")
+    return allowed(names, declared, path, must=mode == "required")
+
+
+def _tool_name(value: object, path: str) -> str:
+    """The name by which the model knows the tool that is chosen."""
+    kind = _kind(value, path)
+    if kind not in ("function", "custom"):
+        raise unsupported(f"a choice of {kind}, only of functions and custom tools", f"{path}.type")
+    chosen: _Chosen = _validated(_Chosen, value, path)
+    return model_name(chosen.name, chosen.namespace)
+
+
+class _Reader:
+    """Goes through lists of tools once."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Tool] = {}
+        self.namespaces: dict[str, tuple[str, str]] = {}
+        self.shown: list[dict[str, Any]] = []
+        self.left_out: list[LeftOut] = []
+        self.searches = False
+        """As in `ToolSet`."""
+        self.may_replace = False
+        """A name that is there already is declared anew."""
+
+    def read_all(self, tools: object, path: str) -> None:
+        if not isinstance(tools, list):
+            raise BadRequest(f"{path} must be a list.", param=path)
+        for at, tool in enumerate(tools):
+            shown = self._read(tool, f"{path}[{at}]")
+            if shown is not None:
+                self.shown.append(shown)
+
+    def _read(self, tool: object, path: str) -> dict[str, Any] | None:
+        """What the response shows of it; None for one that is left out."""
+        kind = _kind(tool, path)
+        if kind == "namespace":
+            return self._namespace(tool, path)
+        if kind == SEARCH and isinstance(tool, dict) and not is_hosted(tool):
+            return self._search(tool, path)
+        return self._tool(tool, path, None)
+
+    def _search(self, tool: dict[str, Any], path: str) -> dict[str, Any]:
+        body: _Search = _validated(_Search, tool, path)
+        given = _SEARCHED if body.parameters is None else body.parameters
+        about = body.description or "Finds tools that can be called then."
+        definition = {"name": SEARCH, "description": about}
+        definition["parameters"] = tool_schema(given, f"{path}.parameters")
+        self._add(Tool(definition, f"{path}.parameters"), SEARCH, None, path)
+        self.searches = True
+        return {**definition, "type": SEARCH, "execution": "client"}
+
+    def _namespace(self, tool: object, path: str) -> dict[str, Any] | None:
+        body = _validated(_Namespace, tool, path)
+        shown: list[dict[str, Any]] = []
+        for at, inner in enumerate(body.tools):
+            # The model knows no namespaces, so the first tool tells what this one is about.
+            about = f"{body.name}: {body.description}" if body.description and not shown else ""
+            each = self._tool(inner, f"{path}.tools[{at}]", body.name, about)
+            if each is not None:
+                shown.append(each)
+        if not shown:
+            return None
+        return {
+            "type": "namespace",
+            "name": body.name,
+            "description": body.description,
+            "tools": shown,
+        }
+
+    def _tool(
+        self, tool: object, path: str, namespace: str | None, about: str = ""
+    ) -> dict[str, Any] | None:
+        kind = _kind(tool, path)
+        if kind == "function":
+            return self._function(tool, path, namespace, about)
+        if kind == "custom":
+            return self._custom(tool, path, namespace, about)
+        assert isinstance(tool, dict)
+        hosted = hosted_tool(tool, path)
+        if hosted is None:
+            raise _not_declared(kind, path)
+        self.left_out.append(hosted)
+        return None
+
+    def _function(
+        self, tool: object, path: str, namespace: str | None, about: str
+    ) -> dict[str, Any]:
+        body = _validated(_Function, tool, path)
+        _refuse_options(body, path)
+        definition = _definition(body, model_name(body.name, namespace), about, path)
+        self._add(Tool(definition, f"{path}.parameters"), body.name, namespace, path)
+        shown: dict[str, Any] = {"type": "function", "name": body.name}
+        shown |= {"description": body.description, "parameters": body.parameters}
+        shown["strict"] = body.strict
+        if body.output_schema is not None:
+            shown["output_schema"] = body.output_schema
+        return shown
+
+    def _custom(self, tool: object, path: str, namespace: str | None, about: str) -> dict[str, Any]:
+        body = _validated(_Custom, tool, path)
+        grammar = read_format(body.format, f"{path}.format")
+        description = "\n\n".join(filter(None, (about, body.description)))
+        made = custom_tool(model_name(body.name, namespace), description, grammar, path)
+        self._add(made, body.name, namespace, path)
+        shown = {"type": "custom", "name": body.name, "description": body.description}
+        return {**shown, "format": body.format or {"type": "text"}}
+
+    def _add(self, tool: Tool, name: str, namespace: str | None, path: str) -> None:
+        if tool.name in self.tools and not self.may_replace:
+            raise BadRequest(f"{path}.name is the name of two tools.", param=f"{path}.name")
+        self.tools[tool.name] = tool
+        self.namespaces.pop(tool.name, None)
+        if namespace is not None:
+            self.namespaces[tool.name] = (namespace, name)
+
+
+def _definition(body: _Function, name: str, about: str, path: str) -> dict[str, Any]:
+    texts = [about, body.description or ""]
+    if body.output_schema is not None:
+        schema = msgspec.json.encode(tool_schema(body.output_schema, path)).decode()
+        texts.append(f"It returns JSON of this schema: {schema}")
+    function: dict[str, Any] = {"name": name}
+    description = "\n\n".join(text for text in texts if text)
+    if description or body.description is not None:
+        function["description"] = description
+    if body.parameters is not None:
+        function["parameters"] = tool_schema(body.parameters, f"{path}.parameters")
+    if body.strict is not None:
+        function["strict"] = body.strict
+    return function
+
+
+def _refuse_options(body: _Function, path: str) -> None:
+    if body.allowed_callers is not None and "direct" not in body.allowed_callers:
+        raise unsupported("functions that only programs call", f"{path}.allowed_callers")
+    if (body.model_extra or {}).get("async"):
+        raise unsupported("functions that run beside the answer", f"{path}.async")
+
+
+def _not_declared(kind: str, path: str) -> Unsupported:
+    return Unsupported(
+        f"This version of mlx-fleet knows functions and custom tools; {kind} is none.",
+        param=f"{path}.type",
+    )
+
+
+def _kind(tool: object, path: str) -> str:
+    if not isinstance(tool, dict):
+        raise BadRequest(f"{path} must be an object.", param=path)
+    kind = tool.get("type")
+    if not isinstance(kind, str):
+        raise BadRequest(f"{path}.type must be a string.", param=f"{path}.type")
+    return kind
+
+
+def _validated(kind: type[Any], value: object, path: str) -> Any:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as exc:
+        refuse_invalid(exc, path)
