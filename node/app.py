@@ -17,7 +17,7 @@ from node.agent.agent import Agent, Identity
 from node.agent.warm_prompts import read_plan
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
-from node.engine.script import Script, encode_script, read_script, scripted_entries
+from node.engine.scripted.script import Script, encode_script, read_script, scripted_entries
 from node.engines.memory_budget import Budget
 from node.engines.sizing import Room, most_disk_bytes, plan_engine
 from node.engines.slot import EngineKind
@@ -186,8 +186,8 @@ def trim_disk(settings: Settings) -> None:
     if settings.engine == "scripted":
         return
     # The base install lacks what they need.
-    tiers = importlib.import_module("node.engine.cache.disk_home")
-    folders = importlib.import_module("node.engine.cache.disk_folder")
+    tiers = importlib.import_module("node.engine.cache.disk.home")
+    folders = importlib.import_module("node.engine.cache.disk.folder")
     folder = settings.kv_folder
     each_bytes = most_disk_bytes(free_disk_bytes(folder), settings)
     try:

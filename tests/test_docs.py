@@ -21,7 +21,7 @@ import router.cli
 import router.errors
 import router.settings
 import serving.refusals
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from router.api.v1 import RELAYED_PATHS
 from router.hints import READ
 from router.metrics import Metrics
@@ -97,7 +97,7 @@ def tree(base: Any) -> Iterator[Any]:
 def import_everything(package: Any) -> None:
     """All modules but those of engine processes, so that every subclass is known."""
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        if not module.name.startswith(("node.engine", "node.worker")):
+        if not module.name.startswith(("node.engine", "node.engine.worker")):
             importlib.import_module(module.name)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from node.commands.agent_client import NotRunning, Place, posting
 from node.commands.configuration import read_settings
-from node.engine.cache.disk_home import clear_folder
+from node.engine.cache.disk.home import clear_folder
 from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache
 from serving.terminal import put
 

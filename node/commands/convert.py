@@ -31,7 +31,7 @@ class Import:
 
     def command(self, folder: Path) -> list[str]:
         """The importer's process, apart so that its memory returns."""
-        command = [*python_command(), "-m", "node.engine.gguf", "--name", self.name]
+        command = [*python_command(), "-m", "node.engine.gguf.convert", "--name", self.name]
         if self.dtype is not None:
             command += ["--dtype", self.dtype]
         if self.keep_quantized:

@@ -23,7 +23,7 @@ from node.commands.doctor_network import check_network, program_paths
 from node.commands.models import advice_on
 from node.commands.serve import check_bind
 from node.darwin import Kernel
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 from node.engines.memory_budget import GIB, Budget
 from node.engines.sizing import Room, plan_engine, stored_choices
 from node.errors import DoesNotFit, StartError

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from node.engine.device import leave_thread, wire
-from node.engine.disk_cache import begin_identity
-from node.engine.model import load_folder
-from node.engine.text import TextEngine
+from node.engine.model.device import leave_thread, wire
+from node.engine.model.load import load_folder
+from node.engine.scheduling.disk_cache import begin_identity
+from node.engine.scheduling.engine import TextEngine
 from node.ipc.messages import EngineSpec
 
 

@@ -52,7 +52,7 @@ from node.ipc.messages import (
     Submit,
 )
 
-ENGINE_MODULE = "node.worker"
+ENGINE_MODULE = "node.engine.worker"
 """What an engine process runs."""
 CLEAR_S = 30.0
 """How long an engine may take to forget its stored KV."""

@@ -18,21 +18,21 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 
 load_fast_blas()
 
 import mlx.core as mx  # noqa: E402  the BLAS comes first
 
-from node.engine.cache.disk import SsdTier, open_tier  # noqa: E402
-from node.engine.cache.disk_limits import Limits  # noqa: E402
+from node.engine.cache.disk.limits import Limits  # noqa: E402
+from node.engine.cache.disk.tier import SsdTier, open_tier  # noqa: E402
 from node.engine.cache.parts import EntryKind, Read, Tensors  # noqa: E402
 from node.engine.cache.prefix_cache import CacheConfig, PrefixCache  # noqa: E402
-from node.engine.cache_tree import Caches, flatten  # noqa: E402
-from node.engine.codec import PlainCodec  # noqa: E402
-from node.engine.layers import CacheLayout  # noqa: E402
-from node.engine.model import load_folder  # noqa: E402
-from node.engine.spans import KvSpan  # noqa: E402
+from node.engine.kv.cache_layout import CacheLayout  # noqa: E402
+from node.engine.kv.cache_tree import Caches, flatten  # noqa: E402
+from node.engine.kv.codec import PlainCodec  # noqa: E402
+from node.engine.kv.spans import KvSpan  # noqa: E402
+from node.engine.model.load import load_folder  # noqa: E402
 
 FILES = 4
 SESSIONS, SESSION_TOKENS, TURNS = 64, 100_000, 50

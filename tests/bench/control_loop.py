@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 
 load_fast_blas()
 
-from node.engine import picker  # noqa: E402  the BLAS comes first
+from node.engine.decoding import picker  # noqa: E402  the BLAS comes first
 from node.engine.load import load  # noqa: E402
-from node.engine.text import TextEngine  # noqa: E402
+from node.engine.scheduling.engine import TextEngine  # noqa: E402
 from node.ipc.generate import (  # noqa: E402
     Constraint,
     ConstraintKind,

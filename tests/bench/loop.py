@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 
 load_fast_blas()
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 from tests.bench import processes
 from tests.bench.machine import Cores
 from tests.bench.peer_home import PeerHome

@@ -42,7 +42,7 @@ BAR_SWAPS, BAR_TTFT, BAR_LOAD_S = 1.0, 0.5, 0.3
 _ENVIRON = {"OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 BARE_LOAD = """
 import sys
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 load_fast_blas()
 from mlx_lm import load, stream_generate
 print("ready", flush=True)

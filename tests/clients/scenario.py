@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from tests.node.serving import RunningAgent, running
 
 MODEL = "scripted"

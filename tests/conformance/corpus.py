@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
-from node.engine.detokenizer import Vocabulary
+from node.engine.model.detokenizer import Vocabulary
 from node.ipc.generate import ToolSchema
 
 OUTPUTS = "tool_outputs"

@@ -393,8 +393,8 @@ class Subject:
 
     @staticmethod
     def _keep(cache: PrefixCache, prompt: Prompt, output: Sequence[int]) -> None:
-        """As the engine does (`node.engine.reuse`), when the prompt is prefilled and when the
-        answer has ended."""
+        """As the engine does (`node.engine.scheduling.prefix_reuse`), when the prompt is prefilled
+        and when the answer has ended."""
         whole = len(prompt.tokens)
         keepable = whole if prompt.reusable_tokens is None else prompt.reusable_tokens
         _store(cache, prompt.tokens[: min(keepable, whole - 1)])

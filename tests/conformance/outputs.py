@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from node.dialects.base import Collected
-from node.engine.detokenizer import Vocabulary
-from node.engine.output import OutputReader
+from node.engine.decoding.output import OutputReader
+from node.engine.model.detokenizer import Vocabulary
 from node.ipc.generate import GenerateRequest, OutputFormat
 from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine

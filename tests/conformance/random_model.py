@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 
 # Before anything imports MLX.
 load_fast_blas()
@@ -16,7 +16,7 @@ load_fast_blas()
 from tokenizers import Tokenizer  # noqa: E402
 
 from node.engine.load import load  # noqa: E402
-from node.engine.text import TextEngine  # noqa: E402
+from node.engine.scheduling.engine import TextEngine  # noqa: E402
 from node.ipc.generate import GenerateRequest, SamplingParams  # noqa: E402
 from node.ipc.messages import (  # noqa: E402
     EngineSpec,

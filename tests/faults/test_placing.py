@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script as EngineScript
-from node.engine.script import ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script as EngineScript
+from node.engine.scripted.script import ScriptedModel
 from node.protocol.messages import StatusEvent
 from router import watcher as watcher_module
 from router.states import ACTIVE, CORDONED

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from node.engines.memory_budget import GIB
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent

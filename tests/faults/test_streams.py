@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from node.engine.script import Script as EngineScript
-from node.engine.script import ScriptedModel
+from node.engine.scripted.script import Script as EngineScript
+from node.engine.scripted.script import ScriptedModel
 from router import upstream as upstream_module
 from router.settings import CONNECT_TIMEOUT_S
 from serving.client_connection import ClientConnection

@@ -9,9 +9,9 @@ import mlx.core as mx
 import numpy as np
 from mlx_lm.utils import load_model
 
-from node.engine.cache_tree import Caches, flatten
-from node.engine.codec import KvCodec, PlainCodec
-from node.engine.layers import CacheLayout
+from node.engine.kv.cache_layout import CacheLayout
+from node.engine.kv.cache_tree import Caches, flatten
+from node.engine.kv.codec import KvCodec, PlainCodec
 from tests.mlx.kinds import make_kind
 from tests.mlx.likeness import NEAR, Logits, assert_alike, tie_gap
 from tests.mlx.tiny import VOCAB_SIZE

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 
 # Before anything imports MLX.
 load_fast_blas()

@@ -13,9 +13,9 @@ import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from tokenizers import Tokenizer
 
-from node.engine.model import LoadedModel, load_folder
-from node.engine.row import Row as EngineRow
-from node.engine.text import TextEngine
+from node.engine.decoding.row import Row as EngineRow
+from node.engine.model.load import LoadedModel, load_folder
+from node.engine.scheduling.engine import TextEngine
 from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import (
     Accepted,

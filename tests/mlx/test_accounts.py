@@ -9,8 +9,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from node.engine.accounts import UNKNOWN_STEP_S
-from node.engine.model import LoadedModel
+from node.engine.model.load import LoadedModel
+from node.engine.scheduling.step_costs import UNKNOWN_STEP_S
 from tests.mlx.driver import Driver, make_spec, prompt
 
 pytestmark = pytest.mark.mlx
@@ -37,8 +37,8 @@ class Slow:
 def slow(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], LoadedModel]:
     def change(model: LoadedModel) -> LoadedModel:
         network = Slow(model.network)
-        monkeypatch.setattr("node.engine.accounts.time", network)
-        monkeypatch.setattr("node.engine.text.time", network)
+        monkeypatch.setattr("node.engine.scheduling.step_costs.time", network)
+        monkeypatch.setattr("node.engine.scheduling.engine.time", network)
         return replace(model, network=network)
 
     return change
@@ -51,7 +51,7 @@ def test_long_steps_are_told_of_before_and_logged_after_they_are_done(
     with Driver(tiny, spec=make_spec(tiny, prefill_chunk_tokens=200), change=slow) as engine:
         engine.engine.set_on_long_step(told.append)
         engine.submit("a", prompt(301, 1), max_tokens=9)
-        with caplog.at_level(logging.WARNING, "node.engine.accounts"):
+        with caplog.at_level(logging.WARNING, "node.engine.scheduling.step_costs"):
             engine.step()
             assert told == [UNKNOWN_STEP_S]
             assert "A step took 2.3 s: prefill of 128 tokens of 1 prompts, behind 0 tokens." in (

@@ -8,8 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from node.engine.device import Device
-from node.engine.model import LoadedModel
+from node.engine.model.device import Device
+from node.engine.model.load import LoadedModel
 from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import EngineStats, MemoryLease, Refused
 from node.protocol.messages import FinishReason
@@ -152,7 +152,7 @@ def test_rows_that_outgrow_the_lease_give_way_and_say_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two rows of 100 tokens and such an answer take a step of the cache each; then they grow on.
-    monkeypatch.setattr("node.engine.row.USUAL_ANSWER_TOKENS", 100)
+    monkeypatch.setattr("node.engine.decoding.row.USUAL_ANSWER_TOKENS", 100)
     folder = make_kind(name, tmp_path / name)
     prompts = {f"{number}": prompt(100, number) for number in range(3)}
     with Driver(folder) as engine:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node.engine.model import LoadedModel
+from node.engine.model.load import LoadedModel
 from node.ipc.generate import SamplingParams
 from node.ipc.messages import Accepted, Delta, MemoryLease, Refused
 from node.protocol.messages import FinishReason
@@ -176,7 +176,7 @@ def test_a_choice_that_gives_way_goes_on_later_and_the_others_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Two rows of 230 tokens and such an answer take a step of the cache each; then they grow on.
-    monkeypatch.setattr("node.engine.row.USUAL_ANSWER_TOKENS", 10)
+    monkeypatch.setattr("node.engine.decoding.row.USUAL_ANSWER_TOKENS", 10)
     folder = make_tiny(tmp_path / "short", max_position_embeddings=300)
     with Driver(folder, change=endless) as engine:
         expected = singles(engine, prompt(230, 1), 2, 70)
@@ -215,7 +215,7 @@ def test_a_step_that_fails_ends_all_choices_those_that_wait_too(tiny: Path) -> N
 def test_a_prefill_that_fails_ends_all_choices(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Driver(tiny) as engine:
         engine.submit("n", prompt(30, 1), WARM, choices=3)
-        monkeypatch.setattr("node.engine.batches.DecodeBatch.join", broken)
+        monkeypatch.setattr("node.engine.decoding.batches.DecodeBatch.join", broken)
         with pytest.raises(RuntimeError):
             engine.run()
         deltas = engine.call(lambda: engine.engine.reset("It broke."))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from node.engine.base import LoadError
-from node.engine.codec import AffineCodec, KvCodec, PlainCodec, codec_for, detached
+from node.engine.kv.codec import AffineCodec, KvCodec, PlainCodec, codec_for, detached
 
 pytestmark = pytest.mark.mlx
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.grammar import GrammarFailed, Matcher
+from node.engine.constraints.grammar import GrammarFailed, Matcher
 from node.ipc.generate import (
     Constraint,
     ConstraintKind,
@@ -135,7 +135,7 @@ def test_a_fault_of_a_grammar_is_told_and_ends_no_other_row(
 
     with Driver(tiny) as driver:
         driver.submit("other", prompt(9, 2))
-        monkeypatch.setattr(f"node.engine.intake.{step}", fault)
+        monkeypatch.setattr(f"node.engine.scheduling.intake.{step}", fault)
         reply = driver.submit("a", prompt(9, 1), constraint=ONE_NAME)
         assert isinstance(reply, Refused)
         assert reply.reason.endswith("by nought") and reply.is_fault
@@ -242,7 +242,7 @@ def test_a_request_can_be_cancelled_while_its_grammar_is_compiled(
         began.set()
         assert goes_on.wait(60)
 
-    monkeypatch.setattr("node.engine.intake.compile_answer", slow)
+    monkeypatch.setattr("node.engine.scheduling.intake.compile_answer", slow)
     request = GenerateRequest("a", prompt(9, 1), 9, constraint=ONE_NAME)
     with Driver(tiny) as driver:
         assert driver.call(lambda: driver.engine.submit(request)) is None

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from node.engine.load import load
-from node.engine.model import LoadedModel, load_folder
+from node.engine.model.load import LoadedModel, load_folder
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import EngineSpec, MemoryLease
 from node.settings import Wired

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from node.engine import digests, disk_cache
+from node.engine.model import digests
+from node.engine.scheduling import disk_cache
 from node.ipc.messages import DiskCache, EngineSpec
 from node.models.saved_hashes import HashingStopped, sha256_of
 from tests.mlx.driver import Driver, make_spec, prompt

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from node.engine.gguf import ImportOptions, import_gguf, llama3_factors, main
-from node.engine.gguf_file import TENSOR_TYPES, GgufError, GgufFile
+from node.engine.gguf.convert import ImportOptions, import_gguf, llama3_factors, main
+from node.engine.gguf.reader import TENSOR_TYPES, GgufError, GgufFile
 from node.models.store import read_entry
 
 pytestmark = pytest.mark.mlx

@@ -10,11 +10,11 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine import gguf_tensors
-from node.engine.gguf import ImportOptions, import_gguf
-from node.engine.gguf_blocks import values
-from node.engine.gguf_file import TENSOR_TYPES, GgufError, GgufFile
-from node.engine.gguf_tensors import Target, dense, targets
+from node.engine.gguf import tensors as gguf_tensors
+from node.engine.gguf.blocks import values
+from node.engine.gguf.convert import ImportOptions, import_gguf
+from node.engine.gguf.reader import TENSOR_TYPES, GgufError, GgufFile
+from node.engine.gguf.tensors import Target, dense, targets
 from tests.mlx.test_gguf import METADATA, TOKENS, gguf_bytes
 
 pytestmark = pytest.mark.mlx

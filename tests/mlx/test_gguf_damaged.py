@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.engine import gguf_file
-from node.engine.gguf import make_config
-from node.engine.gguf_file import GgufError, GgufFile
+from node.engine.gguf import reader
+from node.engine.gguf.convert import make_config
+from node.engine.gguf.reader import GgufError, GgufFile
 from tests.fakes import processor_time
 from tests.mlx.test_gguf import METADATA, gguf_bytes, text, write
 
@@ -47,13 +47,13 @@ def test_an_alignment_is_a_number(tmp_path: Path) -> None:
 def test_a_header_has_a_longest_length_and_a_list_a_largest_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gguf_file, "MAX_VALUES", 1)
+    monkeypatch.setattr(reader, "MAX_VALUES", 1)
     with pytest.raises(GgufError, match="it claims 2 values in one list"):
         opened(tmp_path, WHOLE)
     with pytest.raises(GgufError, match="it claims 2 strings in one list"):
         opened(tmp_path, gguf_bytes({"a": ["x", "y"]}, TENSORS))
-    monkeypatch.setattr(gguf_file, "MAX_VALUES", 8)
-    monkeypatch.setattr(gguf_file, "MAX_HEADER_BYTES", 100)
+    monkeypatch.setattr(reader, "MAX_VALUES", 8)
+    monkeypatch.setattr(reader, "MAX_HEADER_BYTES", 100)
     with pytest.raises(GgufError, match="its header is longer than"):
         opened(tmp_path, WHOLE)
 

@@ -14,10 +14,10 @@ from mlx_lm.models.cache import KVCache
 
 from node.engine.base import LoadError
 from node.engine.cache.parts import Tensor, Tensors
-from node.engine.cache_tree import Caches, flatten
-from node.engine.codec import AffineCodec, PlainCodec
-from node.engine.layers import CacheLayout
-from node.engine.spans import RUN_TOKENS, KvSpan, LayerSnapshot
+from node.engine.kv.cache_layout import CacheLayout
+from node.engine.kv.cache_tree import Caches, flatten
+from node.engine.kv.codec import AffineCodec, PlainCodec
+from node.engine.kv.spans import RUN_TOKENS, KvSpan, LayerSnapshot
 from tests.mlx.caching import Subject, prompt, subjects
 from tests.mlx.kinds import KINDS, WINDOW_TOKENS
 

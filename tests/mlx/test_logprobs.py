@@ -8,8 +8,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.picker import Picked
-from node.engine.sampler import BatchSampler, Likeliest, RowSampling
+from node.engine.decoding.picker import Picked
+from node.engine.sampling.sampler import BatchSampler, Likeliest, RowSampling
 from node.ipc.generate import SamplingParams
 from node.ipc.messages import TokenLogprob
 from tests.mlx.driver import GREEDY, Driver, place, prompt

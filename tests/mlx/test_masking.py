@@ -6,8 +6,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.mask import Mask, all_but, only
-from node.engine.masking import masked, steered
+from node.engine.decoding.apply_mask import masked, steered
+from node.engine.sampling.token_mask import Mask, all_but, only
 
 SIZE = 70
 

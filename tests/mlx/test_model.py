@@ -12,8 +12,8 @@ import mlx.core as mx
 import pytest
 
 from node.engine.base import LoadError
-from node.engine.model import LoadedModel, load_folder
-from node.engine.weights import load_network
+from node.engine.model.load import LoadedModel, load_folder
+from node.engine.model.weights import load_network
 from tests.mlx.tiny import CONTEXT_TOKENS, VOCAB_SIZE
 from tests.node.model_folders import bring_code
 

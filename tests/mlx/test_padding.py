@@ -10,8 +10,8 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from node.engine.cache_tree import flatten
-from node.engine.model import LoadedModel
+from node.engine.kv.cache_tree import flatten
+from node.engine.model.load import LoadedModel
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import PADDING_BLIND
 

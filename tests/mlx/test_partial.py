@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.reuse import KEEP_TOKENS
+from node.engine.scheduling.prefix_reuse import KEEP_TOKENS
 from tests.mlx.driver import prompt
 from tests.mlx.test_reuse import Counted
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.penalties import Penalties, needs_penalties
+from node.engine.sampling.penalties import Penalties, needs_penalties
 from node.ipc.generate import SamplingParams
 from tests.fakes import processor_time
 from tests.mlx.likeness import penalised

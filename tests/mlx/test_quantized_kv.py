@@ -8,9 +8,9 @@ import pytest
 from mlx_lm.models.cache import BatchKVCache, KVCache
 
 from node.engine.base import LoadError
-from node.engine.cache_tree import flatten
-from node.engine.codec import PlainCodec
-from node.engine.quantized_kv import BatchQuantizedKVCache, LiveKVCache, check_live_bits
+from node.engine.kv.cache_tree import flatten
+from node.engine.kv.codec import PlainCodec
+from node.engine.kv.quantized_kv import BatchQuantizedKVCache, LiveKVCache, check_live_bits
 from tests.mlx.caching import Subject, prompt, subjects
 from tests.mlx.likeness import NEAR_QUANTISED
 

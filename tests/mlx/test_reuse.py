@@ -10,8 +10,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.model import LoadedModel
-from node.engine.schedule import Limits
+from node.engine.decoding.chunking import Limits
+from node.engine.model.load import LoadedModel
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import CacheEventKind, MemoryLease, Pressure, Progress, Refused
 from node.protocol.messages import FinishReason

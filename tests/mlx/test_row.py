@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from node.engine.detokenizer import Vocabulary
-from node.engine.row import make_row
+from node.engine.decoding.row import make_row
+from node.engine.model.detokenizer import Vocabulary
 from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
 from node.protocol.messages import FinishReason
-from tests.node.engine.test_output import TOKENIZER, token
+from tests.node.engine.decoding.test_output import TOKENIZER, token
 
 THOUGHT = '<think>Hm <tool_call>{"name": "f", "arguments": {}}</tool_call> so'
 OUTPUT = OutputFormat("think", "hermes", tools=(ToolSchema("f"),))

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from node.engine.sampler import BatchSampler, RowSampling
+from node.engine.sampling.sampler import BatchSampler, RowSampling
 from node.ipc.generate import SamplingParams
 
 pytestmark = pytest.mark.mlx

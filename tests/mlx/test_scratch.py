@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from node.engine.schedule import MIN_CHUNK_TOKENS
+from node.engine.decoding.chunking import MIN_CHUNK_TOKENS
 from node.models.attention_scratch import attention_scores
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import make_kind

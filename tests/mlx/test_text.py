@@ -7,9 +7,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from node.engine.gather import LONGEST_S
-from node.engine.model import LoadedModel
-from node.engine.schedule import USUAL_ANSWER_TOKENS
+from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
+from node.engine.model.load import LoadedModel
+from node.engine.scheduling.batching_delay import LONGEST_S
 from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import Delta, MemoryLease, Refused
 from node.protocol.messages import FinishReason

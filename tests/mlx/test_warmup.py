@@ -8,9 +8,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from node.engine.model import LoadedModel
-from node.engine.schedule import IDLE_CHUNK_TOKENS
-from node.engine.warmup import FIRST_TOKENS, next_tokens
+from node.engine.decoding.chunking import IDLE_CHUNK_TOKENS
+from node.engine.model.load import LoadedModel
+from node.engine.scheduling.warmup import FIRST_TOKENS, next_tokens
 from node.ipc.messages import EngineStats, MemoryLease
 from tests.mlx.driver import Driver, make_spec, prompt
 from tests.mlx.kinds import PADDING_BLIND
@@ -48,7 +48,7 @@ class Timed:
 def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[LoadedModel], LoadedModel]:
     def change(model: LoadedModel) -> LoadedModel:
         network = Timed(model.network, [])
-        monkeypatch.setattr("node.engine.warmup.time", network)
+        monkeypatch.setattr("node.engine.scheduling.warmup.time", network)
         return replace(model, network=network)
 
     return change

@@ -12,7 +12,7 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 from node.engine.base import LoadError
-from node.engine.model import load_folder
+from node.engine.model.load import load_folder
 from node.models.kv_estimate import estimate_kv
 from node.models.store import read_entry
 from tests.mlx.checkpoints import (
@@ -143,7 +143,7 @@ def test_a_type_without_a_class_is_refused(tiny: Path, folder: Path, model_type:
 def test_one_line_says_what_was_left_out(
     tiny: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="node.engine.weights")
+    caplog.set_level(logging.INFO, logger="node.engine.model.weights")
     weights = arrays(make_network(GEMMA3)) | foreign(*SIGHT, values=1 << 18)
     load(write(folder, tiny, GEMMA3, weights))
     (line,) = caplog.messages
@@ -153,7 +153,7 @@ def test_one_line_says_what_was_left_out(
 def test_says_nothing_where_nothing_was_left_out(
     tiny: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="node.engine.weights")
+    caplog.set_level(logging.INFO, logger="node.engine.model.weights")
     load(write(folder, tiny, LLAMA, arrays(make_network(LLAMA))))
     assert caplog.messages == []
 

@@ -14,7 +14,7 @@ import uvicorn
 
 from node.app import NodeApp, build_app, load_token
 from node.commands.serve import server_config
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.protocol.messages import (
     HEADER_PROTOCOL,
     PROTOCOL_VERSION,

@@ -20,7 +20,7 @@ from node.agent.events import EventHub
 from node.agent.request_record import Job, Sender
 from node.app import ScriptedStore
 from node.dialects.chat.body import read_chat
-from node.engine.script import Script, ScriptedModel, encode_script, scripted_entries
+from node.engine.scripted.script import Script, ScriptedModel, encode_script, scripted_entries
 from node.engines.link import EngineLink
 from node.engines.memory_budget import GIB, Budget
 from node.engines.slot import EngineKind, ModelAwaited

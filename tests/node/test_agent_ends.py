@@ -1,6 +1,6 @@
 """How a request is accounted for whose engine ends."""
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.ipc.messages import Accepted
 from node.protocol.messages import Finished, FinishReason
 from tests.node.test_agent import job, running, until_finished

@@ -17,8 +17,8 @@ import pytest
 from node.agent import requests
 from node.dialects.chat.answer import ReasoningField
 from node.dialects.chat.body import AskedChat, read_chat
-from node.engine.script import Script, ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import (
     CancelMarked,
     Finished,
@@ -45,7 +45,7 @@ def _texts(chunks: list[Any]) -> list[str]:
 
 async def _engine_pid(agent: RunningAgent) -> int:
     children = psutil.Process().children()
-    return next(int(child.pid) for child in children if "node.worker" in child.cmdline())
+    return next(int(child.pid) for child in children if "node.engine.worker" in child.cmdline())
 
 
 async def test_streams_words_in_order_and_ends_with_done(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from starlette.types import Message
 
 from node.app import build_agent, build_app, load_node_id, load_token, trim_disk
-from node.engine.cache.disk import open_tier
+from node.engine.cache.disk.tier import open_tier
 from node.engine.cache.parts import EntryKind
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.errors import StartError
 from node.settings import Settings
 from tests.node.engine.cache.disk_world import LIMITS, ROOT, TIMEOUT_S, some_tensors, some_tokens
@@ -154,7 +154,7 @@ def test_a_disk_that_cannot_be_trimmed_stops_nothing(
     def fail(_home: Path, _max_bytes: int) -> None:
         raise PermissionError("not yours")
 
-    monkeypatch.setattr("node.engine.cache.disk_home.trim_home", fail)
+    monkeypatch.setattr("node.engine.cache.disk.home.trim_home", fail)
     trim_disk(Settings(home=tmp_path))
     assert "cannot be deleted: not yours" in caplog.text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Caretaker
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.engines.memory_budget import GIB
 from node.engines.residency_policy import WishList
 from node.errors import EngineDied, LoadFailure, UnknownModel

@@ -9,7 +9,7 @@ import pytest
 from node.agent.agent import Agent, Identity
 from node.app import build_store
 from node.defaults import Defaults, ModelDefaults
-from node.engine.script import Script, encode_script
+from node.engine.scripted.script import Script, encode_script
 from node.engines.link import EngineLink
 from node.engines.memory_budget import GIB, Budget
 from node.engines.slot import EngineKind

@@ -195,5 +195,5 @@ def test_a_child_imports_nothing_from_the_folder_where_the_command_is_typed(
     monkeypatch.setenv("PYTHONPATH", str(PACKAGE_ROOT))
     for name in ("queue", "node"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')")
-    code = "import node.worker, queue; print('ours')"
+    code = "import node.engine.worker, queue; print('ours')"
     assert run_command([*python_command(), "-c", code], timeout_s=30) == "ours"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.script import Script, ScriptedModel, scripted_entries
+from node.engine.scripted.script import Script, ScriptedModel, scripted_entries
 from node.models.store import ModelEntry
 from node.prompt import renderers
 from node.prompt.process import RenderLimits

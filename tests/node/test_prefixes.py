@@ -14,8 +14,8 @@ from node.agent import prefixes as prefixes_module
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
 from node.dialects.chat.body import read_chat
-from node.engine.script import Script, ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.models.store import ModelEntry
 from node.prompt.late_chain import LateChain

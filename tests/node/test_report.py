@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from node.agent import agent as agent_module
-from node.engine.script import Script, ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel
 from node.engines.memory_budget import GIB
 from node.ipc.learned_rates import PrefillRate
 from node.ipc.messages import Pressure

@@ -13,8 +13,8 @@ import pytest
 from node.agent import agent as agent_module
 from node.agent import warming
 from node.agent.warm_prompts import Told, WarmProgress, WarmResult, decode_told
-from node.engine.script import Script, ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel
 from node.engines.memory_budget import GIB, Leases
 from node.ipc.messages import Pressure
 from node.protocol.lifecycle import PATH_UNLOAD

@@ -9,7 +9,7 @@ import pytest
 from node.agent import agent as agent_module
 from node.agent import pressure_watch
 from node.darwin import Kernel
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from node.hardware import MemoryReading
 from serving import sleep_watch
 from serving.sleep_watch import SleepGauge, watch_sleep

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script
 from tests.node.serving import RunningAgent, chat_body, data_of, running
 from tests.reports.answers import DIALECTS, Ask, both, chat, messages, post, responses
 from tests.reports.samples import ARGUMENTS, CALLS

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer
 
 from node.dialects.base import Collected
 from node.dialects.chat.body import read_chat
-from node.engine.detokenizer import Vocabulary
-from node.engine.output import OutputReader
+from node.engine.decoding.output import OutputReader
+from node.engine.model.detokenizer import Vocabulary
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, PartKind
 from node.parsing.selection import Formats

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from node.agent import requests
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import FinishReason
 from registry import nodes
 from router.decisions import Attempt

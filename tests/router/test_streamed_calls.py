@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.protocol.errors import BROKEN_CALL
 from registry import usage
 from registry.records import UsageRecord

@@ -118,7 +118,7 @@ def test_nothing_else_prints() -> None:
                 if name in PRINTING:
                     others.append(f"{file.relative_to(root)}: {name}")
     assert sorted(set(others)) == [
-        "node/engine/gguf.py: sys.stdout.write",  # to the command that runs it
+        "node/engine/gguf/convert.py: sys.stdout.write",  # to the command that runs it
         "router/commands/chat.py: sys.stdout.write",  # where it is no terminal: an answer as it is
         "serving/terminal.py: print",
     ]

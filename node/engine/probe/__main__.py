@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from node.engine.blas import load_fast_blas
+from node.engine.model.blas import load_fast_blas
 from node.engine.probe.line import Line
 from serving.terminal import put_json
 

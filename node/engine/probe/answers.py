@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from node.engine.model import LoadedModel
+from node.engine.model.load import LoadedModel
 from node.engine.probe.line import Line, Sizes, timed
 from node.engine.probe.runner import Answer, Parting, Prompt, Runner, parting, spec_of
 from node.ipc.messages import EngineSpec

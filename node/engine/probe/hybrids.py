@@ -10,8 +10,8 @@ from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import _get_classes
 from tokenizers import Tokenizer, models
 
-from node.engine.detokenizer import Vocabulary
-from node.engine.model import LoadedModel
+from node.engine.model.detokenizer import Vocabulary
+from node.engine.model.load import LoadedModel
 from node.engine.probe.answers import NEAR_TIE_NATS
 from node.engine.probe.line import Line, Sizes, not_here, timed
 from node.engine.probe.runner import Prompt, Runner, parting, spec_of

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from node.engine.base import LoadError
-from node.engine.model import LoadedModel
-from node.engine.text import TextEngine
+from node.engine.model.load import LoadedModel
+from node.engine.scheduling.engine import TextEngine
 from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import (
     Accepted,

@@ -6,7 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import psutil
 
-from node.engine.model import LoadedModel, load_folder
+from node.engine.model.load import LoadedModel, load_folder
 from node.engine.probe import answers, facts, hybrids, memory, soak, speeds
 from node.engine.probe.line import ON_CPU, ON_GPU, Line
 

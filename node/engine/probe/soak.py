@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from node.engine.model import LoadedModel
+from node.engine.model.load import LoadedModel
 from node.engine.probe.answers import prompt
 from node.engine.probe.line import Line
 from node.engine.probe.runner import Runner, spec_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import mlx.core as mx
 from mlx_lm.models.cache import make_prompt_cache
 
-from node.engine.model import LoadedModel
+from node.engine.model.load import LoadedModel
 from node.engine.probe.answers import prompt
 from node.engine.probe.line import Line, Sizes, timed
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from tests.node.serving import RunningAgent, data_of, running
 
 SCHEMA = {"type": "object"}

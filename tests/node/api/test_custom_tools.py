@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from tests.node.serving import RunningAgent, running
 
 PATCH = '*** Begin Patch\n*** Add File: a.txt\n+"hello"\n*** End Patch'

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from tests.node.serving import RunningAgent, running
 
 TURN: dict[str, Any] = {"role": "user", "content": "x" * 40}

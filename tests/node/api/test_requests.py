@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.protocol.ids import client_id
 from node.protocol.messages import Finished, FinishReason
 from tests.node.serving import WAIT_S, RunningAgent, chat_body, closed, data_of, running

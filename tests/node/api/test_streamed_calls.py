@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.protocol.messages import Finished, FinishReason
 from tests.node.serving import RunningAgent, data_of, running
 

@@ -12,8 +12,8 @@ from rich.progress import Progress
 from node.commands import bench
 from node.commands.agent_client import CommandFailed, Place
 from node.commands.bench_load import Answer, Load, Stall, Streams, worst_gap
-from node.engine.script import Script, ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel
 from tests.node.commands.running import Ended, run_command
 from tests.node.serving import RunningAgent, running
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.cache.disk_folder import FolderLock
-from node.engine.script import Script
+from node.engine.cache.disk.folder import FolderLock
+from node.engine.scripted.script import Script
 from node.protocol.messages import ModelState
 from tests.node.commands.running import run_command
 from tests.node.serving import running

@@ -15,7 +15,7 @@ from node.hardware import python_command
 def test_gives_the_importer_what_was_asked() -> None:
     job = Import(Path("a.gguf"), "org/tiny", "float16", keep_quantized=True)
     assert job.command(Path("/m/org--tiny")) == [
-        *(*python_command(), "-m", "node.engine.gguf", "--name", "org/tiny"),
+        *(*python_command(), "-m", "node.engine.gguf.convert", "--name", "org/tiny"),
         *("--dtype", "float16", "--keep-quantized", "--", "a.gguf", "/m/org--tiny"),
     ]
 

@@ -12,8 +12,8 @@ from rich.progress import Progress
 from node.agent.warm_prompts import WarmProgress
 from node.commands import warm as command
 from node.commands.warm import Warmed
-from node.engine.script import Script, ScriptedModel
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel
 from tests.node.commands.running import Ended, run_command
 from tests.node.serving import RunningAgent, running
 

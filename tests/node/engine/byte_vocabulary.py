@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from node.engine.detokenizer import Vocabulary
+from node.engine.model.detokenizer import Vocabulary
 
 END = "<|im_end|>"
 MERGED = (">\n", "->", ">>")

@@ -33,7 +33,7 @@ class EngineProcess:
         self._link.settimeout(_TIMEOUT_S)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "node.worker", str(theirs.fileno()), spec.engine],
+                [sys.executable, "-m", "node.engine.worker", str(theirs.fileno()), spec.engine],
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **environment},
                 stderr=subprocess.PIPE,

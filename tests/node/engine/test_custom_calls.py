@@ -8,13 +8,13 @@ import pytest
 
 from node.dialects.fields.custom_input import input_of
 from node.dialects.fields.custom_tools import InputGrammar, custom_tool
-from node.engine.grammar import GrammarFailed, Matcher, TooLarge
-from node.engine.held_answer import is_held
+from node.engine.constraints.compile import is_held
+from node.engine.constraints.grammar import GrammarFailed, Matcher, TooLarge
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
 from node.parsing.held_schema import NotHeld
 from node.parsing.registry import go_together, tool_call_names
-from tests.node.engine.test_steering import VOCABULARIES, YES, held, run, saying
+from tests.node.engine.constraints.test_steering import VOCABULARIES, YES, held, run, saying
 
 LINES = 'start: line ~ 1..2 "end"\nline: ("+" | "<") /[a-c"\\\\ü]{1,3}/ LF\n%import common.LF'
 RECURSIVE = 'start: "(" start? ")"'

@@ -3,9 +3,9 @@
 import pytest
 
 from node.dialects.base import Collected
-from node.engine.script import Script
-from node.engine.scripted import ScriptedEngine
-from node.engine.scripted_row import PIECE_LENGTH
+from node.engine.scripted.engine import ScriptedEngine
+from node.engine.scripted.row import PIECE_LENGTH
+from node.engine.scripted.script import Script
 from node.ipc.generate import GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import Accepted, Delta, Loaded, Part, PartKind, RowUsage
 from node.parsing.registry import grammar_for, reasoning_names

@@ -13,8 +13,8 @@ import msgspec
 import psutil
 import pytest
 
-from node.engine.script import Script, ScriptedModel, encode_script
-from node.engine.scripted_cache import ScriptedCache
+from node.engine.scripted.cache import ScriptedCache
+from node.engine.scripted.script import Script, ScriptedModel, encode_script
 from node.engines.link import EngineLink
 from node.engines.row_stream import RowStream
 from node.errors import (
@@ -421,7 +421,7 @@ async def test_a_cancelled_start_leaves_no_process() -> None:
 
 
 async def test_a_start_that_is_cancelled_before_its_process_is_asked_ends_it() -> None:
-    link, waiting = EngineLink(), await spawn("node.worker", "scripted")
+    link, waiting = EngineLink(), await spawn("node.engine.worker", "scripted")
     starting = asyncio.create_task(link.start(spec(Script()), waiting))
     await asyncio.sleep(0)
     starting.cancel()

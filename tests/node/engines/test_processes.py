@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.engines.link import EngineLink
 from node.engines.processes import (
     LAST_COOL_DOWN_S,

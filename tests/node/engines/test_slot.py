@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from node.engine.script import Script, scripted_entries
+from node.engine.scripted.script import Script, scripted_entries
 from node.engines.memory_budget import GIB, Budget
 from node.engines.slot import (
     LOAD_BYTES_PER_S,

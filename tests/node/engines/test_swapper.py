@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from node.engines import swap_policy
 from node.engines.memory_budget import GIB
 from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes

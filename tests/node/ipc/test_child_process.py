@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from node.engine.script import Script, encode_script
+from node.engine.scripted.script import Script, encode_script
 from node.engines.link import EngineLink
 from node.ipc import child_process
 from node.ipc.child_process import ChildProcess, Spare, linked_sockets, spawn
@@ -34,7 +34,7 @@ async def filled(spare: Spare) -> ChildProcess:
 
 
 async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Process) -> None:
-    spare = Spare("node.worker", "scripted")
+    spare = Spare("node.engine.worker", "scripted")
     waiting, link = await filled(spare), EngineLink()
     loaded = await link.start(SPEC, waiting)
     assert (loaded.max_rows, link.pid) == (1, waiting.process.pid)
@@ -44,8 +44,8 @@ async def test_a_process_that_waited_loads_what_it_is_told(children: psutil.Proc
 
 
 async def test_one_that_nobody_took_ends_with_its_owner(children: psutil.Process) -> None:
-    spare = Spare("node.worker", "scripted")
-    kept = await spawn("node.worker", "scripted")
+    spare = Spare("node.engine.worker", "scripted")
+    kept = await spawn("node.engine.worker", "scripted")
     spare._ready = kept
     spare.refill(0.0)
     await spare.close()
@@ -54,8 +54,8 @@ async def test_one_that_nobody_took_ends_with_its_owner(children: psutil.Process
 
 
 async def test_one_that_died_is_not_given(children: psutil.Process) -> None:
-    spare = Spare("node.worker", "scripted")
-    spare._ready = await spawn("node.worker", "scripted")
+    spare = Spare("node.engine.worker", "scripted")
+    spare._ready = await spawn("node.engine.worker", "scripted")
     spare._ready.process.kill()
     await spare._ready.process.wait()
     assert spare.take() is None
@@ -70,7 +70,7 @@ async def test_a_spare_for_no_engine_stays_empty() -> None:
 
 
 async def test_none_is_started_where_it_is_not_wanted_any_more() -> None:
-    spare = Spare("node.worker", "scripted")
+    spare = Spare("node.engine.worker", "scripted")
     spare.refill(0.0, lambda: False)
     assert spare._work is not None
     await spare._work
@@ -85,7 +85,7 @@ async def test_one_that_cannot_be_started_is_told_in_the_log(
         raise OSError(12, "Cannot allocate memory")
 
     monkeypatch.setattr(child_process, "spawn", fail)
-    spare = Spare("node.worker", "scripted")
+    spare = Spare("node.engine.worker", "scripted")
     spare.refill(0.0)
     assert spare._work is not None
     await spare._work

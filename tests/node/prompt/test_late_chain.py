@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from node.prompt.late_chain import LateChain
 from node.protocol.prefix import Chain, Chainer
 from tests.node.serving import running

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from node.engine.script import Script, ScriptedModel
+from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import HEADER_ORIGIN
 from node.server import body_memory
 from node.settings import MAX_BODY_BYTES

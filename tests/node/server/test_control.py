@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from node.agent.warm_prompts import parse_command
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
     HEADER_PROTOCOL,

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from node.dialects.responses.answer import StoredResponse
-from node.engine.script import Script
+from node.engine.scripted.script import Script
 from node.protocol.ids import client_id
 from node.protocol.prefix import Head
 from node.server.response_store import ResponseFile, ResponseStore

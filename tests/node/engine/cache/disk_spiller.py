@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from node.engine.cache.disk import SsdTier, open_tier
-from node.engine.cache.disk_files import Files
-from node.engine.cache.disk_index import Index, Row
-from node.engine.cache.disk_shared import Seams
+from node.engine.cache.disk.file_index import Index, Row
+from node.engine.cache.disk.files import Files
+from node.engine.cache.disk.shared import Seams
+from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import EntryKind, Lost, WriteFailed, Written
 from tests.node.engine.cache.disk_world import (
     FINGERPRINT,

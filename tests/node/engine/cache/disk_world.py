@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from node.engine.cache.disk import SsdTier, open_tier
-from node.engine.cache.disk_files import Files
-from node.engine.cache.disk_limits import Limits
-from node.engine.cache.disk_shared import Seams
+from node.engine.cache.disk.files import Files
+from node.engine.cache.disk.limits import Limits
+from node.engine.cache.disk.shared import Seams
+from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import (
     DiskReport,
     EntryKind,

@@ -1,0 +1,144 @@
+"""Writing and reading one file of the disk tier, checksummed on the way.
+
+The checksum is zlib's CRC-32 of the whole file. It is there against damage, not against an enemy;
+it runs at 2.2 GB/s on one core of an EPYC where blake2b runs at 0.6, and releases the GIL.
+"""
+
+import os
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from node.engine.cache.disk.format import CorruptFile, Layout
+
+CHUNK_BYTES = 8 << 20
+"""Between two looks at whether the work is still wanted; small enough that a chunk is still in
+the processor's cache when it is checksummed."""
+FILE_MODE = 0o600
+FOLDER_MODE = 0o700
+
+
+class Abandoned(Exception):
+    """The file is no longer wanted."""
+
+
+class Files:
+    """The calls that the tier makes on the disk, in one place so that tests can watch them and
+    let them fail. All raise `OSError`."""
+
+    def create(self, path: Path) -> int:
+        """A descriptor of a new file."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)
+
+    def write(self, descriptor: int, data: memoryview) -> None:
+        """All of `data`."""
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+    def sync(self, descriptor: int) -> None:
+        # On macOS this leaves the data in the drive's own cache. A power failure may then take
+        # it, and the checksum tells.
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def sync_folder(self, folder: Path) -> None:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, path: Path) -> None:
+        """Also where there is no such file."""
+        path.unlink(missing_ok=True)
+
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY)
+
+    def read(self, descriptor: int, into: memoryview) -> int:
+        """How many bytes came; 0 at the end of the file."""
+        return os.readv(descriptor, [into])
+
+
+def file_path(folder: Path, file: int) -> Path:
+    return folder / f"{file}.safetensors"
+
+
+def store(files: Files, path: Path, layout: Layout, wanted: Callable[[], bool]) -> int:
+    """Writes the file so that it is either whole under its name or not there, and returns its
+    checksum. Raises `OSError`, and `Abandoned` once `wanted` says no; nothing is left then."""
+    temporary = path.with_suffix(".tmp")
+    try:
+        descriptor = files.create(temporary)
+        try:
+            checksum = _write(files, descriptor, layout, wanted)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        files.rename(temporary, path)
+        files.sync_folder(path.parent)
+    except BaseException:
+        files.unlink(temporary)
+        files.unlink(path)
+        raise
+    return checksum
+
+
+def load(
+    files: Files, path: Path, nbytes: int, checksum: int, wanted: Callable[[], bool]
+) -> memoryview:
+    """The whole file, in memory of its own. Raises `CorruptFile`, `OSError` and `Abandoned`."""
+    # Not a map of the file: a sector that cannot be read would then kill the process. Not a
+    # bytearray either, which is zeroed first, and with the GIL held.
+    content = np.empty(nbytes, dtype=np.uint8).data
+    descriptor = files.open(path)
+    try:
+        found = _read(files, descriptor, content, wanted)
+        if files.read(descriptor, memoryview(bytearray(1))):
+            raise CorruptFile(f"It is longer than {nbytes} bytes.")
+    finally:
+        files.close(descriptor)
+    if found != checksum:
+        raise CorruptFile("Its checksum is another one.")
+    return content
+
+
+def _write(files: Files, descriptor: int, layout: Layout, wanted: Callable[[], bool]) -> int:
+    checksum = 0
+    for view in layout.views:
+        for at in range(0, view.nbytes, CHUNK_BYTES):
+            if not wanted():
+                raise Abandoned
+            chunk = view[at : at + CHUNK_BYTES]
+            checksum = zlib.crc32(chunk, checksum)
+            files.write(descriptor, chunk)
+    return checksum
+
+
+def _read(files: Files, descriptor: int, content: memoryview, wanted: Callable[[], bool]) -> int:
+    at = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="checksum") as beside:
+        checksum: Future[int] = beside.submit(int)
+        while at < content.nbytes:
+            if not wanted():
+                raise Abandoned
+            count = files.read(descriptor, content[at : at + CHUNK_BYTES])
+            if count == 0:
+                raise CorruptFile(f"It ends after {at} of {content.nbytes} bytes.")
+            # Beside the read of the next chunk: one after the other they reach half of the disk's
+            # rate, beside each other three quarters.
+            checksum = beside.submit(_add, checksum, content[at : at + count])
+            at += count
+        return checksum.result()
+
+
+def _add(before: Future[int], chunk: memoryview) -> int:
+    return zlib.crc32(chunk, before.result())

@@ -1,0 +1,137 @@
+"""The folder of the disk tier: who holds it, what belongs in it, and how it is wiped."""
+
+import fcntl
+import logging
+import os
+import shutil
+import time
+from pathlib import Path
+
+from node.engine.cache.disk.file_index import INDEX_FILES, CorruptIndex, Index, Row
+from node.engine.cache.disk.files import FILE_MODE, FOLDER_MODE, Files, file_path
+from node.engine.cache.parts import EntryKind
+from node.prefixes.saved_positions import POSITIONS_NAME
+
+LOCK_NAME = "lock"
+QUARANTINE_NAME = "quarantine"
+QUARANTINE_FILES = 4
+_INT32_BYTES = 4
+
+logger = logging.getLogger(__name__)
+
+
+class TierUnavailable(Exception):
+    """The disk cache cannot be used; the engine runs without it."""
+
+
+class TierBusy(TierUnavailable):
+    """Another engine uses the disk cache of this model."""
+
+
+class FolderLock:
+    """Held by the one process that uses the folder; the kernel lets go of it at the process's
+    end."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `TierBusy` and `OSError`."""
+        path = folder / LOCK_NAME
+        while True:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The folder may have been wiped between the two calls: then nobody else would
+                # ever meet this lock.
+                if path.exists() and os.path.samestat(os.fstat(self._descriptor), path.stat()):
+                    return
+            except BlockingIOError as error:
+                os.close(self._descriptor)
+                raise TierBusy(f"Another process uses {folder}.") from error
+            except OSError:
+                os.close(self._descriptor)
+                raise
+            os.close(self._descriptor)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """With its parent; both for their owner only. Raises `OSError`."""
+    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    for each in (folder.parent, folder):
+        each.chmod(FOLDER_MODE)
+
+
+def free_bytes(path: Path) -> int:
+    """What is left on the disk that holds `path`, or would. Raises `OSError`."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
+
+
+def open_index(folder: Path) -> Index:
+    """The index; a damaged one is moved away and begun anew. Raises `OSError`, `sqlite3.Error`."""
+    try:
+        return Index.open(folder)
+    except CorruptIndex as error:
+        logger.warning("The index of %s is damaged and begins anew: %s", folder, error)
+    for name in INDEX_FILES:
+        if (folder / name).exists():
+            quarantine(Files(), folder / name)
+    try:
+        return Index.open(folder)
+    except CorruptIndex as error:
+        raise OSError(f"No index can be made in {folder}: {error}") from error
+
+
+def quarantine(files: Files, path: Path) -> None:
+    """Moves the file away, and deletes the oldest of those that were. Raises `OSError`."""
+    folder = path.parent / QUARANTINE_NAME
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    # Without a time of ours the system gives one that is some milliseconds coarse.
+    now_ns = time.time_ns()
+    os.utime(path, ns=(now_ns, now_ns))
+    files.rename(path, folder / path.name)
+    kept = sorted(folder.iterdir(), key=lambda each: each.stat().st_mtime_ns)
+    for old in kept[:-QUARANTINE_FILES]:
+        files.unlink(old)
+
+
+def reconcile(folder: Path, index: Index, files: Files) -> list[Row]:
+    """Brings files and index together, and returns what is left, parents first. Raises `OSError`
+    and `sqlite3.Error`."""
+    sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    kept: dict[int, Row] = {}
+    gone = []
+    for row in index.rows():
+        path = file_path(folder, row.file)
+        size = sizes.get(path.name)
+        if size is not None and size != row.nbytes:
+            logger.warning("%s has %d bytes, not %d, and is quarantined.", path, size, row.nbytes)
+            quarantine(files, path)
+        elif size is not None and _fits(row, kept):
+            kept[row.file] = row
+            continue
+        gone.append(row.file)
+    index.delete(gone)
+    wanted = {file_path(folder, file).name for file in kept}
+    for name in sizes.keys() - wanted:
+        if name.endswith((".tmp", ".safetensors")):
+            files.unlink(folder / name)
+    return list(kept.values())
+
+
+def wipe(folder: Path, files: Files) -> None:
+    """Deletes all files but index and lock. Raises `OSError`."""
+    for path in folder.iterdir():
+        if path.suffix in (".tmp", ".safetensors") or path.name == POSITIONS_NAME:
+            files.unlink(path)
+    shutil.rmtree(folder / QUARANTINE_NAME, ignore_errors=True)
+
+
+def _fits(row: Row, kept: dict[int, Row]) -> bool:
+    """Whether the row makes sense and what it continues is there."""
+    if row.kind not in (EntryKind.SPAN, EntryKind.SNAPSHOT) or len(row.tokens) % _INT32_BYTES:
+        return False
+    parent = kept.get(row.parent_file)
+    return row.parent_file == 0 or (parent is not None and parent.kind == EntryKind.SPAN)

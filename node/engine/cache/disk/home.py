@@ -1,0 +1,132 @@
+"""The folder that holds the disk tiers of all models."""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from node.engine.cache.disk.folder import LOCK_NAME, FolderLock, TierBusy
+from node.engine.cache.disk.limits import Limits
+from node.engine.cache.disk.tier import open_tier
+
+_UNNAMED = "new-"
+"""Begins the names of folders whose fingerprint was not known when they were made."""
+_NAME_FILE = "fingerprint"
+"""In such a folder, once it is known."""
+
+
+class Cleared(NamedTuple):
+    """What `clear_folder` did."""
+
+    freed_bytes: int
+    busy: tuple[str, ...]
+    """Folders that it left alone, since an engine uses them."""
+
+
+def clear_folder(kv_home: Path) -> Cleared:
+    """Deletes the disk caches of all models that no engine uses. Raises `OSError`."""
+    freed_bytes = 0
+    busy = []
+    for folder in _folders(kv_home):
+        try:
+            with _held(folder):
+                freed_bytes += sum(
+                    path.stat().st_size for path in folder.rglob("*") if path.is_file()
+                )
+                shutil.rmtree(folder)
+        except TierBusy:
+            busy.append(folder.name)
+    return Cleared(freed_bytes, tuple(busy))
+
+
+def unnamed() -> str:
+    """A new name for the folder of a tier whose fingerprint is not known."""
+    return f"{_UNNAMED}{secrets.token_hex(8)}"
+
+
+def name_folder(folder: Path, fingerprint: str) -> None:
+    """Keeps the fingerprint of such a folder, for `claim`: it is in use under the name that it
+    has. Raises `OSError`."""
+    fresh = folder / f"{_NAME_FILE}.new"
+    fresh.write_text(fingerprint)
+    fresh.replace(folder / _NAME_FILE)
+
+
+def claim(kv_home: Path, fingerprint: str) -> None:
+    """Gives the folder that was kept for the fingerprint that name, unless there is one that has
+    it, or an engine uses it. Others of the same fingerprint are deleted. Raises `OSError`."""
+    kept = [each for each in _folders(kv_home) if _kept_name(each) == fingerprint]
+    for folder in sorted(kept, key=_used_ns, reverse=True):
+        with suppress(TierBusy), _held(folder):
+            if (kv_home / fingerprint).exists():
+                shutil.rmtree(folder)
+            else:
+                folder.rename(kv_home / fingerprint)
+
+
+def trim_home(kv_home: Path, max_bytes: int) -> None:
+    """Shrinks the disk caches that no engine uses, those used longest ago first, until all
+    together hold at most so many bytes, or only used ones are left. One that no engine could find
+    again is deleted. Raises `OSError` and `TierUnavailable`."""
+    for folder in _folders(kv_home):
+        if folder.name.startswith(_UNNAMED) and _kept_name(folder) is None:
+            with suppress(TierBusy), _held(folder):
+                shutil.rmtree(folder)
+    sizes = {folder: _bytes(folder) for folder in _folders(kv_home)}
+    excess_bytes = sum(sizes.values()) - max_bytes
+    for folder in sorted(sizes, key=_used_ns):
+        if excess_bytes <= 0:
+            return
+        try:
+            limits = Limits(max(0, sizes[folder] - excess_bytes))
+            with closing(open_tier(kv_home, limits, folder.name)) as tier:
+                excess_bytes -= sizes[folder] - tier.nbytes
+        except TierBusy:
+            continue
+
+
+def _folders(kv_home: Path) -> list[Path]:
+    """Those of tiers."""
+    if not kv_home.exists():
+        return []
+    return sorted(path.parent for path in kv_home.glob(f"*/{LOCK_NAME}"))
+
+
+def _kept_name(folder: Path) -> str | None:
+    """The fingerprint of a folder without its name."""
+    if not folder.name.startswith(_UNNAMED):
+        return None
+    try:
+        return (folder / _NAME_FILE).read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _stats(paths: Iterable[Path]) -> list[os.stat_result]:
+    """Of those that are still there: an engine may be deleting files."""
+    found = []
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found.append(path.stat())
+    return found
+
+
+def _bytes(folder: Path) -> int:
+    """What its tier counts."""
+    return sum(stat.st_size for stat in _stats(folder.glob("*.safetensors")))
+
+
+def _used_ns(folder: Path) -> int:
+    return max((stat.st_mtime_ns for stat in _stats(folder.iterdir())), default=0)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    lock = FolderLock(folder)
+    try:
+        yield
+    finally:
+        lock.release()

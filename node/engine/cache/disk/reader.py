@@ -1,0 +1,70 @@
+"""The reader of the disk tier: one thread that reads files and checks them."""
+
+import logging
+from pathlib import Path
+
+from node.engine.cache.disk.catalog import Item
+from node.engine.cache.disk.files import Abandoned, file_path, load
+from node.engine.cache.disk.format import decode
+from node.engine.cache.disk.shared import DeleteJob, Shared
+from node.engine.cache.parts import Read, Tensors
+
+logger = logging.getLogger(__name__)
+
+
+class Reader:
+    """Answers one read after the other."""
+
+    def __init__(self, shared: Shared, folder: Path) -> None:
+        self._shared = shared
+        self._files = shared.seams.files
+        self._folder = folder
+
+    def run(self) -> None:
+        """Until the tier closes."""
+        while (item := self._next()) is not None:
+            began_s = self._shared.seams.monotonic_s()
+            try:
+                tensors = self._load(item)
+            except Abandoned:
+                continue
+            except Exception as error:  # noqa: BLE001 - the thread's edge: rows wait for the file
+                self._lose(item, error)
+            else:
+                self._deliver(item, tensors, self._shared.seams.monotonic_s() - began_s)
+
+    def _next(self) -> Item | None:
+        shared = self._shared
+        with shared.changed:
+            while True:
+                shared.changed.wait_for(lambda: shared.reads or shared.closing)
+                if shared.closing:
+                    return None
+                file = shared.reads.popleft()
+                item = shared.catalog.get(file)
+                if item is not None and shared.awaits(file):
+                    return item
+
+    def _load(self, item: Item) -> Tensors:
+        path = file_path(self._folder, item.file)
+        content = load(
+            self._files, path, item.nbytes, item.checksum, lambda: self._shared.awaits(item.file)
+        )
+        return decode(content)
+
+    def _deliver(self, item: Item, tensors: Tensors, seconds: float) -> None:
+        shared = self._shared
+        with shared.changed:
+            shared.learn(item.nbytes, seconds)
+            if item.file in shared.awaited:
+                shared.awaited.discard(item.file)
+                shared.report(Read(item.file, tensors))
+
+    def _lose(self, item: Item, error: Exception) -> None:
+        shared = self._shared
+        with shared.changed:
+            if shared.catalog.get(item.file) is not item:
+                return
+            logger.warning("File %d of the disk cache is quarantined: %s", item.file, error)
+            *deleted, quarantined = shared.remove(item.file, tell=True)
+            shared.add_job(DeleteJob(tuple(deleted), quarantined))

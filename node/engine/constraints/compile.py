@@ -1,0 +1,274 @@
+"""What the answers of a request are held to: grammars of their whole output, made of what the
+request asks for and of how the model's formats spell it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from node.engine.constraints.grammar import CLIENT_START, Compiler, Grammar, TooLarge
+from node.ipc.generate import (
+    JSON_KINDS,
+    Constraint,
+    ConstraintKind,
+    GenerateRequest,
+    OutputFormat,
+    ToolSchema,
+)
+from node.parsing.fence import FENCES
+from node.parsing.format import speaks
+from node.parsing.held_arguments import object_of_arguments
+from node.parsing.held_schema import NotHeld
+from node.parsing.lark import Lark
+from node.parsing.output_layout import layout_of, reads_calls
+from node.parsing.selection import NONE
+
+MAX_CHOICES = 1_900
+"""Texts of which an answer may be one: the library follows 2,000 at a time."""
+_ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
+_ANY_TEXT = r"(.|\n)*"
+_MAY_BE_NOTHING = (ConstraintKind.REGEX, ConstraintKind.LARK)
+"""Kinds that may have no text, which can be told only where nothing stands around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldAnswer:
+    """The grammars of an output: the first two, or that of its calls alone."""
+
+    at_begin: Grammar | None
+    """Of all of it; behind what begins reasoning, anything."""
+    behind_reasoning: Grammar | None
+    straddling: frozenset[int] = frozenset()
+    """Tokens that could end the reasoning and go on with more text."""
+    calls: Grammar | None = None
+    """Of a block of calls, where one begins in an answer that is free."""
+    openers: tuple[str, ...] = ()
+    """What such a block begins with: a token of its own."""
+    is_wish: bool = False
+    """A block that can be followed no longer is free from there on."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether there is nothing that it holds."""
+        return self.at_begin is None and self.calls is None
+
+
+def is_held(request: GenerateRequest) -> bool:
+    """Whether the answer or its calls have a grammar."""
+    return _is_demanded(request) or bool(_wished(request))
+
+
+def compile_answer(
+    compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
+) -> HeldAnswer:
+    """The grammars of a request that `is_held`; `tokens` are ids of added tokens by their text.
+    Runs in the compiler's thread. Raises `NotHeld`."""
+    try:
+        answer = _compiled(compiler, request, tokens)
+    except NotHeld:
+        if _must_call(request) or not _wished(request):
+            raise
+        request = _without_wishes(request)
+        if not is_held(request):
+            return HeldAnswer(None, None)
+        return _compiled(compiler, request, tokens)
+    return answer if _is_demanded(request) else replace(answer, is_wish=True)
+
+
+def _compiled(
+    compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
+) -> HeldAnswer:
+    if _must_call(request) and request.constraint is not None:
+        # It holds nothing, and yet is told of where it is wrong.
+        _Draft(compiler, msgspec.structs.replace(request, output=None), tokens).compile()
+    draft = _Draft(compiler, request, tokens)
+    try:
+        return draft.compile()
+    except TooLarge:
+        raise
+    except NotHeld as error:
+        loose = draft.without_loose_schemas(error)
+        return loose.compile()
+
+
+class _Draft:
+    """The grammars of one request, while they are made."""
+
+    def __init__(
+        self, compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
+    ) -> None:
+        self._compiler = compiler
+        self._request = request
+        self._tokens = tokens
+        self._constraint = None if _must_call(request) else request.constraint
+
+    @property
+    def _param(self) -> str:
+        """The field that most of it is for."""
+        if self._constraint is not None:
+            return self._constraint.param
+        output = self._request.output
+        return "tool_choice" if output is None else output.must_call_param
+
+    def compile(self) -> HeldAnswer:
+        output = self._request.output
+        if output is not None and self._constraint is None and not output.must_call:
+            return self._calls_alone(output)
+        if output is None:
+            lark = Lark(self._tokens)
+            plain = self._compiled(lark, self._content(lark))
+            return HeldAnswer(plain, plain)
+        if self._constraint is not None and self._constraint.kind in _MAY_BE_NOTHING:
+            lark = Lark(self._tokens)
+            self._compiled(lark, self._content(lark))
+        at_begin = self._output(output, output.prompt_tail)
+        return HeldAnswer(at_begin, self._output(output, None), self._straddling(output))
+
+    def without_loose_schemas(self, error: NotHeld) -> "_Draft":
+        """The draft with any arguments where a schema cannot be held that need not be. Raises what
+        is wrong, with the field at fault, where that does not help."""
+        output, constraint = self._request.output, self._constraint
+        if constraint is not None:
+            lark = Lark(self._tokens)
+            self._compiled(lark, self._content(lark))
+        if output is None:
+            raise error
+        tools: list[ToolSchema] = []
+        for tool in output.tools:
+            try:
+                lark = Lark(self._tokens)
+                self._compiled(lark, self._calls(lark, output, (tool,), None), tool.param)
+                tools.append(tool)
+            except NotHeld as own:
+                if own.param != tool.param:
+                    # No fault of the schema: the format's calls cannot be held.
+                    raise NotHeld(str(own), self._param) from own
+                if output.must_call or tool.strict:
+                    raise
+                tools.append(msgspec.structs.replace(tool, parameters=_ANY_ARGUMENTS))
+        if tools == list(output.tools):
+            raise error
+        output = msgspec.structs.replace(output, tools=tuple(tools))
+        request = msgspec.structs.replace(self._request, output=output)
+        return _Draft(self._compiler, request, self._tokens)
+
+    def _output(self, output: OutputFormat, prompt_tail: str | None) -> Grammar:
+        """Of the output, or behind its reasoning where `prompt_tail` is None."""
+        lark, spelling = Lark(self._tokens), layout_of(output)
+        ways = []
+        if self._constraint is not None:
+            content = self._content(lark)
+            is_json = output.is_json and self._constraint.kind in JSON_KINDS
+            if is_json and (prompt_tail is None or not speaks(prompt_tail)):
+                # Many models are used to it, and it is not told.
+                begin, end = map(lark.text, FENCES)
+                content = lark.one_of([content, f"{begin} {content} {end}"])
+            ways.append(spelling.spell_text(lark, content, prompt_tail))
+        if reads_calls(output) or output.must_call:
+            ways.append(self._calls(lark, output, output.tools, prompt_tail))
+        if prompt_tail is not None and output.reasoning != NONE:
+            for opening in spelling.reasoning_openings(prompt_tail):
+                # A token that begins the reasoning may say some of it.
+                ways.append(f"{lark.text(opening)} {lark.regex(_ANY_TEXT)}")
+        return self._compiled(lark, lark.one_of(ways))
+
+    def _calls(
+        self,
+        lark: Lark,
+        output: OutputFormat,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+    ) -> str:
+        spelling = layout_of(output)
+        parallel = output.parallel_calls
+        return spelling.spell_answer_calls(lark, tools, prompt_tail, parallel=parallel)
+
+    def _calls_alone(self, output: OutputFormat) -> HeldAnswer:
+        """Of calls that need not come: nothing where the format does not say with a token that one
+        begins, since any other text may be no call. Raises for a schema that cannot be held also
+        there."""
+        lark, spelling = Lark(self._tokens), layout_of(output)
+        tokens = tuple(self._tokens)
+        openers = tuple(each for each in spelling.openers if each.startswith(tokens))
+        if not openers:
+            self._check_strict(output)
+            return HeldAnswer(None, None)
+        calls = self._compiled(lark, self._calls(lark, output, output.tools, None))
+        return HeldAnswer(None, None, calls=calls, openers=openers)
+
+    def _check_strict(self, output: OutputFormat) -> None:
+        """Raises for a schema of a strict tool that could not be held if it was called."""
+        for tool in output.tools:
+            if tool.strict:
+                lark = Lark({})
+                arguments = lark.json(object_of_arguments(tool), tool.param)
+                self._compiled(lark, arguments, tool.param)
+
+    def _content(self, lark: Lark) -> str:
+        assert self._constraint is not None
+        return _content(lark, self._constraint)
+
+    def _compiled(self, lark: Lark, start: str, param: str | None = None) -> Grammar:
+        constraint, client = self._constraint, None
+        if param is None and constraint is not None and constraint.kind is ConstraintKind.LARK:
+            client = constraint.text
+        return self._compiler.compile(lark.grammar(start), param or self._param, client)
+
+    def _straddling(self, output: OutputFormat) -> frozenset[int]:
+        if output.reasoning == NONE:
+            return frozenset()
+        ends = [end for end in layout_of(output).reasoning_ends if end not in self._tokens]
+        beyond = (self._compiler.tokens_beyond(end[-1]) for end in ends)
+        return frozenset().union(*beyond)
+
+
+def _must_call(request: GenerateRequest) -> bool:
+    return request.output is not None and request.output.must_call
+
+
+def _is_demanded(request: GenerateRequest) -> bool:
+    """Whether what cannot be held is to be refused."""
+    is_strict = any(tool.strict for tool in _called(request))
+    return request.constraint is not None or _must_call(request) or is_strict
+
+
+def _called(request: GenerateRequest) -> tuple[ToolSchema, ...]:
+    output = request.output
+    return output.tools if output is not None and reads_calls(output) else ()
+
+
+def _wished(request: GenerateRequest) -> list[ToolSchema]:
+    return [tool for tool in _called(request) if tool.is_wished]
+
+
+def _without_wishes(request: GenerateRequest) -> GenerateRequest:
+    assert request.output is not None
+    tools = [
+        msgspec.structs.replace(tool, is_wished=False, parameters=_ANY_ARGUMENTS)
+        if tool.is_wished
+        else tool
+        for tool in _called(request)
+    ]
+    output = msgspec.structs.replace(request.output, tools=tuple(tools))
+    return msgspec.structs.replace(request, output=output)
+
+
+def _content(lark: Lark, constraint: Constraint) -> str:
+    """The expression of a text that the constraint allows. Raises `NotHeld`."""
+    match constraint.kind:
+        case ConstraintKind.JSON_OBJECT:
+            return lark.json({"type": "object"}, constraint.param)
+        case ConstraintKind.JSON_SCHEMA:
+            return lark.json(json.loads(constraint.text), constraint.param)
+        case ConstraintKind.REGEX:
+            return lark.regex(constraint.text)
+        case ConstraintKind.CHOICE:
+            # Markup within them is text like any.
+            plain, texts = Lark({}), json.loads(constraint.text)
+            if len(texts) > MAX_CHOICES:
+                reason = f"{constraint.param} cannot be held: it has more than {MAX_CHOICES} texts."
+                raise NotHeld(reason, constraint.param)
+            return lark.one_of([plain.text(text) for text in texts])
+        case ConstraintKind.LARK:
+            return CLIENT_START

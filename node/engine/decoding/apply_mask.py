@@ -1,0 +1,41 @@
+"""What the masks of rows make of their logits."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import mlx.core as mx
+import numpy as np
+
+from node.engine.constraints.steering import Steered
+from node.engine.sampling.token_mask import Mask
+
+
+def steered(rows: Sequence[Steered], logits: mx.array) -> mx.array:
+    """Logits [rows, V] with -inf for the tokens that may not come next."""
+    return masked(logits, [None if row.steer is None else row.steer.next() for row in rows])
+
+
+def masked(logits: mx.array, masks: Sequence[Mask | None]) -> mx.array:
+    """Logits [rows, V] with -inf for the tokens that the mask of a row does not allow; None allows
+    all, and costs nothing but a copy."""
+    if all(mask is None for mask in masks):
+        return logits
+    lowest = mx.array(-mx.inf, dtype=logits.dtype)
+    pieces, begin = [], 0
+    for is_held, run in groupby(masks, key=lambda mask: mask is not None):
+        alike = list(run)
+        own = logits[begin : begin + len(alike)]
+        begin += len(alike)
+        if is_held:
+            held = [mask for mask in alike if mask is not None]
+            own = mx.where(_allowed(held, logits.shape[1]), own, lowest)
+        pieces.append(own)
+    return mx.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+
+
+def _allowed(masks: Sequence[Mask], vocab_size: int) -> mx.array:
+    """[rows, V] of truth values."""
+    # On the host: it works while the device is busy with the model's half of the pass.
+    octets = np.stack(masks).astype("<u4", copy=False).view(np.uint8)
+    bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")
+    return mx.array(bits.view(np.bool_))

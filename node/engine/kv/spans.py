@@ -1,0 +1,171 @@
+"""Spans of KV and snapshots as MLX arrays, and their form in files."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from node.engine.cache.parts import Tensor, Tensors
+from node.engine.kv.codec import Parts, detached
+
+RUN_TOKENS = 1024
+"""Most tokens of one run: a split copies part of one run only."""
+RUNS = "kv.runs"
+"""Name of the tensor that holds how many tokens each run has."""
+
+_FILE_TYPES = {
+    mx.float32: ("F32", np.float32),
+    mx.float16: ("F16", np.float16),
+    mx.bfloat16: ("BF16", np.uint16),
+    mx.uint32: ("U32", np.uint32),
+    mx.int32: ("I32", np.int32),
+    mx.int64: ("I64", np.int64),
+    mx.uint8: ("U8", np.uint8),
+    mx.bool_: ("BOOL", np.bool_),
+}
+_NUMPY_TYPES: dict[str, Any] = dict(_FILE_TYPES.values())
+
+
+def tensor_of(array: mx.array) -> Tensor:
+    """A view of an evaluated array's own memory, which it keeps alive."""
+    name, _ = _FILE_TYPES[array.dtype]
+    # The buffer protocol knows no bfloat16.
+    numbers: Any = array.view(mx.uint16) if name == "BF16" else array
+    view = memoryview(numbers)
+    data = view.cast("B") if view.nbytes else memoryview(b"")
+    return Tensor(name, tuple(array.shape), data)
+
+
+def array_of(tensor: Tensor) -> mx.array:
+    """A copy of a tensor. Raises `ValueError` if its bytes are not those of its shape."""
+    if tensor.dtype not in _NUMPY_TYPES:
+        raise ValueError(f"there is no array type {tensor.dtype}")
+    numbers = np.frombuffer(tensor.data, dtype=_NUMPY_TYPES[tensor.dtype])
+    array = mx.array(numbers.reshape(tensor.shape))
+    return array.view(mx.bfloat16) if tensor.dtype == "BF16" else array
+
+
+def integers(*values: int) -> Tensor:
+    numbers: Any = np.array(values, dtype=np.int32)
+    return Tensor("I32", (len(values),), memoryview(numbers).cast("B"))
+
+
+def integers_of(tensor: Tensor) -> list[int]:
+    """Inverse of `integers`."""
+    return np.frombuffer(tensor.data, dtype=np.int32).tolist()
+
+
+def tensor_named(tensors: Tensors, name: str) -> Tensor:
+    """Raises `ValueError` if there is none."""
+    try:
+        return tensors[name]
+    except KeyError as error:
+        raise ValueError(f"there is no tensor {name}") from error
+
+
+def kv_name(leaf: int, run: int, part: str) -> str:
+    """Of a span's tensor."""
+    return f"kv.{leaf}.{run}.{part}"
+
+
+def array_name(leaf: int, part: str) -> str:
+    """Of a snapshot's tensor."""
+    return f"leaf.{leaf}.{part}"
+
+
+def offset_name(leaf: int) -> str:
+    """Of the tensor that says how many tokens went through a window."""
+    return array_name(leaf, "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class KvRun:
+    """The KV of consecutive tokens; evaluated, and nobody else's memory."""
+
+    tokens: int
+    leaves: Mapping[int, Parts]
+    """By the leaf's number, as the codec has encoded it."""
+
+    def cut(self, begin: int, end: int) -> "KvRun":
+        """A copy of some of the tokens."""
+        leaves = {
+            number: tuple(detached(part[:, :, begin:end]) for part in parts)
+            for number, parts in self.leaves.items()
+        }
+        mx.eval(list(leaves.values()))
+        return KvRun(end - begin, leaves)
+
+
+@dataclass(frozen=True)
+class KvSpan:
+    """The `Span` of all leaves that can be cut at any token; none for a recurrent model."""
+
+    runs: tuple[KvRun, ...]
+    part_names: tuple[str, ...]
+    """Of the codec."""
+
+    @cached_property
+    def tokens(self) -> int:
+        return sum(run.tokens for run in self.runs)
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(
+            part.nbytes for run in self.runs for parts in run.leaves.values() for part in parts
+        )
+
+    def split(self, at_tokens: int) -> tuple["KvSpan", "KvSpan"]:
+        if not 0 < at_tokens < self.tokens:
+            raise ValueError(f"a span of {self.tokens} tokens has no inner cut at {at_tokens}")
+        head: list[KvRun] = []
+        tail: list[KvRun] = []
+        begin = 0
+        for run in self.runs:
+            at, begin = at_tokens - begin, begin + run.tokens
+            if 0 < at < run.tokens:
+                head.append(run.cut(0, at))
+                tail.append(run.cut(at, run.tokens))
+            else:
+                (head if at > 0 else tail).append(run)
+        return KvSpan(tuple(head), self.part_names), KvSpan(tuple(tail), self.part_names)
+
+    def pieces(self, leaf: int, begin: int, end: int) -> Iterator[Parts]:
+        """The encoded KV of one leaf, of the tokens from begin to end; views."""
+        first = 0
+        for run in self.runs:
+            low, high = max(begin - first, 0), min(end - first, run.tokens)
+            if (low, high) == (0, run.tokens):
+                yield run.leaves[leaf]
+            elif low < high:
+                yield tuple(part[:, :, low:high] for part in run.leaves[leaf])
+            first += run.tokens
+
+    def tensors(self) -> Tensors:
+        tensors = {RUNS: integers(*(run.tokens for run in self.runs))}
+        for index, run in enumerate(self.runs):
+            for leaf, parts in run.leaves.items():
+                for name, part in zip(self.part_names, parts, strict=True):
+                    tensors[kv_name(leaf, index, name)] = tensor_of(part)
+        return tensors
+
+
+@dataclass(frozen=True)
+class LayerSnapshot:
+    """The `Snapshot` of all leaves that cannot be cut: recurrent states, and windows in the order
+    of time."""
+
+    arrays: Mapping[str, mx.array]
+    """By the names that they have in a file."""
+    offsets: Mapping[str, int]
+    """Tokens that went through each window, by the name of its tensor."""
+
+    @cached_property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def tensors(self) -> Tensors:
+        tensors = {name: tensor_of(array) for name, array in self.arrays.items()}
+        return tensors | {name: integers(offset) for name, offset in self.offsets.items()}

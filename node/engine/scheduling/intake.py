@@ -1,0 +1,120 @@
+"""Requests on their way to rows: what the model does not take is refused here.
+
+Most requests become rows at once. Those whose answer has a grammar wait until it is compiled, in a
+thread of its own, so that the rows that run lose nothing by it.
+"""
+
+import logging
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from node.engine.constraints.compile import HeldAnswer, compile_answer, is_held
+from node.engine.constraints.grammar import Compiler
+from node.engine.constraints.steering import steering_of
+from node.engine.decoding.row import Row, make_row, output_limit
+from node.engine.model.load import LoadedModel
+from node.engine.scheduling.memory_plan import Room
+from node.engine.scheduling.refusals import refusal, refused_size, refused_while_short
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Loaded, Pressure, Refused
+from node.parsing.held_schema import NotHeld
+
+_NO_TOKEN = 2**31 - 1
+_POLL_S = 0.002
+"""Between two looks whether a grammar is compiled, where there is nothing else to do."""
+
+logger = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    row: Row
+    answer: "Future[HeldAnswer]"
+
+
+@dataclass(slots=True)
+class Intake:
+    """Makes the rows of one model."""
+
+    model: LoadedModel
+    info: Loaded
+    room: Room
+    _compiler: Compiler = field(init=False)
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _markers: dict[str, int] = field(init=False)
+    """Added tokens by their text."""
+
+    def __post_init__(self) -> None:
+        model = self.model
+        self._compiler = Compiler(model.vocabulary, model.vocab_size, model.end_tokens)
+        self._markers = {token.text: number for number, token in model.vocabulary.added.items()}
+
+    def take(self, request: GenerateRequest, *, is_running: bool) -> Row | Refused | None:
+        """The row of a request; None where `finished` will tell."""
+        # Ids beyond 32 bits are beyond any vocabulary, and must not wrap round.
+        tokens = np.asarray(request.tokens, dtype=np.int64).clip(-1, _NO_TOKEN).astype(np.int32)
+        is_running = is_running or request.uid in self._waiting
+        refused = refusal(request, tokens, self.info, is_running=is_running)
+        if refused is not None:
+            return refused
+        longest = self.room.longest_tokens(self.info.context_tokens)
+        if (refused := refused_size(request, longest)) is not None:
+            return refused
+        if self.room.pressure is Pressure.HARD:
+            refused = refused_while_short(request, self.room.live_bytes, self.room.lease)
+            if refused is not None:
+                return refused
+        row = make_row(request, tokens, output_limit(request, longest), self.model.vocabulary)
+        if is_held(request) and not request.warm:
+            job = partial(compile_answer, self._compiler, request, self._markers)
+            self._waiting[request.uid] = _Waiting(row, self._compiler.submit(job))
+            return None
+        return self._steered(row)
+
+    def finished(self) -> list[Row | Refused]:
+        """What has become of requests that `take` said nothing of."""
+        done = [uid for uid, waiting in self._waiting.items() if waiting.answer.done()]
+        return [self._finish(*self._waiting.pop(uid)) for uid in done]
+
+    def drop(self, uid: str) -> Row | None:
+        """Forgets a request that is not finished; its row, to be ended."""
+        waiting = self._waiting.pop(uid, None)
+        if waiting is None:
+            return None
+        waiting.answer.cancel()
+        return waiting.row
+
+    def wait_s(self) -> float | None:
+        """Seconds until `finished` is to be asked; None while there is nothing to tell."""
+        if not self._waiting:
+            return None
+        return 0.0 if any(each.answer.done() for each in self._waiting.values()) else _POLL_S
+
+    def close(self) -> None:
+        """Compiles nothing more."""
+        self._waiting.clear()
+        self._compiler.close()
+
+    def _finish(self, row: Row, answer: "Future[HeldAnswer]") -> Row | Refused:
+        try:
+            return self._steered(row, answer.result())
+        except NotHeld as error:
+            return Refused(row.uid, str(error), error.param)
+        except Exception as error:
+            # A fault of one grammar must not end the rows that run, nor leave this one untold.
+            logger.exception("A grammar could not be made.")
+            reason = f"The engine failed to make a grammar of the request: {error}"
+            return Refused(row.uid, reason, is_fault=True)
+
+    def _steered(self, row: Row, answer: HeldAnswer | None = None) -> Row:
+        model = self.model
+        steering = steering_of(
+            row.request, model.vocabulary, model.vocab_size, model.end_tokens, answer
+        )
+        if steering is not None:
+            for each in row.choices:
+                each.steer = steering.open(each.reader)
+        return row

@@ -1,0 +1,116 @@
+"""Keeps an engine within its lease: stored KV gives way to live KV, free buffers go back."""
+
+import time
+from dataclasses import dataclass
+
+from node.engine.decoding.rates import Rates
+from node.engine.model.device import IDLE_KEEP_BYTES, Device
+from node.engine.scheduling.memory_plan import Room
+from node.engine.scheduling.prefix_reuse import Reuse
+from node.ipc.messages import EngineSpec, EngineStats, MemoryLease, Pressure
+
+TIDY_AFTER_S = 0.5
+"""Of idleness, until buffers kept for reuse go back to the system."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowCounts:
+    """The rows of an engine at one moment."""
+
+    waiting: int
+    prefilling: int
+    decoding: int
+    prefilled_tokens: int
+    """Through the model's forward since the load."""
+    live_kv_bytes: int
+
+
+class Upkeep:
+    """What is done for memory between two steps."""
+
+    def __init__(self, room: Room, reuse: Reuse, spec: EngineSpec) -> None:
+        self.device = Device(room.lease, is_wired=spec.wired == "lease")
+        self._room = room
+        self._reuse = reuse
+        self._worked_s = time.monotonic()
+        self._tidied = True
+
+    def wait_s(self) -> float | None:
+        """Seconds until an idle engine has something to do for memory; None if it has not."""
+        stored_s = self._reuse.wait_s()
+        if self._tidied:
+            return stored_s
+        tidy_s = max(0.0, self._worked_s + TIDY_AFTER_S - time.monotonic())
+        return tidy_s if stored_s is None else min(stored_s, tidy_s)
+
+    def after_step(self, live_bytes: int, *, busy: bool) -> None:
+        """Called once per step, with what live rows take."""
+        self._room.kept_bytes = self._reuse.pinned_bytes
+        self._room.tolerated_bytes = min(self._room.tolerated_bytes, live_bytes)
+        before_bytes = self._reuse.cap_bytes
+        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes))
+        now_s = time.monotonic()
+        if busy:
+            self._worked_s, self._tidied = now_s, False
+            if self._room.pressure is Pressure.HARD:
+                self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
+        elif not self._tidied and now_s >= self._worked_s + TIDY_AFTER_S:
+            self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
+            # What leaves for the disk is free once it is written.
+            self._tidied, self._worked_s = not self._reuse.cache.writing, now_s
+        if self._is_cut(before_bytes):
+            self._give_back()
+
+    def tidy_soon(self) -> None:
+        """In the next step that is idle. MLX may raise there what the GPU has failed at since."""
+        self._worked_s, self._tidied = -TIDY_AFTER_S, False
+
+    def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
+        """Evicts at once what is beyond the new lease."""
+        shrinks = lease.total_bytes < self._room.lease.total_bytes
+        self._room.lease = lease
+        self._room.tolerated_bytes = live_bytes
+        self.device.set_lease(lease)
+        self._reuse.set_stored_bytes(self._room.stored_bytes(live_bytes))
+        if shrinks:
+            self.device.tidy(keep_bytes=0)
+
+    def set_pressure(self, level: Pressure) -> None:
+        before_bytes = self._reuse.cap_bytes
+        self._room.pressure = level
+        self._reuse.set_pressure(level)
+        if self._is_cut(before_bytes):
+            self._give_back()
+
+    def _is_cut(self, before_bytes: int | None) -> bool:
+        """Whether less may be stored than before, since memory is short."""
+        cap_bytes = self._reuse.cap_bytes
+        return cap_bytes is not None and (before_bytes is None or cap_bytes < before_bytes)
+
+    def _give_back(self) -> None:
+        """What is free now goes to the system at once, and what is being written later."""
+        self.device.tidy(keep_bytes=0)
+        self._worked_s, self._tidied = time.monotonic(), False
+
+    def stats(self, rates: Rates, rows: RowCounts) -> EngineStats:
+        cache = self._reuse.cache
+        return EngineStats(
+            weight_bytes=self._room.weight_bytes,
+            live_kv_bytes=rows.live_kv_bytes,
+            stored_kv_bytes=cache.nbytes,
+            snapshot_bytes=cache.snapshot_nbytes,
+            disk_kv_bytes=cache.disk_nbytes,
+            active_bytes=self.device.active_bytes,
+            free_bytes=self.device.free_bytes,
+            entries=cache.entries,
+            waiting_rows=rows.waiting,
+            prefilling_rows=rows.prefilling,
+            decoding_rows=rows.decoding,
+            prefill_tokens=rows.prefilled_tokens,
+            cached_tokens=self._reuse.cached_tokens,
+            prefill_rates=rates.prefill_rates(),
+            decode_rates=rates.decode_rates(),
+            lease=self._room.lease,
+            pinned_kv_bytes=cache.pinned_nbytes,
+            stored_cap_bytes=self._reuse.cap_bytes,
+        )

@@ -1,0 +1,285 @@
+"""What rows take from the prefix cache, and what they leave in it."""
+
+import time
+from typing import Any, cast
+
+import numpy as np
+
+from node.engine.cache.parts import DiskTier
+from node.engine.cache.prefix_cache import CacheConfig, Hit, PrefixCache
+from node.engine.decoding.batches import RowView
+from node.engine.decoding.chunking import SHARED_TOKENS, choose_cuts
+from node.engine.decoding.rates import Rates
+from node.engine.decoding.row import Row
+from node.engine.kv.cache_layout import CacheLayout
+from node.engine.kv.spans import KvSpan, LayerSnapshot
+from node.engine.stored_cap import Held, StoredCap
+from node.ipc.messages import CacheEvent, EngineSpec, Pressure
+
+MOST_SNAPSHOTS = 8
+"""Of one prompt."""
+SNAPSHOT_SHARE = 0.25
+"""Of the snapshots' bytes that one prompt may take."""
+READING_S = 0.01
+"""How often an idle engine asks the disk for what a row waits for."""
+WRITING_S = 0.1
+"""The same for memory that is free once it is written."""
+CLEAR_S = 10.0
+"""How long the deletion of all files may take before the engine goes on."""
+KEEP_TOKENS = 256
+"""What a prefill that is given up must have done to be kept."""
+
+
+class Reuse:
+    """The prefix cache as the engine uses it. All calls come from the engine's thread."""
+
+    def __init__(
+        self, layout: CacheLayout, spec: EngineSpec, rates: Rates, tier: DiskTier | None
+    ) -> None:
+        self._layout = layout
+        self._rates = rates
+        self._tier = tier
+        self._stored_bytes = self._leased_bytes = spec.lease.stored_kv_bytes
+        self._slack_bytes = 0
+        self._snapshot_bytes = spec.snapshot_bytes
+        self._pressure = Pressure.NONE
+        self._cap = StoredCap()
+        self.cap_bytes: int | None = None
+        """Most that is stored since memory is, or was, short; None: as the lease says."""
+        self._promotions: dict[Row, Hit] = {}
+        self._polled_s = 0.0
+        self.cached_tokens = 0
+        """Reused since the load."""
+        self.pinned_bytes = 0
+        """Of stored KV that is never evicted."""
+        self.cache = PrefixCache(
+            CacheConfig(
+                budget_bytes=self._stored_bytes,
+                snapshot_bytes=self._snapshot_bytes,
+                needs_snapshot=layout.needs_snapshot,
+                span_bytes_per_token=layout.span_bytes_per_token,
+                rebuild_span=layout.rebuild_span,
+                rebuild_snapshot=layout.rebuild_snapshot,
+                prefill_s=rates.prefill_s,
+            ),
+            tier,
+            time.monotonic,
+        )
+
+    # --- what rows take ----------------------------------------------------------------------
+
+    def usable_tokens(self, row: Row) -> int:
+        """How much of what is to be prefilled is in memory."""
+        return self.cache.match(row.tokens, row.prefill_tokens, row.salt).tokens
+
+    def is_fetching(self, row: Row) -> bool:
+        """Whether KV of the row is on its way from disk. What has come is held until the row goes
+        in, or it might be gone again."""
+        held = self._promotions.get(row)
+        return held is not None and self.cache.promoting(held)
+
+    def fetchable(self, row: Row) -> Hit | None:
+        """What of the row's KV is on disk, where it is quicker to read than to prefill again."""
+        if self._tier is None or not self._is_storing or row in self._promotions:
+            return None
+        hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
+        read_s = hit.disk_bytes / self._tier.read_bytes_per_s
+        again_s = self._rates.prefill_s(hit.tokens, hit.disk_tokens)
+        return hit if hit.disk_tokens > hit.tokens and read_s < again_s else None
+
+    def fetch(self, row: Row, hit: Hit) -> bool:
+        """Starts to read it; False where there is no room for it in memory."""
+        self._note_session(row, hit.disk_tokens)
+        self.cache.hold(hit)
+        if not self.cache.promote(hit):
+            self.cache.release(hit)
+            return False
+        self._promotions[row] = hit
+        return True
+
+    def restore(self, row: Row) -> list[Any]:
+        """Caches for the row, filled with what of its prompt is in memory; sets how much that
+        is, and where the prefill is to stop."""
+        hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
+        if hit.tokens:
+            pieces, snapshot = self.cache.take(hit)
+            # The cache holds what this layout captured, or rebuilt.
+            spans = cast(list[tuple[KvSpan, int, int]], pieces)
+            caches = self._layout.restore(
+                spans, cast(LayerSnapshot | None, snapshot), hit.tokens, len(row.tokens)
+            )
+        else:
+            caches = self._layout.new_caches()
+        row.done_tokens = hit.tokens
+        if row.tally.prefill_began_s is None:
+            row.tally.cached_tokens = hit.tokens
+            self.cached_tokens += hit.tokens
+        row.cuts = self._cuts(row)
+        return caches
+
+    def forget(self, row: Row) -> None:
+        """The row waits no more."""
+        held = self._promotions.pop(row, None)
+        if held is not None:
+            self.cache.release(held)
+
+    def _cuts(self, row: Row) -> tuple[int, ...]:
+        if not self._layout.needs_snapshot or not self.can_keep(0):
+            return ()
+        budget = SNAPSHOT_SHARE * (self._snapshot_bytes or self._stored_bytes // 2)
+        most = min(MOST_SNAPSHOTS, int(budget // max(1, self._layout.snapshot_bytes)))
+        end = min(row.keepable_tokens, row.prefill_tokens)
+        boundaries = row.request.boundaries
+        if row.request.warm:
+            # All of it is pinned.
+            boundaries = (*(at for at in boundaries if at < end), end)
+        return choose_cuts(boundaries, row.done_tokens, end, max(1, most))
+
+    # --- what rows leave ---------------------------------------------------------------------
+
+    def can_keep(self, tokens: int) -> bool:
+        """Whether so many tokens could be stored at all."""
+        needed = tokens * self._layout.span_bytes_per_token
+        if self._layout.needs_snapshot:
+            needed += self._layout.snapshot_bytes
+        return self._is_storing and needed <= self._stored_bytes
+
+    def keep_prompt(self, row: Row, view: RowView) -> None:
+        """Stores what has been prefilled of the prompt, as far as a later one can begin with it."""
+        length = min(view.length, row.keepable_tokens)
+        is_at_cut = length == view.length and length in row.cuts
+        if is_at_cut or not self._layout.needs_snapshot:
+            self._store(row, length, view)
+
+    def keep_partial(self, row: Row, view: RowView) -> None:
+        """The same for a prefill that is given up: at the end of its last chunk, which need be no
+        cut."""
+        if view.length - row.tally.cached_tokens < KEEP_TOKENS:
+            return
+        length = min(view.length, row.keepable_tokens)
+        # The state is that of all tokens in the cache, and of no fewer.
+        if length == view.length or not self._layout.needs_snapshot:
+            self._store(row, length, view)
+
+    def keep_answer(self, row: Row, view: RowView) -> None:
+        """Stores prompt and answer, where the next turn's prompt can begin with them."""
+        dropped = row.request.dropped_answer
+        is_dropped = bool(dropped) and tuple(row.output[: len(dropped)]) == dropped
+        if row.request.reusable_tokens is None and not is_dropped:
+            self._store(row, view.length, view)
+
+    def pin(self, row: Row) -> bool:
+        """Keeps the prompt's KV for good, if all of it is in memory; whether it is."""
+        tokens = row.tokens[: min(row.prefill_tokens, row.keepable_tokens)]
+        if self.cache.match(tokens, len(tokens), row.salt).tokens < len(tokens):
+            return False
+        self.cache.pin(tokens, row.salt)
+        self.pinned_bytes = self.cache.pinned_nbytes
+        return True
+
+    def _store(self, row: Row, length: int, view: RowView) -> None:
+        if not length or not self._is_storing:
+            return
+        self._note_session(row, length)
+        snapshot = None
+        if self._layout.needs_snapshot:
+            snapshot = (self._layout.snapshot_bytes, view.snapshot)
+        self.cache.store(row.key(length), view.capture, snapshot, row.uid, row.salt)
+
+    # --- memory ------------------------------------------------------------------------------
+
+    def set_stored_bytes(self, stored_bytes: int) -> None:
+        """What may be stored while memory is not short. Evicts at once what is over."""
+        self._leased_bytes = stored_bytes
+        self._keep_within()
+
+    def set_pressure(self, level: Pressure) -> None:
+        """How short the machine is of memory from now on. Evicts at once what is over."""
+        self._pressure = level
+        self.cache.set_storing(storing=self._is_storing)
+        self._keep_within()
+
+    @property
+    def _is_storing(self) -> bool:
+        return self._pressure is not Pressure.HARD
+
+    def _keep_within(self) -> None:
+        """Of the lease and the cap, the smaller one."""
+        if self._cap.is_free and self._pressure is Pressure.NONE:
+            self.cap_bytes = None
+        else:
+            held = Held(self.cache.nbytes, self.pinned_bytes, self._leased_bytes)
+            self.cap_bytes = self._cap.feed(self._pressure, held, time.monotonic())
+        stored_bytes = self._leased_bytes if self.cap_bytes is None else self.cap_bytes
+        # What a cap cuts is still within the lease while it is written.
+        slack_bytes = self._leased_bytes - stored_bytes
+        if (stored_bytes, slack_bytes) != (self._stored_bytes, self._slack_bytes):
+            self._stored_bytes, self._slack_bytes = stored_bytes, slack_bytes
+            self.cache.set_lease(stored_bytes, self._snapshot_bytes, slack_bytes)
+
+    def _note_session(self, row: Row, length: int) -> None:
+        """A session of so many tokens goes on, and is to find room also where memory is short."""
+        nbytes = length * self._layout.span_bytes_per_token
+        if self._layout.needs_snapshot:
+            nbytes += self._layout.snapshot_bytes
+        self._cap.note_session(row.uid, nbytes)
+        if not self._cap.is_free:
+            self._keep_within()
+
+    def wait_s(self) -> float | None:
+        """Seconds until the disk is to be asked what it has done, or less is to be stored, or more
+        may be; None without any of it."""
+        disk_s, due_s = self._disk_wait_s(), self._cap.due_s()
+        if due_s is None:
+            return disk_s
+        cap_s = max(0.0, due_s - time.monotonic())
+        return cap_s if disk_s is None else min(cap_s, disk_s)
+
+    def _disk_wait_s(self) -> float | None:
+        reading = any(self.cache.promoting(held) for held in self._promotions.values())
+        if not reading and not self.cache.writing:
+            return None
+        every_s = READING_S if reading else WRITING_S
+        return max(0.0, self._polled_s + every_s - time.monotonic())
+
+    def poll(self) -> None:
+        """Takes in what the disk has done."""
+        self._polled_s = time.monotonic()
+        self.cache.poll()
+
+    def events(self) -> tuple[CacheEvent, ...]:
+        return tuple(self.cache.events())
+
+    def clear(self) -> None:
+        """Forgets everything, on disk too."""
+        for held in self._promotions.values():
+            self.cache.release(held)
+        self._promotions.clear()
+        self.cache.clear()
+        self.pinned_bytes = 0
+        if self._tier is not None:
+            self._tier.flush(CLEAR_S)
+
+    def close(self, timeout_s: float) -> None:
+        """Brings to disk what is worth it and fits into the time, and ends the tier."""
+        if self._tier is None:
+            return
+        until_s = time.monotonic() + timeout_s
+        while self.cache.flush() and time.monotonic() < until_s:
+            self._tier.flush(max(0.0, until_s - time.monotonic()))
+            self.cache.poll()
+        self._tier.close()
+
+
+def shared_tokens(row: Row, other: Row) -> int:
+    """How long a prefix the row could take over from another one that is being prefilled; 0 where
+    it is too short to wait for."""
+    if row.request.salt != other.request.salt:
+        return 0
+    known = row.shares.get(other)
+    if known is None:
+        most = min(row.prefill_tokens, other.prefill_tokens, other.keepable_tokens)
+        differ = row.tokens[:most] != other.tokens[:most]
+        at = int(np.argmax(differ)) if differ.any() else most
+        known = row.shares[other] = at if at >= SHARED_TOKENS else 0
+    return known

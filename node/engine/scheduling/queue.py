@@ -1,0 +1,112 @@
+"""Rows that wait to go in, and who of them is next."""
+
+import time
+from collections.abc import Sequence
+
+from node.engine.decoding.batches import PrefillGroup
+from node.engine.decoding.chunking import SHARED_TOKENS, may_group, urgency_s
+from node.engine.decoding.rates import Rates
+from node.engine.decoding.row import Row
+from node.engine.scheduling.prefix_reuse import Reuse, shared_tokens
+
+FETCHED_TOGETHER = 2
+"""Rows for which KV is fetched from disk at once."""
+
+
+class Queue:
+    """Waiting rows, in the order of their coming."""
+
+    def __init__(self, reuse: Reuse, rates: Rates) -> None:
+        self._reuse = reuse
+        self._rates = rates
+        self._rows: dict[Row, None] = {}
+        self._wanted_s: dict[Row, float] = {}
+        """By a row that is being prefilled: urgency of the most urgent one that waits for it."""
+
+    def rows(self) -> list[Row]:
+        return list(self._rows)
+
+    def add(self, row: Row) -> int:
+        """Takes in a row; how many of its tokens are in memory now."""
+        usable_tokens = self._reuse.usable_tokens(row)
+        row.rest_estimate = row.prefill_tokens - usable_tokens
+        self._rows[row] = None
+        return usable_tokens
+
+    def remove(self, row: Row) -> None:
+        """Nothing happens where the row does not wait."""
+        if row in self._rows:
+            del self._rows[row]
+            self._reuse.forget(row)
+            self._wanted_s.clear()
+
+    def ready(self) -> list[Row]:
+        """Rows that do not wait for KV from disk."""
+        return [row for row in self._rows if not self._reuse.is_fetching(row)]
+
+    def next(self, groups: Sequence[PrefillGroup], fresh: Sequence[Row]) -> Row | None:
+        """The most urgent row that need not wait for a prefix: for one that comes from disk, or
+        one that `groups` prefill or `fresh` rows are about to."""
+        now_s = time.monotonic()
+        self._wanted_s.clear()
+        ordered = sorted(self._rows, key=lambda row: self._urgency_s(row, now_s))
+        fetching = sum(self._reuse.is_fetching(row) for row in ordered)
+        for row in ordered:
+            if self._reuse.is_fetching(row):
+                continue
+            hit = self._reuse.fetchable(row)
+            if hit is not None:
+                if fetching == FETCHED_TOGETHER:
+                    # Its turn comes: what is fetched takes memory.
+                    continue
+                if self._reuse.fetch(row, hit):
+                    fetching += 1
+                    continue
+            other = self._waits_for(row, groups, fresh)
+            if other is None:
+                return row
+            urgency = self._urgency_s(row, now_s)
+            self._wanted_s[other] = min(urgency, self._wanted_s.get(other, urgency))
+        return None
+
+    def urgency_s(self, row: Row, now_s: float) -> float:
+        """Of a row that is being prefilled: its own, or that of one that waits for it."""
+        own = urgency_s(
+            self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
+        )
+        return min(own, self._wanted_s.get(row, own))
+
+    def _urgency_s(self, row: Row, now_s: float) -> float:
+        rest_s = self._rates.prefill_s(row.prefill_tokens - row.rest_estimate, row.prefill_tokens)
+        return urgency_s(rest_s, now_s - row.accepted_s)
+
+    def _waits_for(
+        self, row: Row, groups: Sequence[PrefillGroup], fresh: Sequence[Row]
+    ) -> Row | None:
+        """The row that computes a prefix of this one, so that it is computed once."""
+        places = [(other, group) for group in groups for other in group.rows]
+        for other, group in (*places, *((other, None) for other in fresh)):
+            shared = shared_tokens(row, other)
+            if not shared or not self._reuse.can_keep(shared):
+                continue
+            if other.done_tokens < shared:
+                if shared - self._reuse.usable_tokens(row) >= SHARED_TOKENS:
+                    other.add_cut(shared)
+                    return other
+            elif group is not None and self._reuse.usable_tokens(row) < shared:
+                # It has passed the place; what it has so far is stored now.
+                self._reuse.keep_prompt(other, group.view(other))
+        return None
+
+
+def grouped(rows: Sequence[Row]) -> int:
+    """How many of the rows, from the first on, are prefilled together."""
+    count = 1
+    while count < len(rows):
+        rests = [row.rest_tokens for row in rows[:count]]
+        depths = [row.done_tokens for row in rows[:count]]
+        row = rows[count]
+        if not may_group(rests, depths, row.rest_tokens, row.done_tokens):
+            break
+        count += 1
+    return count

@@ -1,0 +1,114 @@
+"""What an engine will not run, as sentences for the caller."""
+
+from collections.abc import Callable
+
+from node.engine.cache.parts import Tokens
+from node.engine.decoding.chunking import USUAL_ANSWER_TOKENS
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Loaded, MemoryLease, Refused
+from node.parsing.registry import grammar_for
+from node.protocol.overflow import Overflow
+
+_PROMPT = "messages"
+"""What the field with a prompt is called in a refusal; the agent knows its name in each dialect."""
+SMALL_SHARE = 1 / 8
+"""Of the live KV that an engine may hold: what a request may take while memory is very short."""
+_MIB = 1024**2
+
+
+def refusal(
+    request: GenerateRequest, tokens: Tokens, info: Loaded, *, is_running: bool
+) -> Refused | None:
+    """Why the model of `info` does not take the request, of which `tokens` are the prompt; None
+    if it does."""
+    vocab_size = info.vocab_size
+    bias = [token for token, _ in request.sampling.logit_bias]
+    if is_running:
+        return Refused(request.uid, "A request with this id is running.")
+    if (refused := refused_length(request, info)) is not None:
+        return refused
+    if not 0 <= tokens.min() <= tokens.max() < vocab_size:
+        return Refused(request.uid, "The prompt has ids beyond the vocabulary.", _PROMPT)
+    if request.max_tokens is not None and request.max_tokens < 1 and not request.warm:
+        return Refused(request.uid, "max_tokens must be at least 1.", "max_tokens")
+    if (refused := refused_choices(request, info)) is not None:
+        return refused
+    if bias and not 0 <= min(bias) <= max(bias) < vocab_size:
+        reason = f"logit_bias names ids beyond the vocabulary of {vocab_size} tokens."
+        return Refused(request.uid, reason, "logit_bias")
+    return unknown_format(request)
+
+
+def refused_length(request: GenerateRequest, info: Loaded) -> Refused | None:
+    """The refusal of an empty prompt, and of one that leaves no room for an answer."""
+    overflow = Overflow(len(request.tokens), info.context_tokens)
+    if not overflow.prompt_tokens:
+        return Refused(request.uid, "The prompt is empty.", _PROMPT)
+    if overflow.prompt_tokens < overflow.context_tokens:
+        return None
+    return Refused(request.uid, overflow.openai, _PROMPT, overflow)
+
+
+def refused_size(request: GenerateRequest, longest_tokens: int) -> Refused | None:
+    """The refusal of a prompt whose KV the memory can never hold, which has room for a row of
+    `longest_tokens`."""
+    prompt_tokens = len(request.tokens)
+    if prompt_tokens < longest_tokens:
+        return None
+    reason = too_large(prompt_tokens, longest_tokens)
+    return Refused(request.uid, reason, _PROMPT, Overflow(prompt_tokens, longest_tokens))
+
+
+def refused_while_short(
+    request: GenerateRequest, live_bytes: Callable[[int], int], lease: MemoryLease
+) -> Refused | None:
+    """The refusal, for now, of a request whose KV is not small while the machine is very short of
+    memory; `live_bytes` is that of a row of so many tokens. A `max_tokens` beyond a usual answer
+    does not count: many programs send the same large one with every request."""
+    if request.warm:
+        reason = "The machine is short of memory, and keeps no prompt until some is free again."
+        return Refused(request.uid, reason, is_short=True)
+    answer_tokens = min(request.max_tokens or USUAL_ANSWER_TOKENS, USUAL_ANSWER_TOKENS)
+    needed_bytes = request.choices * live_bytes(len(request.tokens) + answer_tokens)
+    most_bytes = int(lease.live_kv_bytes * SMALL_SHARE)
+    if lease.total_bytes <= 0 or needed_bytes <= most_bytes:
+        return None
+    reason = (
+        "The machine is short of memory, and until some is free again only small requests are "
+        f"answered: the KV of this one takes {needed_bytes / _MIB:.0f} MiB, and up to "
+        f"{most_bytes / _MIB:.0f} MiB are taken now. Send it again later, or a shorter prompt."
+    )
+    return Refused(request.uid, reason, is_short=True)
+
+
+def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
+    """The refusal of more choices than rows, or of any for a prompt without an answer."""
+    if request.warm and request.choices > 1:
+        return Refused(request.uid, "A prompt that is only kept has no choices of answers.", "n")
+    if request.choices <= info.max_rows:
+        return None
+    reason = (
+        f"n is {request.choices}, and this model runs {info.max_rows} answers at a time: see "
+        "--max-rows."
+    )
+    return Refused(request.uid, reason, "n")
+
+
+def unknown_format(request: GenerateRequest) -> Refused | None:
+    """The refusal of a request whose output format this version does not know."""
+    output = request.output
+    if output is None:
+        return None
+    try:
+        grammar_for(output.reasoning, output.tool_calls)
+    except KeyError as error:
+        return Refused(request.uid, f"There is no output format {error}.")
+    return None
+
+
+def too_large(prompt_tokens: int, longest_tokens: int) -> str:
+    """Why a prompt is not run whose KV the memory can never hold."""
+    return (
+        f"{Overflow(prompt_tokens, longest_tokens).openai} The KV of more does not fit into the "
+        "memory that this model was given: raise --memory-limit, or unload another model."
+    )

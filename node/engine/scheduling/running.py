@@ -1,0 +1,70 @@
+"""Rows that are being prefilled or decoded, and the memory that they take."""
+
+from collections.abc import Sequence
+
+from node.engine.decoding.batches import DecodeBatch, PrefillGroup
+from node.engine.decoding.chunking import Companions
+from node.engine.decoding.row import Row
+from node.engine.kv.cache_layout import CacheLayout
+from node.engine.scheduling.prefix_reuse import Reuse
+
+
+class Running:
+    """The groups and batches of one engine."""
+
+    def __init__(self, layout: CacheLayout, reuse: Reuse) -> None:
+        self.groups: list[PrefillGroup] = []
+        self.batches: list[DecodeBatch] = []
+        self._layout = layout
+        self._reuse = reuse
+
+    def places(self) -> list[PrefillGroup | DecodeBatch]:
+        return [*self.groups, *self.batches]
+
+    def rows(self) -> list[Row]:
+        """Without the choices that wait for a row's prefill."""
+        return [row for place in self.places() for row in place.rows]
+
+    def clear(self) -> None:
+        self.groups, self.batches = [], []
+
+    def drop_empty(self) -> None:
+        self.groups = [group for group in self.groups if group.rows]
+        self.batches = [batch for batch in self.batches if batch.rows]
+
+    def take_out(self, row: Row) -> None:
+        """Removes a row from wherever it is; what has been computed of it is kept."""
+        for group in self.groups:
+            if row in group.rows:
+                self._reuse.keep_partial(row, group.view(row))
+                group.remove(row)
+        for batch in self.batches:
+            if row in batch.rows:
+                self._reuse.keep_answer(row, batch.view(row))
+                batch.remove([row])
+        self.drop_empty()
+
+    def companions(self) -> list[Companions]:
+        """The batches, by the tokens that their rows are expected to reach."""
+        return [
+            Companions(tuple(row.expected_tokens for row in batch.rows)) for batch in self.batches
+        ]
+
+    def coming(self) -> list[int]:
+        """What the rows in prefill are expected to reach, those of waiting choices too."""
+        return [length for group in self.groups for length in expected_lengths(group.rows)]
+
+    def live_bytes(self) -> int:
+        """What the KV of all rows takes, padding included, and room to grow."""
+        live_bytes = self._layout.live_bytes
+        return sum(len(place.rows) * live_bytes(place.reserved_tokens) for place in self.places())
+
+    @property
+    def nbytes(self) -> int:
+        """Held now."""
+        return sum(place.nbytes for place in self.places())
+
+
+def expected_lengths(rows: Sequence[Row]) -> list[int]:
+    """Tokens that the rows, and the choices that wait for their prefill, are expected to reach."""
+    return [each.expected_tokens for row in rows for each in row.choices]

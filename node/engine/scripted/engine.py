@@ -1,0 +1,385 @@
+"""An engine that says what it is told, at a set pace, with no model and no MLX.
+
+It ships with the product: for dry runs of a fleet, and for tests of everything around an engine.
+Its switches imitate what real engines do wrong: stall, wedge, crash, fail a step, a load or an
+unload.
+"""
+
+import os
+import signal
+import threading
+import time
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable
+
+from node.engine.base import LoadError
+from node.engine.decoding.choices import Tally, choice_of
+from node.engine.scheduling.refusals import (
+    refused_choices,
+    refused_length,
+    refused_while_short,
+    unknown_format,
+)
+from node.engine.scripted.cache import PrefixCache
+from node.engine.scripted.row import ScriptedRow, pieces_of
+from node.engine.scripted.script import Script, parse_script
+from node.engine.stored_cap import Held, StoredCap
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import (
+    Accepted,
+    CacheEvent,
+    Delta,
+    EngineSpec,
+    EngineStats,
+    Loaded,
+    MemoryLease,
+    Pressure,
+    Progress,
+    Refused,
+)
+from node.parsing.machine import TextMachine
+from node.protocol.messages import FinishReason
+
+VOCAB_SIZE = 256
+PROGRESS_STEP_S = 0.02
+NOT_FORCED = "The scripted engine says what its script tells it, and nothing else can be forced."
+NOT_KEPT = "The prompt was prefilled, but the script's cache has no room to keep it."
+
+
+class StepFailure(Exception):
+    """The script asked for a step that fails."""
+
+
+class CommandFailure(Exception):
+    """The script asked for a command that fails."""
+
+
+class UnloadFailure(Exception):
+    """The script asked for an unload that fails."""
+
+
+def load(spec: EngineSpec, progress: Callable[[float], None]) -> "ScriptedEngine":
+    """Makes the engine after the script's load delay. Raises `LoadError` as the script says."""
+    script = parse_script(spec.script_json)
+    model = next((model for model in script.models if model.name == spec.model), None)
+    if model is None:
+        raise LoadError(f"The script has no model {spec.model!r}.")
+    started_s = time.monotonic()
+    while (spent_s := time.monotonic() - started_s) < script.load_delay_s:
+        progress(spent_s / script.load_delay_s)
+        time.sleep(min(PROGRESS_STEP_S, script.load_delay_s - spent_s))
+    if script.load_out_of_memory:
+        raise MemoryError("The script asked for a load that runs out of memory.")
+    if script.load_failure is not None:
+        raise LoadError(script.load_failure)
+    progress(1.0)
+    info = Loaded(
+        weight_bytes=model.weight_bytes,
+        context_tokens=model.context_tokens,
+        max_rows=script.max_rows or spec.max_rows,
+        vocab_size=VOCAB_SIZE,
+        snapshot_only=not script.cache.trimmable,
+        stored_bytes_per_token=model.kv_bytes_per_token,
+    )
+    kv_bytes = model.kv_bytes_per_token
+    return ScriptedEngine(info, script, kv_bytes_per_token=kv_bytes, lease=spec.lease)
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class ScriptedEngine:
+    """Rows that wait for a place, then get one token whenever one is due."""
+
+    def __init__(
+        self,
+        info: Loaded,
+        script: Script,
+        *,
+        kv_bytes_per_token: int = 0,
+        lease: MemoryLease | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        die: Callable[[], None] = _die,
+    ) -> None:
+        self.info = info
+        self._script = script
+        self._clock = clock
+        self._die = die
+        self._submitted = 0
+        self._waiting: deque[ScriptedRow] = deque()
+        self._running: list[ScriptedRow] = []
+        self._prefixes = PrefixCache(script.cache)
+        self._kv_bytes = kv_bytes_per_token
+        self._lease = lease
+        self._pressure = Pressure.NONE
+        self._cap = StoredCap()
+        self._cap_bytes: int | None = None
+        self._progress: list[Progress] = []
+        self._prefill_tokens = 0
+        self._cached_tokens = 0
+        self._on_long_step: Callable[[float], None] | None = None
+        self._limit_cache()
+
+    def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
+        self._on_long_step = on_long_step
+
+    def submit(self, request: GenerateRequest) -> Accepted | Refused:
+        self._fail("submit")
+        if (refused := self._refusal(request)) is not None:
+            return refused
+        cached_tokens = self._prefixes.cached_tokens(request.tokens, request.salt)
+        tally = Tally(request.choices, cached_tokens)
+        row, *others = (self._row(request, choice, tally) for choice in range(request.choices))
+        row.others = others
+        self._waiting.append(row)
+        return Accepted(request.uid, len(request.tokens), cached_tokens)
+
+    def _refusal(self, request: GenerateRequest) -> Refused | None:
+        """Why the script cannot answer it."""
+        if (refused := refused_length(request, self.info)) is not None:
+            return refused
+        output = request.output
+        if output is not None and output.must_call:
+            return Refused(request.uid, NOT_FORCED, output.must_call_param)
+        if request.constraint is not None:
+            return Refused(request.uid, NOT_FORCED, request.constraint.param)
+        if self._pressure is Pressure.HARD and self._lease is not None:
+            refused = refused_while_short(request, self._live_bytes, self._lease)
+            if refused is not None:
+                return refused
+        return refused_choices(request, self.info) or unknown_format(request)
+
+    def _live_bytes(self, tokens: int) -> int:
+        return tokens * self._kv_bytes
+
+    def _row(self, request: GenerateRequest, choice: int, tally: Tally) -> ScriptedRow:
+        pieces = self._pieces()
+        room_tokens = self.info.context_tokens - len(request.tokens)
+        prompt_hash = zlib.crc32(array("q", request.tokens).tobytes())
+        if choice:
+            prompt_hash = zlib.crc32(choice.to_bytes(8, "little"), prompt_hash)
+        return ScriptedRow(
+            request=request,
+            pieces=pieces,
+            limit_tokens=min(request.max_tokens or room_tokens, room_tokens),
+            natural_tokens=self._natural_tokens(request, room_tokens, len(pieces)),
+            arrived_s=self._clock(),
+            machine=TextMachine(request.output, request.stops, uid=choice_of(request, choice).uid),
+            prompt_hash=prompt_hash,
+            tally=tally,
+            choice=choice,
+        )
+
+    def cancel(self, uid: str) -> list[Delta]:
+        self._fail("cancel")
+        ended = [row for row in (*self._waiting, *self._running) if row.request.uid == uid]
+        for row in ended:
+            (self._waiting if row in self._waiting else self._running).remove(row)
+        choices = [each for row in ended for each in row.choices]
+        return [each.last(self._clock(), FinishReason.CANCELLED) for each in choices]
+
+    def take_answers(self) -> list[Accepted | Refused]:
+        return []
+
+    def wait_s(self) -> float | None:
+        now_s = self._clock()
+        self._admit(now_s)
+        self._stay_if_endless()
+        due = [row.due_s for row in self._running if not row.stalled]
+        due += [] if (cap_s := self._cap.due_s()) is None else [cap_s]
+        due += [row.told_s + self._script.progress_interval_s for row in self._prefilling()]
+        if self._waiting and self._has_place(self._waiting[0]):
+            due.append(self._waiting[0].arrived_s + self._script.accept_delay_s)
+        return max(min(due) - now_s, 0.0) if due else None
+
+    def step(self) -> list[Delta]:
+        now_s = self._clock()
+        if not self._cap.is_free:
+            self._limit_cache()
+        self._admit(now_s)
+        due = [row for row in self._running if not row.stalled and row.due_s <= now_s]
+        self._raise_faults(due)
+        self._note_progress(now_s)
+        deltas = [self._advance(row, now_s) for row in due]
+        ended = [row for row, delta in zip(due, deltas, strict=True) if delta.finish is not None]
+        if ended:
+            self._running = [row for row in self._running if row not in ended]
+        return deltas
+
+    def reset(self, reason: str) -> list[Delta]:
+        if self._script.reset_failure:
+            raise StepFailure("The script asked for a reset that fails.")
+        lost = [each for row in (*self._running, *self._waiting) for each in row.choices]
+        self._running.clear()
+        self._waiting.clear()
+        return [row.last(self._clock(), FinishReason.ERROR, error=reason) for row in lost]
+
+    def set_lease(self, lease: MemoryLease) -> None:
+        self._fail("set_lease")
+        self._lease = lease
+        self._limit_cache()
+
+    def set_pressure(self, level: Pressure) -> None:
+        self._pressure = level
+        self._limit_cache()
+
+    def clear_cache(self) -> None:
+        self._fail("clear_cache")
+        self._prefixes.clear()
+
+    def stats(self) -> EngineStats:
+        decoding = [row for row in self._running if row.tally.first_token_s is not None]
+        live_tokens = sum(len(row.request.tokens) + row.token_count for row in self._running)
+        live_bytes = live_tokens * self._kv_bytes
+        stored_bytes = self._prefixes.held_tokens * self._kv_bytes
+        return EngineStats(
+            weight_bytes=self.info.weight_bytes,
+            live_kv_bytes=live_bytes,
+            stored_kv_bytes=stored_bytes,
+            snapshot_bytes=0,
+            disk_kv_bytes=0,
+            active_bytes=self.info.weight_bytes + live_bytes + stored_bytes,
+            free_bytes=0,
+            entries=len(self._prefixes),
+            waiting_rows=sum(len(row.choices) for row in self._waiting),
+            prefilling_rows=len(self._running) - len(decoding),
+            decoding_rows=len(decoding),
+            prefill_tokens=self._prefill_tokens,
+            cached_tokens=self._cached_tokens,
+            lease=self._lease,
+            pinned_kv_bytes=self._prefixes.pinned_tokens * self._kv_bytes,
+            stored_cap_bytes=self._cap_bytes,
+        )
+
+    def take_progress(self) -> tuple[Progress, ...]:
+        progress, self._progress = tuple(self._progress), []
+        return progress
+
+    def take_cache_events(self) -> tuple[CacheEvent, ...]:
+        return self._prefixes.take_events()
+
+    def close(self) -> tuple[CacheEvent, ...]:
+        self._running.clear()
+        self._waiting.clear()
+        time.sleep(self._script.unload_delay_s)
+        if self._script.unload_failure is not None:
+            raise UnloadFailure(self._script.unload_failure)
+        return self.take_cache_events()
+
+    def _fail(self, command: str) -> None:
+        if self._script.failing_command == command:
+            raise CommandFailure(self._script.step_failure_text)
+
+    def _limit_cache(self) -> None:
+        # Where the script does not say what a token takes, the cap counts tokens.
+        each_bytes = self._kv_bytes or 1
+        most_bytes = self._script.cache.capacity_tokens * each_bytes
+        if self._lease is not None and self._kv_bytes:
+            most_bytes = min(most_bytes, self._lease.stored_kv_bytes)
+        prefixes = self._prefixes
+        held = Held(
+            prefixes.held_tokens * each_bytes, prefixes.pinned_tokens * each_bytes, most_bytes
+        )
+        self._cap_bytes = self._cap.feed(self._pressure, held, self._clock())
+        prefixes.limit((most_bytes if self._cap_bytes is None else self._cap_bytes) // each_bytes)
+
+    def _prefilling(self) -> list[ScriptedRow]:
+        """The rows of which a progress is to be told."""
+        if not self._script.progress_interval_s:
+            return []
+        return [
+            row
+            for row in self._running
+            if row.tally.first_token_s is None and not row.stalled and not row.choice
+        ]
+
+    def _note_progress(self, now_s: float) -> None:
+        for row in self._prefilling():
+            if now_s >= row.told_s + self._script.progress_interval_s:
+                self._progress.append(row.progress(now_s))
+
+    def _pieces(self) -> tuple[str, ...]:
+        """What the script has the next choice be told, token by token; empty: words that depend
+        on the prompt."""
+        script = self._script
+        number, self._submitted = self._submitted, self._submitted + 1
+        if script.outputs:
+            return tuple(pieces_of(script.outputs[number % len(script.outputs)]))
+        words = [] if script.text is None else script.text.split()
+        return tuple(word if at == 0 else f" {word}" for at, word in enumerate(words))
+
+    def _natural_tokens(self, request: GenerateRequest, room_tokens: int, count: int) -> int:
+        if self._script.tokens is not None and request.max_tokens is None:
+            return self._script.tokens
+        if count:
+            return count
+        # Without a text to end, only a request's own limit ends it.
+        return 32 if request.max_tokens is None else room_tokens + 1
+
+    def _has_place(self, row: ScriptedRow) -> bool:
+        return len(self._running) + len(row.choices) <= self.info.max_rows
+
+    def _admit(self, now_s: float) -> None:
+        script = self._script
+        while self._waiting and self._has_place(self._waiting[0]):
+            row = self._waiting[0]
+            if row.arrived_s + script.accept_delay_s > now_s:
+                return
+            self._waiting.popleft()
+            tally = row.tally
+            tally.prefill_began_s = now_s
+            # More, or less, than when it was accepted: the rows before it have stored theirs.
+            tally.cached_tokens = self._prefixes.cached_tokens(row.request.tokens, row.request.salt)
+            fresh_tokens = len(row.request.tokens) - tally.cached_tokens
+            for each in row.choices:
+                each.prefill_s = fresh_tokens * script.prefill_s_per_token
+                each.told_s = now_s
+                each.due_s = now_s + each.prefill_s + script.first_token_delay_s
+                each.stalled = script.wedge or script.stall_after_tokens == 0
+                self._running.append(each)
+            row.others = []
+
+    def _stay_if_endless(self) -> None:
+        expected_s = self._script.endless_step_s
+        if expected_s is not None and self._running:
+            if self._on_long_step is not None:
+                self._on_long_step(expected_s)
+            threading.Event().wait()
+
+    def _raise_faults(self, due: list[ScriptedRow]) -> None:
+        counts = {row.token_count for row in due}
+        if self._script.crash_after_tokens in counts:
+            self._die()
+        if self._script.step_failure_after_tokens in counts:
+            raise StepFailure(self._script.step_failure_text)
+
+    def _advance(self, row: ScriptedRow, now_s: float) -> Delta:
+        if row.tally.first_token_s is None:
+            row.tally.note_token(now_s)
+            is_kept = self._on_prefilled(row)
+            if row.request.warm and not is_kept:
+                return row.last(self._clock(), FinishReason.ERROR, error=NOT_KEPT)
+            if row.request.warm:
+                return row.last(self._clock(), FinishReason.STOP)
+        parts = row.read()
+        row.due_s += self._script.token_interval_s
+        row.stalled = row.token_count == self._script.stall_after_tokens
+        if row.machine.ended or row.has_said_all:
+            return row.last(self._clock(), FinishReason.STOP, parts)
+        if row.token_count >= row.limit_tokens:
+            return row.last(self._clock(), FinishReason.LENGTH, parts)
+        return row.delta(parts)
+
+    def _on_prefilled(self, row: ScriptedRow) -> bool:
+        """Whether the prompt is kept."""
+        request = row.request
+        cached_tokens = row.tally.cached_tokens
+        self._prefill_tokens += len(request.tokens) - cached_tokens
+        self._cached_tokens += cached_tokens
+        self._cap.note_session(request.uid, len(request.tokens) * (self._kv_bytes or 1))
+        if not self._cap.is_free:
+            self._limit_cache()
+        return self._prefixes.store(request)

@@ -1,0 +1,171 @@
+"""One choice of a request inside the scripted engine."""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from node.engine.decoding.choices import Tally
+from node.engine.sampling.logprobs import Waiting
+from node.ipc.generate import GenerateRequest
+from node.ipc.messages import Alternative, Delta, Part, Progress, RowUsage, TokenLogprob
+from node.parsing.machine import TextMachine
+from node.parsing.output_layout import layout_of
+from node.protocol.messages import FinishReason
+
+PIECE_LENGTH = 4
+"""Characters of a token of the script's outputs, and of what ends reasoning."""
+
+_WORD_TEXT = (
+    "a ant ash bay bee bow box cat cup day den dew dog ear egg elm fen fig fin fog fox gem gum hat "
+    "hen ice inn ivy jam jar jug key kit lap log map mud net nut oak oar orb owl pea pen pie pin "
+    "rain ray rye salt sea sky sun tea tin toe urn van wax web yak zoo"
+)
+_WORDS = _WORD_TEXT.split()
+
+
+@dataclass(slots=True, eq=False)
+class ScriptedRow:
+    """Times are of the engine's clock, in seconds."""
+
+    request: GenerateRequest
+    limit_tokens: int
+    """Length at which the row ends with `length`."""
+    natural_tokens: int
+    """How much of the script the row says, and then ends with `stop`."""
+    arrived_s: float
+    machine: TextMachine
+    prompt_hash: int
+    tally: Tally
+    """Of all choices of the request."""
+    choice: int = 0
+    others: "list[ScriptedRow]" = field(default_factory=list)
+    """Choices that wait for this one's prefill."""
+    pieces: Sequence[str] = ()
+    """Of the output, a token each; again from the first after the last."""
+    prefill_s: float = 0.0
+    """How long its prefill takes."""
+    told_s: float = 0.0
+    """When the progress of the prefill was last told."""
+    due_s: float = 0.0
+    token_count: int = 0
+    said_tokens: int = 0
+    """Of the script."""
+    reasoning_tokens: int = 0
+    stalled: bool = False
+    _forced: list[str] = field(default_factory=list)
+    """What comes before the script goes on."""
+    _waiting: Waiting = field(default_factory=Waiting)
+
+    @property
+    def choices(self) -> "list[ScriptedRow]":
+        """The row, and those that wait for its prefill."""
+        return [self, *self.others]
+
+    @property
+    def has_said_all(self) -> bool:
+        return self.said_tokens >= self.natural_tokens and not self._forced
+
+    def read(self) -> list[Part]:
+        """What one more token brings."""
+        reasons = self.machine.in_reasoning
+        if reasons and not self._forced and self._overflow_tokens >= 0:
+            self.machine.end_block()
+            self._forced = pieces_of(self._closing())
+        text = self._forced.pop(0) if self._forced else self._said()
+        if self.request.logprobs is not None and not reasons:
+            self._waiting.add(_certain(text, self.request.logprobs))
+        parts = self._waiting.attach(self.machine.feed(text))
+        self.token_count += 1
+        self.reasoning_tokens += reasons
+        return parts
+
+    @property
+    def _overflow_tokens(self) -> int:
+        """Tokens of reasoning beyond the budget; below 0 while some are left of it."""
+        budget = self.request.thinking_tokens
+        return -1 if budget is None else self.reasoning_tokens - budget
+
+    def _closing(self) -> str:
+        """What ends the reasoning."""
+        output = self.request.output
+        return "" if output is None else layout_of(output).closing
+
+    def _said(self) -> str:
+        """The script's next token: the next piece, or a word that depends on the prompt."""
+        index = self.said_tokens
+        self.said_tokens += 1
+        if not self.pieces:
+            word = _WORDS[zlib.crc32(index.to_bytes(8, "little"), self.prompt_hash) % len(_WORDS)]
+            return word if index == 0 else f" {word}"
+        turn, at = divmod(index, len(self.pieces))
+        piece = self.pieces[at]
+        return f" {piece}" if turn and at == 0 else piece
+
+    def progress(self, now_s: float) -> Progress:
+        """How far the prefill is; told now."""
+        self.told_s = now_s
+        total_tokens = len(self.request.tokens)
+        began_s = self.tally.prefill_began_s
+        spent_s = 0.0 if began_s is None else now_s - began_s
+        share = min(spent_s / self.prefill_s, 1.0) if self.prefill_s else 1.0
+        done_tokens = self.tally.cached_tokens + int(
+            share * (total_tokens - self.tally.cached_tokens)
+        )
+        return Progress(self.request.uid, done_tokens, total_tokens)
+
+    def delta(self, parts: Sequence[Part]) -> Delta:
+        """A delta that does not end the row."""
+        return Delta(self.request.uid, tuple(parts), self.token_count, choice=self.choice)
+
+    def last(
+        self,
+        now_s: float,
+        finish: FinishReason,
+        parts: Sequence[Part] = (),
+        error: str | None = None,
+    ) -> Delta:
+        """The delta that ends the row; made once."""
+        if finish in (FinishReason.STOP, FinishReason.LENGTH):
+            rest = self.machine.finish(is_cut=finish is FinishReason.LENGTH)
+            parts = [*parts, *self._waiting.attach(rest)]
+        is_last = self.tally.end(
+            self.token_count, self.reasoning_tokens, max(0, self._overflow_tokens)
+        )
+        return Delta(
+            uid=self.request.uid,
+            parts=tuple(parts),
+            token_count=self.token_count,
+            finish=finish,
+            usage=self._usage(now_s) if is_last else None,
+            error=error or self.machine.error,
+            stop=self.machine.stop,
+            choice=self.choice,
+            open_choices=self.tally.open_choices,
+        )
+
+    def _usage(self, now_s: float) -> RowUsage:
+        """Of the request, all of whose choices have ended."""
+        tally = self.tally
+        began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
+        first_s = now_s if tally.first_token_s is None else tally.first_token_s
+        return RowUsage(
+            prompt_tokens=len(self.request.tokens),
+            cached_tokens=tally.cached_tokens,
+            completion_tokens=tally.completion_tokens,
+            queue_s=began_s - self.arrived_s,
+            prefill_s=first_s - began_s,
+            decode_s=now_s - first_s,
+            reasoning_tokens=tally.reasoning_tokens,
+            reasoning_overflow_tokens=tally.reasoning_overflow_tokens,
+        )
+
+
+def pieces_of(text: str) -> list[str]:
+    """The text, a token each."""
+    return [text[at : at + PIECE_LENGTH] for at in range(0, len(text), PIECE_LENGTH)]
+
+
+def _certain(text: str, count: int) -> TokenLogprob:
+    """What is told of a token besides which there was none."""
+    token = Alternative(text, text.encode(), 0.0)
+    return TokenLogprob(token, (token,) if count else ())

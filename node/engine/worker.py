@@ -1,0 +1,347 @@
+"""The engine process: `python -m node.engine.worker FD ENGINE`, started by the agent.
+
+FD is an inherited socket to the agent, whose first command says what to load. The main thread reads
+the socket; one engine thread owns load, step and free, since MLX's streams belong to a thread. A
+step never waits for the agent to read (`node.ipc.outbox`).
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from node.engine.base import Engine, EngineFactory, LoadError
+from node.engine.failures import Failures, Verdict
+from node.engine.model.blas import load_fast_blas
+from node.ipc.framing import FrameSplitter, decode_command, encode_frame
+from node.ipc.long_step import LongStep
+from node.ipc.messages import (
+    BROKEN_STATUS,
+    STATS_S,
+    WITHOUT_MLX,
+    Broken,
+    Cancel,
+    ClearCache,
+    Command,
+    Delta,
+    EngineSpec,
+    EngineStats,
+    Frame,
+    Load,
+    LoadFailed,
+    Loading,
+    Marked,
+    MemoryLease,
+    Refused,
+    Report,
+    SetLease,
+    SetPressure,
+    Shutdown,
+    Submit,
+)
+from node.ipc.outbox import Outbox
+from node.protocol.messages import FinishReason
+from serving.terminal import log_lines
+
+logger = logging.getLogger("node.engine.worker")
+
+_ENGINES = {
+    "text": ("node.engine.load", "load"),
+    "scripted": ("node.engine.scripted.engine", "load"),
+}
+_RECEIVE_BYTES = 1 << 16
+
+
+class Worker:
+    """One engine and its link to the agent."""
+
+    def __init__(self, link: socket.socket, engine: str) -> None:
+        self._link = link
+        self._engine = engine
+        self._model = engine
+        """What it loads, once that is known."""
+        self._outbox = Outbox(link, lambda: os._exit(0))
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._status = 1
+
+    def run(self) -> int:
+        """Serves until a `Shutdown` or a failed load; the exit status.
+
+        Ends the process at once when the agent closes its end.
+        """
+        engine_thread = threading.Thread(target=self._serve, name="engine", daemon=True)
+        engine_thread.start()
+        self._read()
+        engine_thread.join()
+        return self._status
+
+    # --- main thread -------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        splitter = FrameSplitter()
+        while data := self._receive():
+            for body in splitter.feed(data):
+                command = decode_command(body)
+                if isinstance(command, Cancel):
+                    # Before the queue: the engine may be in the middle of a long step.
+                    self._send(Marked(command.uid, time.monotonic()))
+                self._commands.put(command)
+
+    def _receive(self) -> bytes:
+        """Bytes of the agent; none once the engine thread has ended."""
+        try:
+            data = self._link.recv(_RECEIVE_BYTES)
+        except ConnectionError:
+            data = b""
+        if not data and not self._ended.is_set():
+            # No orphan may hold memory, and the engine thread may be busy for long.
+            os._exit(0)
+        return data
+
+    # --- engine thread -----------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            engine = self._load()
+            if engine is not None:
+                self._send(engine.info)
+                self._run(engine)
+                if events := engine.close():
+                    self._send(Frame((), (), events))
+                self._status = 0
+        finally:
+            self._ended.set()
+            self._outbox.flush()
+            # The agent hangs up once it has read everything, which wakes the main thread.
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
+
+    def _run(self, engine: Engine) -> None:
+        try:
+            _Service(engine, self._commands, self._send).run()
+        except _EngineBroken as end:
+            self._send(end.last_word)
+            self._outbox.flush()
+            sys.stderr.flush()
+            # At once: nothing that the engine holds can be trusted, and to free what the GPU has
+            # of it may take for ever.
+            os._exit(BROKEN_STATUS)
+
+    def _load(self) -> Engine | None:
+        try:
+            # First, so that a process that waits for its load has it behind it.
+            factory = self._factory()
+            spec = self._wanted()
+            return factory(spec, lambda fraction: self._send(Loading(fraction)))
+        except LoadError as error:
+            self._send(LoadFailed(str(error)))
+        except Exception as error:
+            reason = f"The engine failed to load {self._model}: {error}"
+            logger.exception("%s", reason)
+            self._send(LoadFailed(reason))
+        return None
+
+    def _wanted(self) -> EngineSpec:
+        command = self._commands.get()
+        if not isinstance(command, Load):
+            raise LoadError("The agent did not say what to load.")
+        self._model = command.spec.model
+        return command.spec
+
+    def _factory(self) -> EngineFactory:
+        if self._engine not in _ENGINES:
+            raise LoadError(f"There is no engine {self._engine}.")
+        if self._engine not in WITHOUT_MLX:
+            load_fast_blas()
+        module, name = _ENGINES[self._engine]
+        factory: EngineFactory = getattr(importlib.import_module(module), name)
+        return factory
+
+    # --- both threads ------------------------------------------------------------------------
+
+    def _send(self, report: Report) -> None:
+        self._outbox.put(encode_frame(report))
+
+
+class _EngineBroken(Exception):
+    """The engine is of no use any more."""
+
+    def __init__(self, last_word: Broken) -> None:
+        super().__init__(last_word.reason)
+        self.last_word = last_word
+
+
+class _Service:
+    """What the engine thread does between load and shutdown."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        commands: "queue.SimpleQueue[Command]",
+        send: Callable[[Report], None],
+    ) -> None:
+        self._engine = engine
+        self._commands = commands
+        self._send = send
+        self._stats_due_s: float | None = None
+        """When the state is told next, by the monotonic clock; None: nothing has changed."""
+        self._lease: MemoryLease | None = None
+        """The newest; older ones are done with it."""
+        self._open: list[int] = []
+        """Numbers of leases that are not answered."""
+        self._done: list[int] = []
+        """Numbers of commands to answer with the next state."""
+        self._failures = Failures()
+        engine.set_on_long_step(lambda expected_s: send(LongStep(expected_s)))
+
+    def run(self) -> None:
+        """Serves until a `Shutdown`. Raises `_EngineBroken`."""
+        engine = self._engine
+        # What is on disk from before.
+        self._tell([])
+        while True:
+            for command in self._take(self._wait_s()):
+                if isinstance(command, Shutdown):
+                    return
+                self._apply(command)
+            if engine.wait_s() == 0:
+                self._tell(self._step())
+                self._changed()
+            if self._stats_due_s is not None and time.monotonic() >= self._stats_due_s:
+                self._send_stats()
+
+    def _wait_s(self) -> float | None:
+        """Seconds until there is a step to do or a state to tell; None without either."""
+        step_s = self._engine.wait_s()
+        if self._stats_due_s is None or step_s == 0:
+            return step_s
+        stats_s = max(self._stats_due_s - time.monotonic(), 0.0)
+        return stats_s if step_s is None else min(step_s, stats_s)
+
+    def _take(self, wait_s: float | None) -> list[Command]:
+        """The queued commands; waits for the first one up to `wait_s`."""
+        commands: list[Command] = []
+        try:
+            if wait_s != 0:
+                commands.append(self._commands.get(timeout=wait_s))
+            while True:
+                commands.append(self._commands.get_nowait())
+        except queue.Empty:
+            return commands
+
+    def _apply(self, command: Command) -> None:
+        try:
+            deltas = self._do(command)
+        except Exception as error:  # noqa: BLE001 - the edge: as for a step
+            deltas = self._failed(error, reason := f"The engine failed on a command: {error}")
+            if isinstance(command, Submit):
+                self._send(Refused(command.request.uid, reason, is_fault=True))
+        self._tell(deltas)
+        self._changed()
+        if isinstance(command, SetLease | ClearCache):
+            self._send_stats()
+
+    def _do(self, command: Command) -> list[Delta]:
+        engine = self._engine
+        match command:
+            case Submit():
+                answer = engine.submit(command.request)
+                if answer is not None:
+                    self._send(answer)
+            case Cancel():
+                return engine.cancel(command.uid)
+            case SetLease():
+                # Before the engine tries: one that fails half-way counts by what it then holds.
+                self._lease = command.lease
+                self._open.append(command.number)
+                engine.set_lease(command.lease)
+            case SetPressure():
+                engine.set_pressure(command.level)
+            case ClearCache():
+                engine.clear_cache()
+                self._done.append(command.number)
+        return []
+
+    def _step(self) -> list[Delta]:
+        try:
+            deltas = self._engine.step()
+        except Exception as error:  # noqa: BLE001 - the edge: one bad step must not end the model
+            return self._failed(error, f"The engine failed on this step: {error}")
+        if any(delta.token_count and delta.finish is not FinishReason.ERROR for delta in deltas):
+            self._failures.note_good()
+        return deltas
+
+    def _failed(self, error: Exception, reason: str) -> list[Delta]:
+        """Ends the rows that were inside an engine that has just raised. Raises `_EngineBroken`
+        where it can do no more, once all that its rows still have to say is told."""
+        logger.error("%s", reason, exc_info=error)
+        verdict = self._failures.judge(error)
+        try:
+            deltas = self._engine.reset(reason)
+        except Exception:
+            logger.exception("What the engine held cannot be freed.")
+            verdict, deltas = max(verdict, Verdict.PROCESS), []
+        if verdict is Verdict.ROWS:
+            return deltas
+        self._tell([_unfinished(delta) for delta in deltas if delta.parts])
+        is_overload = verdict is Verdict.OVERLOADED_PROCESS
+        reason = f"{reason.removesuffix('.')}; the next request starts a new engine process."
+        raise _EngineBroken(Broken(reason, is_overload))
+
+    def _tell(self, deltas: list[Delta]) -> None:
+        for answer in self._engine.take_answers():
+            self._send(answer)
+        progress = self._engine.take_progress()
+        cache_events = self._engine.take_cache_events()
+        if deltas or progress or cache_events:
+            self._send(Frame(tuple(deltas), progress, cache_events))
+
+    def _changed(self) -> None:
+        # Not at once: the agent needs no state for each short request.
+        if self._stats_due_s is None:
+            self._stats_due_s = time.monotonic() + STATS_S
+
+    def _send_stats(self) -> None:
+        stats = self._engine.stats()
+        if self._lease is not None and _is_within(stats, self._lease):
+            self._done += self._open
+            self._open = []
+        done, self._done = tuple(self._done), []
+        self._stats_due_s = time.monotonic() + STATS_S if self._open else None
+        self._send(msgspec.structs.replace(stats, answered=done))
+
+
+def _unfinished(delta: Delta) -> Delta:
+    """What a row still had to say, without its end."""
+    return msgspec.structs.replace(delta, finish=None, usage=None, error=None)
+
+
+def _is_within(stats: EngineStats, lease: MemoryLease) -> bool:
+    # Together: live KV may take the room of stored KV, and rows that run keep theirs. What is
+    # pinned stays, and the agent reckons with it.
+    kv_bytes = stats.live_kv_bytes + stats.stored_kv_bytes
+    pinned_bytes = max(stats.pinned_kv_bytes - lease.stored_kv_bytes, 0)
+    return kv_bytes - pinned_bytes <= lease.live_kv_bytes + lease.stored_kv_bytes
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the engine process; its exit status."""
+    # Ctrl-C goes to the whole process group; the agent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_lines()
+    with socket.socket(fileno=int(arguments[0])) as link:
+        return Worker(link, arguments[1]).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

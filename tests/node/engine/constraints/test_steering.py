@@ -1,0 +1,320 @@
+"""What a row's next token is held to, with rows that say anything else as soon as they may."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from node.engine.constraints.compile import MAX_CHOICES, HeldAnswer, compile_answer, is_held
+from node.engine.constraints.grammar import Compiler
+from node.engine.constraints.steering import NOT_ENDED, RowSteer, Steering, steering_of
+from node.engine.decoding.output import OutputReader
+from node.engine.model.detokenizer import Vocabulary
+from node.engine.sampling.token_mask import Mask, all_but, only
+from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
+from node.ipc.messages import Part, PartKind
+from node.parsing.held_schema import NotHeld
+from node.parsing.registry import grammar_for
+from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
+
+SIZE = 352
+THINK = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+HARMONY = ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>")
+OPENED = "<|im_start|>assistant\n<think>\n"
+VOCABULARIES = {
+    "tokens": byte_vocabulary((*THINK, *HARMONY), MERGED),
+    "text": byte_vocabulary((), MERGED),
+}
+YES = Constraint(ConstraintKind.CHOICE, "choice", '["yes"]')
+
+
+@dataclass
+class Said:
+    tokens: list[int]
+    reader: OutputReader
+    parts: list[Part]
+    error: str | None
+
+    def text(self, kind: PartKind) -> str:
+        return "".join(part.text for part in self.parts if part.kind is kind)
+
+
+def request(
+    thinking_tokens: int | None = None,
+    output: OutputFormat | None = None,
+    constraint: Constraint | None = None,
+) -> GenerateRequest:
+    output = output or OutputFormat("think", "none", OPENED)
+    return GenerateRequest(
+        "u", (), 999, output=output, thinking_tokens=thinking_tokens, constraint=constraint
+    )
+
+
+def end_token(vocabulary: Vocabulary) -> int:
+    return vocabulary.encode(END)[0]
+
+
+def held(vocabulary: Vocabulary, asked: GenerateRequest) -> HeldAnswer:
+    compiler = Compiler(vocabulary, SIZE, {end_token(vocabulary)})
+    tokens = {token.text: number for number, token in vocabulary.added.items()}
+    answer = compiler.submit(lambda: compile_answer(compiler, asked, tokens)).result(60)
+    compiler.close()
+    return answer
+
+
+def allowed(mask: Mask | None) -> set[int]:
+    if mask is None:
+        return set(range(SIZE))
+    return set(np.nonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:SIZE])[0].tolist())
+
+
+def run(
+    vocabulary: Vocabulary, asked: GenerateRequest, wish: Callable[[int, set[int]], int | None]
+) -> Said:
+    """A row that takes the token it wishes where it may, and any that it may where not; None ends
+    it."""
+    ends = frozenset({end_token(vocabulary)})
+    answer = held(vocabulary, asked) if is_held(asked) else None
+    reader = OutputReader(vocabulary, asked)
+    steering = steering_of(asked, vocabulary, SIZE, ends, answer)
+    assert steering is not None
+    steer, said = steering.open(reader), Said([], reader, [], None)
+    source = random.Random(1)
+    while len(said.tokens) < 500 and steer.error is None:
+        may = allowed(steer.next())
+        token = wish(len(said.tokens), may)
+        if token is None or token not in may:
+            if token is None and ends <= may:
+                break
+            token = source.choice(sorted(may))
+        if token in ends:
+            break
+        said.tokens.append(token)
+        said.parts += reader.read(token)
+        steer.take(token)
+    said.parts += reader.end()
+    said.error = steer.error
+    return said
+
+
+def saying(vocabulary: Vocabulary, text: str) -> Callable[[int, set[int]], int | None]:
+    """Says the text token by token, waiting where something else must come; then ends."""
+    rest = list(vocabulary.encode(text))
+
+    def wish(at: int, may: set[int]) -> int | None:
+        if not rest:
+            return None
+        return rest.pop(0) if rest[0] in may else -1
+
+    return wish
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+@pytest.mark.parametrize("budget", [0, 1, 17])
+def test_reasoning_ends_where_its_budget_is_used_up(kind: str, budget: int) -> None:
+    vocabulary = VOCABULARIES[kind]
+    said = run(vocabulary, request(budget), saying(vocabulary, "a" * 40))
+    closing = len(vocabulary.encode("</think>"))
+    assert said.reader.reasoning_tokens == budget + closing
+    assert said.reader.reasoning_overflow_tokens == closing
+    assert said.text(PartKind.REASONING) == "a" * budget
+    assert said.text(PartKind.CONTENT) == "a" * (40 - budget)
+
+
+def test_without_reasoning_a_budget_holds_nothing() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    output = OutputFormat("think", "none", "<|im_start|>assistant\n")
+    said = run(vocabulary, request(0, output), saying(vocabulary, "abc"))
+    assert (said.text(PartKind.CONTENT), said.reader.reasoning_tokens) == ("abc", 0)
+
+
+def test_reasoning_within_the_budget_ends_by_itself() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    said = run(vocabulary, request(9), saying(vocabulary, "abc</think>d"))
+    assert said.text(PartKind.REASONING) == "abc"
+    assert (said.reader.reasoning_tokens, said.reader.reasoning_overflow_tokens) == (4, 0)
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_a_torn_character_is_completed_first(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    said = run(vocabulary, request(2), saying(vocabulary, "a€b"))
+    assert said.text(PartKind.REASONING) == "a€"
+    assert said.text(PartKind.CONTENT) == "b"
+    assert said.reader.reasoning_overflow_tokens == 2 + len(vocabulary.encode("</think>"))
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_torn_characters_without_end_do_not_go_on(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    lead = vocabulary.encode("€")[0]
+    said = run(vocabulary, request(2), lambda at, may: lead if at < 20 else None)
+    assert said.reader.reasoning_tokens == 2 + 3 + len(vocabulary.encode("</think>"))
+    assert not said.reader.in_reasoning
+
+
+def test_reasoning_that_begins_again_is_ended_at_once() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    output = OutputFormat("mixed_think", "none", OPENED)
+    said = run(vocabulary, request(2, output), saying(vocabulary, "abc<think>d"))
+    assert said.text(PartKind.REASONING) == "ab"
+    assert said.text(PartKind.CONTENT) == "cd"
+
+
+def test_a_call_within_the_reasoning_does_not_keep_its_end() -> None:
+    vocabulary = VOCABULARIES["text"]
+    output = OutputFormat("think", "hermes", OPENED, (ToolSchema("f"),))
+    text = '<tool_call>{"name": "f", "arguments": {"a": "b'
+    said = run(vocabulary, request(len(text), output), saying(vocabulary, text + "c"))
+    assert said.text(PartKind.REASONING) == text
+    assert said.text(PartKind.CONTENT) == "c"
+
+
+def test_behind_a_forced_end_comes_a_header_that_begins_no_reasoning() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    output = OutputFormat("harmony", "harmony", "<|start|>assistant")
+    begin = "<|channel|>analysis<|message|>"
+    said = run(vocabulary, request(3, output), saying(vocabulary, begin + "abcdef"))
+    assert said.text(PartKind.REASONING) == "abc"
+    assert said.text(PartKind.CONTENT) == "def"
+    openings = grammar_for("harmony", "harmony").answer_openings(reads_calls=False)
+    told = [vocabulary.encode(f"{begin}abc<|end|>{opening}def") for opening in openings]
+    assert tuple(said.tokens) in told
+
+
+def test_reasoning_that_cannot_be_ended_ends_the_row() -> None:
+    @dataclass
+    class Stubborn:
+        reasoning_tokens: int = 5
+        in_reasoning: bool = True
+        is_torn: bool = False
+        block_begin: int | None = None
+        block_text: str = ""
+
+        def end_block(self) -> None:
+            pass
+
+    vocabulary = VOCABULARIES["tokens"]
+    steer = RowSteer(Steering(SIZE, 5, (7, 8), (), None, None, vocabulary), Stubborn())
+    for token in (7, 8):
+        assert allowed(steer.next()) == {token}
+        steer.take(token)
+    assert steer.error == NOT_ENDED
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_a_grammar_holds_the_answer_and_not_the_reasoning(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    said = run(vocabulary, request(None, None, YES), saying(vocabulary, "no, {1}</think>no"))
+    assert said.text(PartKind.REASONING) == "no, {1}"
+    assert said.text(PartKind.CONTENT) == "yes"
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_a_grammar_and_a_budget_go_together(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    said = run(vocabulary, request(4, None, YES), saying(vocabulary, "abcdefgh"))
+    assert said.text(PartKind.REASONING) == "abcd"
+    assert said.text(PartKind.CONTENT) == "yes"
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_reasoning_does_not_end_a_row_that_owes_an_answer(kind: str) -> None:
+    vocabulary = VOCABULARIES[kind]
+    steering = steering_of(
+        request(None, None, YES),
+        vocabulary,
+        SIZE,
+        frozenset({end_token(vocabulary)}),
+        held(vocabulary, request(None, None, YES)),
+    )
+    assert steering is not None
+    may = allowed(steering.open(OutputReader(vocabulary, request(None, None, YES))).next())
+    assert end_token(vocabulary) not in may
+    # Its end as text must be the end of a token.
+    straddling = {token for token in range(SIZE) if vocabulary.spelled(token)[0] in (">\n", ">>")}
+    assert len(straddling) == 2
+    assert straddling <= may if kind == "tokens" else not straddling & may
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+@pytest.mark.parametrize("wish", ["<think>hm</think>", ""])
+def test_an_answer_may_begin_with_reasoning_where_the_prompt_has_not_begun_it(
+    kind: str, wish: str
+) -> None:
+    vocabulary = VOCABULARIES[kind]
+    asked = request(None, OutputFormat("think", "none", "<|im_start|>assistant\n"), YES)
+    said = run(vocabulary, asked, saying(vocabulary, wish or "yes"))
+    assert said.text(PartKind.REASONING) == ("hm" if wish else "")
+    assert said.text(PartKind.CONTENT) == "yes"
+
+
+COUNTED = ToolSchema(
+    "f", {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, True
+)
+
+
+def called(said: Said) -> list[str]:
+    return [part.text for part in said.parts if part.kind is PartKind.TOOL_ARGS]
+
+
+def test_a_strict_tool_is_held_from_where_a_call_begins_to_where_it_ends() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    asked = request(None, OutputFormat("think", "hermes", "<|im_start|>assistant\n", (COUNTED,)))
+    call = '<tool_call>{"name": "g", "arguments": {"n": 1}}</tool_call>'
+    said = run(vocabulary, asked, saying(vocabulary, f"ab{call}cd{call}e"))
+    assert [text for text in called(said) if json.loads(text).keys() != {"n"}] == []
+    assert called(said)
+    assert said.text(PartKind.CONTENT).startswith("ab")
+
+
+def test_a_strict_tool_leaves_other_text_and_reasoning_free() -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    asked = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
+    text = "a<tool_call>b</think>c, {1"
+    said = run(vocabulary, asked, saying(vocabulary, text))
+    assert said.tokens == list(vocabulary.encode(text))
+
+
+def test_without_a_token_that_begins_calls_a_strict_tool_is_not_held() -> None:
+    vocabulary = VOCABULARIES["text"]
+    asked = request(None, OutputFormat("think", "hermes", OPENED, (COUNTED,)))
+    assert held(vocabulary, asked) == HeldAnswer(None, None)
+
+
+def test_an_answer_may_be_one_of_as_many_texts_as_can_be_followed() -> None:
+    def asked(count: int) -> GenerateRequest:
+        texts = json.dumps([f"c{number}" for number in range(count)])
+        return request(None, OutputFormat(), Constraint(ConstraintKind.CHOICE, "choice", texts))
+
+    vocabulary, last = VOCABULARIES["tokens"], f"c{MAX_CHOICES - 1}"
+    said = run(vocabulary, asked(MAX_CHOICES), saying(vocabulary, last))
+    assert (said.text(PartKind.CONTENT), said.error) == (last, None)
+    with pytest.raises(NotHeld, match=r"^choice cannot be held: it has more than 1900 texts\.$"):
+        held(vocabulary, asked(MAX_CHOICES + 1))
+
+
+def test_a_grammar_that_fails_ends_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = VOCABULARIES["tokens"]
+    asked = request(None, OutputFormat(), YES)
+    reader = OutputReader(vocabulary, asked)
+    steering = steering_of(asked, vocabulary, SIZE, frozenset(), held(vocabulary, asked))
+    assert steering is not None
+    steer = steering.open(reader)
+    steer.take(vocabulary.encode("n")[0])
+    assert steer.error is not None
+    steer.next()
+    assert steer.error.startswith("The answer's grammar cannot be followed: ")
+
+
+@pytest.mark.parametrize("size", [1, 31, 32, 33, 64])
+def test_masks_allow_what_they_say(size: int) -> None:
+    def of(mask: Mask) -> Sequence[int]:
+        assert mask.dtype == np.uint32
+        return [token for token in range(size) if mask[token // 32] >> (token % 32) & 1]
+
+    assert of(only([0, size - 1], size)) == sorted({0, size - 1})
+    assert of(all_but([0], size)) == list(range(1, size))

@@ -1,0 +1,186 @@
+"""With which part a token's log probability is told, and how the token is spelled."""
+
+import math
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from node.engine.decoding.output import OutputReader
+from node.engine.model.detokenizer import Vocabulary
+from node.engine.sampling.logprobs import Likely, Waiting, spelled
+from node.ipc.generate import GenerateRequest, OutputFormat
+from node.ipc.messages import Alternative, Part, PartKind, TokenLogprob
+from tests.node.engine.decoding.test_output import FORMAT, TOKENIZER, token
+from tests.node.engine.decoding.test_output import spelled as ids_of
+
+
+class Read:
+    """A row's tokens, each as likely as the place it has."""
+
+    def __init__(self, output: OutputFormat | None = FORMAT, *stops: str, count: int = 0) -> None:
+        self.parts: list[Part] = []
+        self.reader = OutputReader(
+            Vocabulary(TOKENIZER),
+            GenerateRequest("u", (), 99, stops=stops, output=output, logprobs=count),
+        )
+        self.at = 0
+
+    def feed(self, *runs: list[int]) -> "Read":
+        for number in (number for run in runs for number in run):
+            self.parts += self.reader.read(number, Likely(-float(self.at), [], []))
+            self.at += 1
+        return self
+
+    def end(self, last: int | None = None) -> list[tuple[PartKind, str, str]]:
+        """Of each part its kind, its text, and the texts of the tokens that are told with it."""
+        self.parts += self.reader.end(last)
+        return [
+            (part.kind, part.text, "".join(told.token.text for told in part.logprobs))
+            for part in self.parts
+        ]
+
+    @property
+    def told(self) -> list[TokenLogprob]:
+        return [told for part in self.parts for told in part.logprobs]
+
+
+def test_all_is_told_of_an_answer_that_is_content_as_it_comes() -> None:
+    assert Read(None).feed(ids_of("ab")).end() == [
+        (PartKind.CONTENT, "a", "a"),
+        (PartKind.CONTENT, "b", "b"),
+    ]
+
+
+def test_nothing_is_told_of_reasoning_nor_of_its_markers() -> None:
+    read = Read().feed(token("<think>"), ids_of("ab"), token("</think>"), ids_of("c"))
+    told = read.end()
+    assert [each for each in told if each[2]] == [(PartKind.CONTENT, "c", "c")]
+    assert [each.token.logprob for each in read.told] == [-4.0]
+
+
+def test_a_marker_that_is_spelled_out_is_not_told_once_it_is_one() -> None:
+    tokenizer = Tokenizer(models.BPE(TOKENIZER.get_vocab(with_added_tokens=False), []))
+    tokenizer.decoder = decoders.ByteLevel()
+    request = GenerateRequest("u", (), 99, output=FORMAT, logprobs=0)
+    reader = OutputReader(Vocabulary(tokenizer), request)
+    likely = Likely(-1.0, [], [])
+    ids = ids_of("<think>b</think>c")
+    told = [part for each in ids for part in reader.read(each, likely)] + reader.end()
+    texts = ["".join(each.token.text for each in part.logprobs) for part in told]
+    assert [(part.text, text) for part, text in zip(told, texts, strict=True)] == [
+        ("b", ""),
+        ("c", "c"),
+    ]
+
+
+def test_nothing_is_told_of_a_call() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"a": "x"}}</tool_call>'
+    told = Read().feed(ids_of("hi"), ids_of(call)).end()
+    assert {each[0] for each in told} == {
+        PartKind.CONTENT,
+        PartKind.TOOL_START,
+        PartKind.TOOL_ARGS,
+    }
+    assert "".join(each[2] for each in told) == "hi"
+
+
+def test_what_is_held_back_is_told_with_the_text_that_comes_of_it() -> None:
+    told = Read().feed(ids_of("a<tool"), ids_of("x")).end()
+    assert told[0] == (PartKind.CONTENT, "a", "a")
+    assert told[1] == (PartKind.CONTENT, "<toolx", "<toolx")
+
+
+def test_the_tokens_of_a_stop_string_are_told_with_no_part() -> None:
+    told = Read(None, "END").feed(ids_of("ab"), ids_of("EN"), ids_of("D")).end()
+    assert "".join(each[2] for each in told) == "ab"
+
+
+def test_what_is_held_back_at_the_end_is_told_then() -> None:
+    told = Read(None, "END").feed(ids_of("abEN")).end()
+    assert told[-1] == (PartKind.CONTENT, "EN", "EN")
+
+
+def test_a_torn_character_is_told_token_by_token_once_it_is_whole() -> None:
+    read = Read(None).feed(ids_of("é"))
+    assert read.end() == [(PartKind.CONTENT, "é", "\N{REPLACEMENT CHARACTER}" * 2)]
+    assert b"".join(told.token.data for told in read.told) == "é".encode()
+
+
+def test_the_token_that_ends_the_row_is_not_told() -> None:
+    read = Read(None).feed(ids_of("a"))
+    assert read.end(token("<|im_end|>")[0]) == [(PartKind.CONTENT, "a", "a")]
+
+
+def test_rows_that_do_not_ask_are_told_nothing() -> None:
+    reader = OutputReader(Vocabulary(TOKENIZER), GenerateRequest("u", (), 99))
+    assert reader.read(ids_of("a")[0]) == [Part(PartKind.CONTENT, "a")]
+
+
+def test_parts_without_content_drop_what_waits() -> None:
+    waiting = Waiting()
+    waiting.add(TokenLogprob(Alternative("a", b"a", -1.0)))
+    assert waiting.attach([]) == []
+    reasoning = Part(PartKind.REASONING, "x")
+    assert waiting.attach([reasoning]) == [reasoning]
+    content = Part(PartKind.CONTENT, "y")
+    assert waiting.attach([content]) == [content]
+
+
+def test_the_likeliest_are_told_up_to_what_was_asked_for_and_could_be_drawn() -> None:
+    a, b, c = (ids_of(letter)[0] for letter in "abc")
+    spell = Vocabulary(TOKENIZER).spelled
+    likely = Likely(-0.5, [a, b, c], [-0.5, -1.0, -math.inf])
+    told = spelled(spell, a, likely, 3)
+    assert told == TokenLogprob(
+        Alternative("a", b"a", -0.5), (Alternative("a", b"a", -0.5), Alternative("b", b"b", -1.0))
+    )
+    assert len(spelled(spell, a, likely, 1).top) == 1
+    assert spelled(spell, a, Likely(1e-7, [], []), 0) == TokenLogprob(Alternative("a", b"a", 0.0))
+
+
+def sentence_piece(decoder: decoders.Decoder) -> Tokenizer:
+    vocabulary = {"<unk>": 0, "<0xC3>": 1, "<0xA9>": 2, "a": 3, "\u2581the": 4, "\u2581": 5}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoder
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True)])
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        decoders.Sequence(
+            [
+                decoders.Replace("\u2581", " "),
+                decoders.ByteFallback(),
+                decoders.Fuse(),
+                decoders.Strip(" ", 1, 0),
+            ]
+        ),
+        decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()]),
+    ],
+)
+def test_a_token_is_spelled_as_it_stands_within_a_text(decoder: decoders.Decoder) -> None:
+    vocabulary = Vocabulary(sentence_piece(decoder))
+    assert vocabulary.spelled(4) == (" the", b" the")
+    assert vocabulary.spelled(3) == ("a", b"a")
+    assert vocabulary.spelled(1) == ("\N{REPLACEMENT CHARACTER}", b"\xc3")
+    assert vocabulary.spelled(6) == ("<s>", b"<s>")
+    assert vocabulary.spelled(99) == ("", b"")
+
+
+def test_a_byte_level_token_is_spelled_by_its_bytes() -> None:
+    vocabulary = Vocabulary(TOKENIZER)
+    assert vocabulary.spelled(ids_of(" ")[0]) == (" ", b" ")
+    assert vocabulary.spelled(token("<think>")[0]) == ("<think>", b"<think>")
+    assert vocabulary.spelled(9999) == ("", b"")
+
+
+def test_continuations_of_words_are_spelled_without_their_marker() -> None:
+    words = {"[UNK]": 0, "a": 1, "dog": 2, "##s": 3}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.WordPiece()
+    vocabulary = Vocabulary(tokenizer)
+    assert vocabulary.spelled(2) == (" dog", b" dog")
+    assert vocabulary.spelled(3) == ("s", b"s")
