@@ -5,14 +5,14 @@ import json
 from collections.abc import Mapping, Sequence
 
 from node.ipc.generate import ToolSchema
+from node.parsing.calls.json_calls import close_block, read_marked_calls
+from node.parsing.calls.json_members import CallShape
+from node.parsing.calls.spelled_json import arguments_of, between, list_of
+from node.parsing.constraints.lark import Lark
 from node.parsing.format import ReasoningFormat, ToolFormat
-from node.parsing.json_calls import close_block, read_marked_calls
-from node.parsing.json_members import CallShape
-from node.parsing.lark import Lark
-from node.parsing.sink import Call
-from node.parsing.source import Source
-from node.parsing.spelled_json import arguments_of, between, list_of
-from node.parsing.step import Malformed, Step
+from node.parsing.scanning.sink import Call
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed, Step
 from node.parsing.tell import call_of
 
 

@@ -9,10 +9,10 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.parsing.source import Source
+from node.parsing.scanning.added_tokens import Family
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Step
 from node.parsing.spelling import AnswerSpelling, CallSpelling
-from node.parsing.step import Step
-from node.parsing.tokens import Family
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from node.ipc.messages import Part, PartKind
 from node.parsing.format import Setup
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.registry import REASONING_MARKERS
-from node.parsing.source import Source
-from node.parsing.step import Finished, Step
-from node.parsing.stops import StopMatcher
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Finished, Step
+from node.parsing.scanning.stop_strings import StopMatcher
 from node.parsing.teller import Teller
 
 

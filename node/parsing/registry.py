@@ -3,60 +3,60 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
-from node.parsing.any_of import AnyOf
 from node.parsing.apertus import APERTUS, APERTUS_REASONING
-from node.parsing.apriel import APRIEL, APRIEL_REASONING
-from node.parsing.bracket import BRACKET, with_recovery
-from node.parsing.command_r import COMMAND_R
-from node.parsing.command_r_plus import COMMAND_R_PLUS
-from node.parsing.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from node.parsing.dsml import DSML
-from node.parsing.ernie45 import ERNIE45, ERNIE45_REASONING
-from node.parsing.firefunction import FIREFUNCTION
+from node.parsing.calls.any_of import AnyOf
+from node.parsing.calls.bracket import BRACKET, with_recovery
+from node.parsing.calls.function_xml import FUNCTION_XML
+from node.parsing.calls.marked import Marked
 from node.parsing.format import NO_REASONING, Grammar, NoCalls, ReasoningFormat, ToolFormat
-from node.parsing.function_xml import FUNCTION_XML
-from node.parsing.functionary_v31 import FUNCTIONARY_V31
-from node.parsing.functionary_v32 import FUNCTIONARY_V32
-from node.parsing.functiongemma import FUNCTIONGEMMA
-from node.parsing.gemma4 import GEMMA4, GEMMA4_REASONING
-from node.parsing.gigachat3 import GIGACHAT3
-from node.parsing.glm import GLM, GLM_REASONING
-from node.parsing.granite import GRANITE, GRANITE_REASONING
-from node.parsing.granite_20b_fc import GRANITE_20B_FC
-from node.parsing.harmony import HARMONY
-from node.parsing.hermes import HERMES, QWEN3_CODER
-from node.parsing.hunyuan_a13b import HUNYUAN_A13B, HUNYUAN_A13B_REASONING
-from node.parsing.hy_v3 import HY_V3, HY_V3_REASONING
-from node.parsing.inkling import INKLING
-from node.parsing.internlm2 import INTERNLM2
-from node.parsing.jamba import JAMBA
-from node.parsing.k2_horizon import K2_HORIZON, K2_HORIZON_REASONING
-from node.parsing.kimi_k2 import KIMI_K2
-from node.parsing.kimi_k3 import KIMI_K3
-from node.parsing.lfm2 import LFM2
-from node.parsing.ling3 import LING3, LING3_REASONING
-from node.parsing.llama3_json import LLAMA3_JSON
-from node.parsing.longcat import LONGCAT, LONGCAT_REASONING
-from node.parsing.marked import Marked
-from node.parsing.minicpm5 import MINICPM5
-from node.parsing.minimax_m2 import MINIMAX_M2
-from node.parsing.minimax_m3 import MINIMAX_M3, MINIMAX_M3_REASONING
-from node.parsing.mistral import MISTRAL, MISTRAL_REASONING
-from node.parsing.muse import MUSE
-from node.parsing.nemotron import NEMOTRON
-from node.parsing.nemotron_toolcall import NEMOTRON_TOOLCALL
-from node.parsing.olmo3 import OLMO3, OLMO3_REASONING
-from node.parsing.phi4_functools import PHI4_FUNCTOOLS
-from node.parsing.pythonic import PYTHONIC
-from node.parsing.reka_edge import REKA_EDGE
-from node.parsing.seed_oss import SEED_OSS, SEED_REASONING
+from node.parsing.formats.apriel import APRIEL, APRIEL_REASONING
+from node.parsing.formats.command_r import COMMAND_R
+from node.parsing.formats.command_r_plus import COMMAND_R_PLUS
+from node.parsing.formats.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
+from node.parsing.formats.dsml import DSML
+from node.parsing.formats.ernie45 import ERNIE45, ERNIE45_REASONING
+from node.parsing.formats.firefunction import FIREFUNCTION
+from node.parsing.formats.functionary_v31 import FUNCTIONARY_V31
+from node.parsing.formats.functionary_v32 import FUNCTIONARY_V32
+from node.parsing.formats.functiongemma import FUNCTIONGEMMA
+from node.parsing.formats.gemma4 import GEMMA4, GEMMA4_REASONING
+from node.parsing.formats.gigachat3 import GIGACHAT3
+from node.parsing.formats.glm import GLM, GLM_REASONING
+from node.parsing.formats.granite import GRANITE, GRANITE_REASONING
+from node.parsing.formats.granite_20b_fc import GRANITE_20B_FC
+from node.parsing.formats.harmony import HARMONY
+from node.parsing.formats.hermes import HERMES, QWEN3_CODER
+from node.parsing.formats.hunyuan_a13b import HUNYUAN_A13B, HUNYUAN_A13B_REASONING
+from node.parsing.formats.hy_v3 import HY_V3, HY_V3_REASONING
+from node.parsing.formats.inkling import INKLING
+from node.parsing.formats.internlm2 import INTERNLM2
+from node.parsing.formats.jamba import JAMBA
+from node.parsing.formats.k2_horizon import K2_HORIZON, K2_HORIZON_REASONING
+from node.parsing.formats.kimi_k2 import KIMI_K2
+from node.parsing.formats.kimi_k3 import KIMI_K3
+from node.parsing.formats.lfm2 import LFM2
+from node.parsing.formats.ling3 import LING3, LING3_REASONING
+from node.parsing.formats.llama3_json import LLAMA3_JSON
+from node.parsing.formats.longcat import LONGCAT, LONGCAT_REASONING
+from node.parsing.formats.minicpm5 import MINICPM5
+from node.parsing.formats.minimax_m2 import MINIMAX_M2
+from node.parsing.formats.minimax_m3 import MINIMAX_M3, MINIMAX_M3_REASONING
+from node.parsing.formats.mistral import MISTRAL, MISTRAL_REASONING
+from node.parsing.formats.muse import MUSE
+from node.parsing.formats.nemotron import NEMOTRON
+from node.parsing.formats.nemotron_toolcall import NEMOTRON_TOOLCALL
+from node.parsing.formats.olmo3 import OLMO3, OLMO3_REASONING
+from node.parsing.formats.phi4_functools import PHI4_FUNCTOOLS
+from node.parsing.formats.pythonic import PYTHONIC
+from node.parsing.formats.reka_edge import REKA_EDGE
+from node.parsing.formats.seed_oss import SEED_OSS, SEED_REASONING
+from node.parsing.formats.solar import SOLAR
+from node.parsing.formats.step3 import STEP3
+from node.parsing.formats.think import ALWAYS_THINK, MIXED_THINK, THINK
+from node.parsing.formats.ui_tars import UI_TARS
+from node.parsing.formats.whole_blocks import WHOLE_BLOCKS
+from node.parsing.formats.xlam import XLAM
 from node.parsing.selection import NONE, Formats
-from node.parsing.solar import SOLAR
-from node.parsing.step3 import STEP3
-from node.parsing.think import ALWAYS_THINK, MIXED_THINK, THINK
-from node.parsing.ui_tars import UI_TARS
-from node.parsing.whole_blocks import WHOLE_BLOCKS
-from node.parsing.xlam import XLAM
 
 _WHOLE: Mapping[str, Grammar] = {
     each.name: each

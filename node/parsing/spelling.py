@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from node.ipc.generate import ToolSchema
-from node.parsing.held_schema import NotHeld
-from node.parsing.lark import Lark
+from node.parsing.constraints.lark import Lark
+from node.parsing.constraints.schema import NotHeld
 
 
 class CallSpelling(Protocol):

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from node.parsing.json_text import read_json
-from node.parsing.sink import Call
-from node.parsing.source import Source
-from node.parsing.step import Malformed
+from node.parsing.scanning.sink import Call
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed
 
 INNER = "function"
 """What some models call an object within the object, which is the call."""

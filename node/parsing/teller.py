@@ -7,11 +7,11 @@ from typing import Any
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import Part, PartKind
 from node.parsing.coercion import fit
-from node.parsing.digests import Digests, digests_of
 from node.parsing.fence import Fence
 from node.parsing.json_text import is_strict_json, read_json, write_json
-from node.parsing.step import Finished, Malformed
-from node.parsing.stops import StopMatcher
+from node.parsing.scanning.digests import Digests, digests_of
+from node.parsing.scanning.step import Finished, Malformed
+from node.parsing.scanning.stop_strings import StopMatcher
 
 _CONTENT = PartKind.CONTENT
 _REASONING = PartKind.REASONING

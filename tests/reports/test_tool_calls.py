@@ -11,7 +11,7 @@ import pytest
 from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
 from node.parsing.registry import tool_call_name, tool_call_names
-from node.parsing.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
 from tests.node.parsing.reading import Said, collect, output_format, read, said
 from tests.reports.samples import ARGUMENTS, CALLS
 

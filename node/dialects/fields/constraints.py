@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from node.dialects.fields.field_table import Lenient, unsupported
 from node.errors import BadRequest
 from node.ipc.generate import Constraint, ConstraintKind
-from node.parsing.held_schema import LONGEST
+from node.parsing.constraints.schema import LONGEST
 
 MAX_SCHEMA_LENGTH = LONGEST
 """Characters of a schema, a pattern, a list of choices or a grammar."""

@@ -11,7 +11,7 @@ from node.dialects.fields.constraints import MAX_SCHEMA_LENGTH
 from node.dialects.fields.custom_input import INPUT, PARAMETERS
 from node.dialects.fields.field_table import unsupported
 from node.errors import BadRequest
-from node.parsing.grammar_pattern import pattern_of
+from node.parsing.constraints.grammar_pattern import pattern_of
 from node.request import Tool
 
 _ABOUT_INPUT = "All of the text, as one string."

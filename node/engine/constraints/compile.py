@@ -16,11 +16,11 @@ from node.ipc.generate import (
     OutputFormat,
     ToolSchema,
 )
+from node.parsing.constraints.arguments import object_of_arguments
+from node.parsing.constraints.lark import Lark
+from node.parsing.constraints.schema import NotHeld
 from node.parsing.fence import FENCES
 from node.parsing.format import speaks
-from node.parsing.held_arguments import object_of_arguments
-from node.parsing.held_schema import NotHeld
-from node.parsing.lark import Lark
 from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.selection import NONE
 

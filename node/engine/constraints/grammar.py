@@ -21,7 +21,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from node.engine.constraints.lark_check import can_end
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, mask_words
-from node.parsing.held_schema import NotHeld
+from node.parsing.constraints.schema import NotHeld
 
 MAX_GRAMMAR_LENGTH = 320 << 10
 """Characters of a grammar: room for the longest schema. It compiles within about half a second."""

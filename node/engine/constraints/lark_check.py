@@ -5,7 +5,7 @@ What is not understood here counts as a text that ends: nothing is refused for i
 
 from collections.abc import Mapping
 
-from node.parsing.lark_reader import NotUnderstood, Token, read_grammar
+from node.parsing.constraints.lark_reader import NotUnderstood, Token, read_grammar
 
 _MOST_STEPS = 300_000
 """Expressions that are looked at: some tenths of a second."""

@@ -21,7 +21,7 @@ from node.engine.scheduling.memory_plan import Room
 from node.engine.scheduling.refusals import refusal, refused_size, refused_while_short
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import Loaded, Pressure, Refused
-from node.parsing.held_schema import NotHeld
+from node.parsing.constraints.schema import NotHeld
 
 _NO_TOKEN = 2**31 - 1
 _POLL_S = 0.002

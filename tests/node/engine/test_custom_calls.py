@@ -12,7 +12,7 @@ from node.engine.constraints.compile import is_held
 from node.engine.constraints.grammar import GrammarFailed, Matcher, TooLarge
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
-from node.parsing.held_schema import NotHeld
+from node.parsing.constraints.schema import NotHeld
 from node.parsing.registry import go_together, tool_call_names
 from tests.node.engine.constraints.test_steering import VOCABULARIES, YES, held, run, saying
 

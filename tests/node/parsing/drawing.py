@@ -15,7 +15,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import Part
-from node.parsing.lark import Lark
+from node.parsing.constraints.lark import Lark
 from node.parsing.machine import TextMachine
 
 END = "<|end-of-text|>"

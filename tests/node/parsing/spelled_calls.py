@@ -12,7 +12,7 @@ from llguidance import LLMatcher
 
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
-from node.parsing.lark import Lark
+from node.parsing.constraints.lark import Lark
 from node.parsing.registry import grammar_for
 from tests.node.parsing.drawing import END, Drawer, Piece, text_of
 

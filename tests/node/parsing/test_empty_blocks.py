@@ -3,8 +3,8 @@
 import pytest
 
 from node.ipc.messages import PartKind
+from node.parsing.calls.marked import Marked
 from node.parsing.machine import TextMachine
-from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for
 from tests.node.parsing.reading import TOOLS, Said, Tools, output_format, read
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from node.dialects.base import Collected, Segment
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import PartKind
+from node.parsing.calls.marked import Marked
 from node.parsing.machine import TextMachine
-from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
-from node.parsing.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
 
 TOOLS = (
     ToolSchema(

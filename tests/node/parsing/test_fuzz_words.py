@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from node.dialects.base import Segment
 from node.ipc.generate import OutputFormat
 from node.ipc.messages import PartKind
-from node.parsing.marked import Marked
+from node.parsing.calls.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
 from tests.node.parsing.test_fuzz import TOOLS, cuts, fragments, joined, read
 

@@ -7,7 +7,7 @@ import pytest
 
 from node.ipc.messages import PartKind
 from node.parsing.machine import TextMachine
-from node.parsing.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
 from tests.node.parsing.call_wires import (
     ALL_JSON,
     ALL_PYTHON,

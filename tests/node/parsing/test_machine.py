@@ -8,7 +8,7 @@ from node.dialects.base import Collected
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
 from node.parsing.machine import TextMachine
-from node.parsing.step import HELD_LENGTH, LONGEST_CALL
+from node.parsing.scanning.step import HELD_LENGTH, LONGEST_CALL
 
 CONTENT, REASONING = PartKind.CONTENT, PartKind.REASONING
 TOOLS = (

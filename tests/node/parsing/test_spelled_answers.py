@@ -7,11 +7,11 @@ import pytest
 
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
+from node.parsing.calls.marked import Marked
+from node.parsing.constraints.lark import Lark
+from node.parsing.constraints.schema import NotHeld
 from node.parsing.format import Grammar
-from node.parsing.held_schema import NotHeld
-from node.parsing.lark import Lark
 from node.parsing.machine import TextMachine
-from node.parsing.marked import Marked
 from node.parsing.registry import grammar_for, reasoning_names, tool_call_names
 from tests.node.parsing.drawing import Drawer, outputs
 

@@ -9,7 +9,7 @@ import pytest
 
 from node.ipc.generate import OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.held_schema import NotHeld
+from node.parsing.constraints.schema import NotHeld
 from node.parsing.registry import grammar_for
 from tests.node.parsing.drawing import Drawer, Piece, outputs
 from tests.node.parsing.spelled_calls import check_drawn, takes

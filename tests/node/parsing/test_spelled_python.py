@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from node.parsing.held_schema import NotHeld
-from node.parsing.lark import Lark
+from node.parsing.constraints.lark import Lark
+from node.parsing.constraints.schema import NotHeld
 from tests.node.parsing.spelled_calls import TEXT, TOOLS, check_drawn, spelled, takes
 
 MARKERS: dict[str, tuple[str, ...]] = {

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from node.ipc.generate import ToolSchema
-from node.parsing.guarded_schema import guarded
-from node.parsing.held_arguments import arguments_of
-from node.parsing.held_schema import NotHeld
-from node.parsing.held_values import Place, flat_schemas
-from node.parsing.lark import Lark, Text
-from node.parsing.text_patterns import patterns_of
+from node.parsing.constraints.arguments import arguments_of
+from node.parsing.constraints.guarded_schema import guarded
+from node.parsing.constraints.lark import Lark, Text
+from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.text_patterns import patterns_of
+from node.parsing.constraints.values import Place, flat_schemas
 from tests.node.parsing.drawing import Drawer
 from tests.node.parsing.spelled_calls import TEXT, check_drawn, spelled, takes
 

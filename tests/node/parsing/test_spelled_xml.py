@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from node.ipc.generate import ToolSchema
-from node.parsing.held_schema import NotHeld
-from node.parsing.lark import Lark
-from node.parsing.minimax_m3 import MINIMAX_M3
+from node.parsing.constraints.lark import Lark
+from node.parsing.constraints.schema import NotHeld
+from node.parsing.formats.minimax_m3 import MINIMAX_M3
 from tests.node.parsing.spelled_calls import TEXT, TOOLS, check_drawn, spelled, takes
 
 MARK = "]<]minimax[>["

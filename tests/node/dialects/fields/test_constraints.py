@@ -14,7 +14,7 @@ from node.dialects.fields.constraints import (
 )
 from node.errors import BadRequest, Unsupported
 from node.ipc.generate import Constraint, ConstraintKind
-from node.parsing.held_schema import LONGEST
+from node.parsing.constraints.schema import LONGEST
 
 SCHEMA = {"type": "object", "properties": {"é": {"const": None}}}
 BAD_CHOICES: tuple[object, ...] = ([], "a", {}, [""], [1], ["a", 1])

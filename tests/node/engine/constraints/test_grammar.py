@@ -26,7 +26,7 @@ from node.ipc.generate import (
     OutputFormat,
     ToolSchema,
 )
-from node.parsing.held_schema import NotHeld
+from node.parsing.constraints.schema import NotHeld
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")

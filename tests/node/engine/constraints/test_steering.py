@@ -16,7 +16,7 @@ from node.engine.model.detokenizer import Vocabulary
 from node.engine.sampling.token_mask import Mask, all_but, only
 from node.ipc.generate import Constraint, ConstraintKind, GenerateRequest, OutputFormat, ToolSchema
 from node.ipc.messages import Part, PartKind
-from node.parsing.held_schema import NotHeld
+from node.parsing.constraints.schema import NotHeld
 from node.parsing.registry import grammar_for
 from tests.node.engine.byte_vocabulary import END, MERGED, byte_vocabulary
 

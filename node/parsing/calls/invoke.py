@@ -1,0 +1,176 @@
+"""Calls in tags such as `<invoke name="f"><parameter name="a">v</parameter></invoke>`, which
+several formats write under names of their own.
+
+Values are bare text that may hold anything, tags as well: a value ends with the closing tag that
+another parameter or the call's end follows.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.spelled_json import bare_name
+from node.parsing.constraints.arguments import arguments_of
+from node.parsing.constraints.lark import Lark
+from node.parsing.constraints.values import Argument
+from node.parsing.format import ToolFormat
+from node.parsing.scanning.markers import markers_of
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed, Step
+from node.parsing.values.bare_arguments import BareArguments
+from node.parsing.values.raw_values import RawText, in_order, spell_raw, written_name
+
+_REST_OF_TAG = re.compile(r"[^>\n]*")
+_IN_ATTRIBUTE = re.compile(r'[^"><\n]+')
+_ATTRIBUTE = re.compile(r'([\w-]+)\s*=\s*"([^"]*)"')
+
+Attributes = Mapping[str, str]
+IsText = Callable[[Attributes], bool | None]
+"""What a parameter's tag says of its value: that it is text, or JSON; None: nothing."""
+
+
+class InvokeTags(NamedTuple):
+    """Spellings of each tag; those that open one come without their attributes."""
+
+    call: tuple[str, ...]
+    call_end: tuple[str, ...]
+    parameter: tuple[str, ...]
+    parameter_end: tuple[str, ...]
+
+
+def invoke_tags(prefix: str) -> InvokeTags:
+    """The tags of a prefix such as `ns:`."""
+    return InvokeTags(
+        (f"<{prefix}invoke",),
+        (f"</{prefix}invoke>",),
+        (f"<{prefix}parameter",),
+        (f"</{prefix}parameter>",),
+    )
+
+
+def attributes_of(text: str) -> dict[str, str]:
+    """The attributes in a tag."""
+    return dict(_ATTRIBUTE.findall(text))
+
+
+def read_attributes(source: Source) -> Step[dict[str, str]]:
+    """Reads the rest of a tag. Raises `Malformed`."""
+    text = yield from source.run(_REST_OF_TAG)
+    yield from source.expect(">")
+    return attributes_of(text)
+
+
+def read_value(
+    source: Source,
+    closers: tuple[str, ...],
+    followers: tuple[str, ...],
+    tell: Callable[[str], None],
+) -> Step[str]:
+    """Reads a value and tells it as it comes; the follower that comes behind its closing tag.
+    Raises `Malformed`."""
+    markers = markers_of(closers)
+    while True:
+        closer = yield from source.pass_to(markers, tell)
+        space = yield from source.space()
+        follower = yield from source.accept(*followers)
+        if follower:
+            return follower
+        if source.ends_within(*followers):
+            raise Malformed
+        tell(closer + space)
+
+
+def says_nothing_of_it(_attributes: Attributes) -> bool | None:
+    """The schema does."""
+    return None
+
+
+def read_invoke(
+    source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
+) -> Step[None]:
+    """Reads on behind the begin of a call's tag, and tells the call, which may be one of `only`
+    that tool where it is given. Raises `Malformed`."""
+    name = (yield from read_attributes(source)).get("name", "")
+    if only not in ("", name):
+        raise Malformed
+    call = source.open_call(name)
+    arguments = BareArguments(call)
+    yield from source.space()
+    tag = yield from source.expect(*tags.parameter, *tags.call_end)
+    while tag in tags.parameter:
+        attributes = yield from read_attributes(source)
+        if "name" not in attributes:
+            raise Malformed
+        arguments.begin(attributes["name"], is_text=is_text(attributes))
+        followers = (*tags.parameter, *tags.call_end)
+        tag = yield from read_value(source, tags.parameter_end, followers, arguments.take)
+        arguments.end()
+    arguments.close()
+    call.end()
+
+
+def read_invokes(
+    source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
+) -> Step[None]:
+    """Reads calls in a row as `read_invoke` does, from behind the begin of the first one's tag
+    on."""
+    while True:
+        yield from read_invoke(source, tags, is_text, only)
+        yield from source.space()
+        if not (yield from source.accept(*tags.call)):
+            return
+
+
+SpellParameter = Callable[[Lark, Argument, InvokeTags], str]
+"""The expression of a parameter, from behind its name's quote to its end."""
+
+
+def spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
+    """As bare text that tells nothing of its type. Raises `NotHeld`."""
+    raw = RawText(tags.parameter_end[0], tags.parameter_end[1:])
+    return f"{lark.text('>')} {spell_raw(lark, argument, raw)}"
+
+
+def spell_invoke(
+    lark: Lark, tool: ToolSchema, tags: InvokeTags, parameter: SpellParameter = spell_parameter
+) -> str:
+    """The expression of a call of the tool, from its tag to its end. Raises `NotHeld`."""
+    # Some models put each tag on a line of its own.
+    line_end = lark.optional(lark.text("\n"))
+    parameters = []
+    for argument in arguments_of(tool):
+        name = written_name(argument.name, _IN_ATTRIBUTE.pattern, argument.place)
+        begin = lark.text(f'{tags.parameter[0]} name="{name}"')
+        written = f"{begin} {parameter(lark, argument, tags)} {line_end}"
+        parameters.append((written, argument.is_required))
+    begin = lark.text(f'{tags.call[0]} name="{bare_name(tool, _IN_ATTRIBUTE)}">')
+    return f"{begin} {line_end} {in_order(lark, parameters)} {lark.text(tags.call_end[0])}"
+
+
+class InvokeCalls(ToolFormat):
+    """Such calls, alone or between markers."""
+
+    def __init__(
+        self,
+        name: str,
+        tags: InvokeTags,
+        begins: tuple[str, ...],
+        ends: tuple[str, ...],
+        is_text: IsText = says_nothing_of_it,
+    ) -> None:
+        """`begins` and `ends` are the markers around calls, in the same order."""
+        self.name = name
+        self.openers = (*begins, *tags.call)
+        self.orphans = (*ends, *tags.call_end)
+        self._tags = tags
+        self._begins = begins
+        self._ends = ends
+        self._is_text = is_text
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener in self._begins:
+            yield from source.space()
+            yield from source.expect(*self._tags.call)
+        yield from read_invokes(source, self._tags, self._is_text)
+        yield from source.accept(*self._ends)

@@ -1,0 +1,281 @@
+"""Calls as JSON objects, alone or in a list, between the markers that a model family has for them.
+
+Families that differ in nothing but markers are data here: each has a file of its own. A list is
+told once it has ended: all of it are calls, or it is text.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from node.ipc.generate import ToolSchema
+from node.ipc.messages import PartKind
+from node.parsing.calls.json_arguments import read_json_arguments
+from node.parsing.calls.json_members import STANDARD, CallShape, read_json_call, read_string
+from node.parsing.calls.spelled_json import (
+    arguments_of,
+    bare_name,
+    between,
+    blocks,
+    call_objects,
+    list_of,
+)
+from node.parsing.constraints.lark import Lark
+from node.parsing.format import ToolFormat
+from node.parsing.json_text import read_json
+from node.parsing.scanning.open_call import OpenCall
+from node.parsing.scanning.sink import Call
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed, NoCall, Step
+from node.parsing.tell import call_of, no_arguments, tell
+
+NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
+"""Characters of a function's name where it stands bare."""
+WORD = re.compile(r"[\w.:/\-]*")
+"""Characters of a name where marks may follow at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How models write the calls, of all that is read."""
+
+    markers: tuple[tuple[str, str], ...] = ()
+    """Pairs of what a block begins with and ends with, or nothing; the first one that the
+    vocabulary has. None: the first of what is read."""
+    in_list: bool = True
+    """All calls in one list, in one block; else a block of one object for each call."""
+    arguments: tuple[str, ...] = ("arguments",)
+    """The keys that the arguments may have."""
+
+
+class JsonCalls(ToolFormat):
+    """`{"name": …, "arguments": {…}}`, or a list of such, between markers."""
+
+    def __init__(
+        self,
+        name: str,
+        openers: tuple[str, ...],
+        closers: tuple[str, ...] = (),
+        starts: tuple[str, ...] = (),
+        written: Written = Written(),
+    ) -> None:
+        """An opener that ends with a bracket begins the list. `starts` are brackets and braces:
+        what they begin has to be nothing but calls."""
+        self.name = name
+        self.openers = openers
+        self.orphans = closers
+        self.starts = starts
+        self._written = written
+        self._pairs = dict(written.markers or [(openers[0], closers[0] if closers else "")])
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        call = call_objects(lark, tools, arguments=self._written.arguments)
+        in_list = self._written.in_list
+        opener = lark.prefer(tuple(self._pairs))
+        if opener.endswith("["):
+            return list_of(lark, call, parallel=parallel, begin=opener)
+        body = list_of(lark, call, parallel=parallel) if in_list else call
+        block = between(lark, opener, body, self._pairs[opener])
+        return blocks(lark, block, parallel=parallel and not in_list)
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener in self.starts:
+            yield from read_bare_calls(source, opener)
+            return
+        yield from source.space()
+        yield from read_marked_calls(source, in_list=opener.endswith("["))
+        yield from close_block(source, *self.orphans)
+
+
+def blank(source: Source) -> None:
+    """A block that holds no call was read: where the answer begins it is no text. Raises
+    `Malformed` elsewhere."""
+    if source.has_spoken:
+        raise Malformed
+    source.edge()
+
+
+def read_marked_calls(
+    source: Source, *, in_list: bool = False, shape: CallShape = STANDARD
+) -> Step[None]:
+    """Reads the list that comes, or began before (`in_list`), or else the objects that come, and
+    tells their calls. Raises `Malformed`."""
+    if in_list or (yield from source.accept("[")):
+        yield from tell_list(source, shape)
+        return
+    passed = ""
+    while True:
+        passed = yield from tell_object(source, passed, shape)
+        yield from source.space()
+        if not (yield from source.accept(",", ";")) and (yield from source.peek()) != "{":
+            break
+        yield from source.space()
+    if passed:
+        raise Malformed
+
+
+def tell_object(source: Source, passed: str, shape: CallShape = STANDARD) -> Step[str]:
+    """Reads an object and tells its call, and before it what was `passed` as none; what is passed
+    then: an object that is no call is text beside others of the same block. Raises `Malformed`."""
+    begin = source.position
+    try:
+        yield from read_json_call(source, shape, passed)
+    except NoCall:
+        return passed + source.since(begin)
+    return ""
+
+
+def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
+    """Reads on behind the `[` of a list, and tells its calls: once it has ended, or as they come
+    where calls are streamed. Only its end may be missing, where the output ends. Raises
+    `Malformed`."""
+    yield from source.space()
+    if (yield from source.accept("]")):
+        blank(source)
+        return
+    calls: list[Call] | None = None if source.is_streaming and shape.is_streamed else []
+    separator = ","
+    while separator == ",":
+        yield from source.space()
+        if (yield from source.peek()) == "{":
+            yield from read_json_call(source, shape, into=calls)
+        else:
+            # What is no object may be nothing, and is never a call.
+            shape.call_of(source, (yield from source.json_value()))
+        yield from source.space()
+        separator = "" if source.at_end else (yield from source.expect(",", "]"))
+    if calls is not None:
+        if not calls:
+            raise Malformed
+        tell(source, calls)
+
+
+def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
+    """Reads calls that nothing marks: a list of them, or objects parted by `;`. It has begun with
+    `opener`; `said` is content before the first. Raises `Malformed` as soon as it cannot be a
+    call."""
+    if opener == "[":
+        calls: list[Call] = []
+        separator = ","
+        while separator == ",":
+            yield from source.space()
+            yield from source.expect("{")
+            calls.append((yield from read_exact_call(source)))
+            yield from source.space()
+            separator = yield from source.expect(",", "]")
+        source.say(PartKind.CONTENT, said)
+        tell(source, calls)
+        return
+    while True:
+        call = yield from read_exact_call(source)
+        source.say(PartKind.CONTENT, said)
+        said = ""
+        source.call(*call)
+        yield from source.space()
+        parted = yield from source.accept(";", ",")
+        yield from source.space()
+        if not parted and (yield from source.peek()) != "{":
+            return
+        yield from source.expect("{")
+
+
+def read_exact_call(source: Source) -> Step[Call]:
+    """Reads on behind the `{` of an object that has to be exactly a call: the name of a declared
+    tool, arguments, and nothing else. Raises `Malformed`."""
+    members: dict[str, Any] = {}
+    separator = ","
+    while separator == ",":
+        yield from source.space()
+        key = yield from read_string(source)
+        yield from source.space()
+        yield from source.expect(":")
+        yield from source.space()
+        key = "arguments" if key == "parameters" else key
+        if key in members:
+            raise Malformed
+        members[key] = yield from _read_member(source, key)
+        yield from source.space()
+        separator = yield from source.expect(",", "}")
+    if "arguments" not in members:
+        raise Malformed
+    return call_of(source, members.get("name"), members["arguments"])
+
+
+def _read_member(source: Source, key: str) -> Step[Any]:
+    """Reads the value of a call's key. Raises `Malformed` for one that a call does not have."""
+    if key == "arguments":
+        # What it is will be looked at; only null begins with no bracket or quote.
+        null = yield from source.accept("null")
+        return None if null else (yield from source.json_value())
+    value = yield from read_string(source)
+    if key == "name":
+        source.tool(value)
+    elif (key, value) != ("type", "function"):
+        raise Malformed
+    return value
+
+
+def read_declared_name(source: Source) -> Step[str]:
+    """Reads the bare name of a tool that may be called. Raises `Malformed`."""
+    name = yield from source.run(NAME)
+    source.tool(name)
+    return name
+
+
+def read_object(source: Source) -> Step[Mapping[str, Any]]:
+    """Reads a JSON object, or a string that holds one. Raises `Malformed`."""
+    value = yield from source.json_value()
+    if isinstance(value, str):
+        try:
+            value = read_json(value)
+        except ValueError:
+            raise Malformed from None
+    if not isinstance(value, Mapping):
+        raise Malformed
+    return value
+
+
+def close_block(source: Source, *closers: str) -> Step[None]:
+    """Reads what ends the block, if it comes: some models stop without it."""
+    if closers:
+        yield from source.space()
+        yield from source.accept(*closers)
+
+
+def read_call(
+    source: Source, name: str, *ends: str, call_id: str = "", is_marked: bool = True
+) -> Step[OpenCall]:
+    """Reads the arguments of a call of a tool, then one of the ends, which may be missing behind
+    an object: the call, for what follows to end. `is_marked` as of `Source.open_call`. Raises
+    `Malformed`."""
+    call = source.open_call(name, call_id, is_marked=is_marked)
+    yield from source.space()
+    if ends and (yield from source.accept(*ends)):
+        call.put(no_arguments(source, name))
+        return call
+    if (yield from source.peek()) == "{":
+        yield from read_json_arguments(source, call)
+    else:
+        text = yield from source.json()
+        call.put(call_of(source, name, text).arguments)
+    yield from close_block(source, *ends)
+    return call
+
+
+def read_function(source: Source) -> Step[None]:
+    """Reads `f>{…}</function>`, on behind `<function=`, and tells the call. Raises `Malformed`."""
+    name = yield from read_declared_name(source)
+    yield from source.expect(">")
+    (yield from read_call(source, name, "</function>")).end()
+
+
+def spell_functions(lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+    """The expression of calls that `read_function` reads. Raises `NotHeld`."""
+    calls = [
+        between(
+            lark, f"<function={bare_name(tool, NAME)}>", arguments_of(lark, tool), "</function>"
+        )
+        for tool in tools
+    ]
+    return blocks(lark, lark.one_of(calls), parallel=parallel)

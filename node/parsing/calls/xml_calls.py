@@ -1,0 +1,175 @@
+"""Calls as `<function=f><parameter=a>v</parameter></function>` in a tag: Qwen3-Coder, Qwen3.5,
+Nemotron 3, MiMo, Step 3.5, Seed-OSS; MiniMax M2 and more, in other words.
+
+The outer tag may be missing, and a call without it and without arguments counts only on a line of
+its own: within a sentence it is talk about calls.
+"""
+
+import re
+from collections.abc import Sequence
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.json_arguments import read_json_arguments
+from node.parsing.calls.spelled_json import bare_name, blocks
+from node.parsing.constraints.lark import Lark
+from node.parsing.format import ToolFormat
+from node.parsing.scanning.markers import Markers
+from node.parsing.scanning.open_call import OpenCall
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed, Step
+from node.parsing.values.xml_values import (
+    BARE_NAME,
+    XmlTags,
+    read_parameters,
+    spell_parameters,
+    unquoted,
+)
+
+_NAME = re.compile(r"[^>\n<]*")
+_TEXT = re.compile(r"[^<\n]*")
+_TEXT_LINES = 8
+"""Of what a model says before its call within the tag. Until it is known what that is nobody is
+told, so it must not be long."""
+_BLANKS = re.compile(r"[ \t\r]*")
+
+
+class XmlCalls(ToolFormat):
+    """Calls in one set of tags."""
+
+    def __init__(
+        self,
+        name: str,
+        wrapper: str,
+        *,
+        function: str = "<function=",
+        parameter: str = "<parameter=",
+        keeps_last_newline: bool = False,
+        quote: str = "",
+    ) -> None:
+        """`function` and `parameter` are what their tags begin with, up to the name.
+        `keeps_last_newline`: it belongs to a value that did not begin with one. `quote` is what
+        models write around names; where they do, one tag holds all calls."""
+        self.name = name
+        self._on_a_line = f"\n{function}"
+        self.openers = (wrapper, function, self._on_a_line)
+        self._wrapper = wrapper
+        self._wrapper_end = f"</{wrapper[1:]}"
+        self._function = function
+        self._function_end = _end_of(function)
+        self._tags = XmlTags(
+            parameter,
+            _end_of(parameter),
+            (self._function_end, self._wrapper_end),
+            Markers((_end_of(parameter), self._function_end, parameter)),
+            (wrapper, function),
+            keeps_last_newline,
+            quote,
+        )
+        self.orphans = (self._wrapper_end, self._function_end)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        quote = self._tags.quote
+        calls = []
+        for tool in tools:
+            name = f"{quote}{bare_name(tool, BARE_NAME)}{quote}"
+            begin, end = f"{self._function}{name}>\n", f"{self._function_end}\n"
+            body = spell_parameters(lark, tool, self._tags)
+            calls.append(f"{lark.text(begin)} {body} {lark.text(end)}")
+        call = lark.one_of(calls)
+        inner = lark.many(call) if parallel and quote else call
+        begin, end = f"{self._wrapper}\n", self._wrapper_end
+        block = f"{lark.text(begin)} {inner} {lark.text(end)}"
+        return blocks(lark, block, parallel=parallel and not quote)
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        said = ""
+        if opener == self._wrapper:
+            yield from source.space()
+            if (yield from source.peek()) in ("{", "["):
+                yield from self.read_json(source)
+                return
+            said = yield from self._read_said(source)
+        mark: str | None = self._function
+        while mark == self._function:
+            begin = source.position - len(mark)
+            call, mark = yield from self._read_function(source, opener, said)
+            if call is None:
+                said += source.since(begin)
+            else:
+                call.end()
+                said = ""
+            if mark != self._wrapper_end:
+                mark = yield from source.maybe(self._read_next(source, opener))
+        if said:
+            raise Malformed
+
+    def read_json(self, source: Source) -> Step[None]:
+        """What may stand in the tag besides XML."""
+        raise Malformed
+        yield
+
+    def _read_said(self, source: Source) -> Step[str]:
+        """What a model says before its call, within the tag, and the call's begin."""
+        said, lines = "", 1
+        while True:
+            said += yield from source.run(_TEXT)
+            mark = yield from source.accept(self._function, self._wrapper_end, self._wrapper)
+            if mark == self._function:
+                return said
+            char = yield from source.peek()
+            lines += char == "\n"
+            if mark or not char or lines > _TEXT_LINES:
+                raise Malformed
+            said += yield from source.expect(char)
+
+    def _read_next(self, source: Source, opener: str) -> Step[str]:
+        """The tag that goes on with the block, or ends it."""
+        yield from source.space()
+        ends = (self._function, self._wrapper_end)
+        if opener != self._wrapper:
+            return (yield from source.expect(*ends))
+        mark = yield from source.accept(*ends)
+        if mark:
+            return mark
+        rest = yield from source.run(_TEXT)
+        yield from source.expect(self._wrapper_end)
+        source.say_beside(rest)
+        return self._wrapper_end
+
+    def _read_function(
+        self, source: Source, opener: str, said: str
+    ) -> Step[tuple[OpenCall | None, str]]:
+        """(the call whose name comes next, the tag that ended it); None in place of a call that is
+        of no declared tool, which is text beside others in the same tag. `said` is told before
+        it."""
+        name = unquoted((yield from source.run(_NAME)))
+        is_declared = name in source.schemas or opener != self._wrapper
+        # A line's begin is read with the tag, but it is none of the call.
+        line_end = "\n" if opener == self._on_a_line and not source.in_reasoning else ""
+        call = OpenCall(source, name, {})
+        if is_declared:
+            call = source.open_call(name, before=line_end + said)
+        if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
+            raise Malformed
+        yield from source.space()
+        is_empty, mark = yield from self._read_arguments(source, call)
+        if is_empty and opener != self._wrapper and source.has_spoken:
+            if opener != self._on_a_line or mark != self._function_end:
+                raise Malformed
+            yield from source.run(_BLANKS)
+            if (yield from source.peek()) not in ("", "\n"):
+                raise Malformed
+        return call if is_declared else None, mark
+
+    def _read_arguments(self, source: Source, call: OpenCall) -> Step[tuple[bool, str]]:
+        """(whether there are no arguments, the tag that ended them)."""
+        if (yield from source.peek()) != "{":
+            return (yield from read_parameters(source, self._tags, call))
+        yield from read_json_arguments(source, call)
+        yield from source.space()
+        return call.is_empty, (yield from source.expect(*self._tags.ends))
+
+
+def _end_of(tag: str) -> str:
+    """The end tag of what begins so."""
+    return f"</{re.split('[= ]', tag[1:])[0]}>"

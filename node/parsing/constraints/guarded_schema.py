@@ -1,0 +1,142 @@
+"""Schemas of JSON that stands where some texts would end it: no string may hold them."""
+
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+from node.parsing.coercion import types_of
+from node.parsing.constraints.values import says_nothing
+
+_ANY = "-any"
+"""Name of the schema that any such value fits."""
+_LARGEST = 10**18
+"""Of numbers: what is beyond may be more than a reader has room for."""
+_CHOICES = ("anyOf", "oneOf", "allOf", "prefixItems")
+_TOLD_ELSEWHERE = frozenset(("enum", "const", "$ref", "anyOf", "oneOf", "allOf"))
+_TABLES = ("$defs", "definitions", "properties")
+
+
+def guarded(schema: object, texts: Sequence[str]) -> dict[str, Any]:
+    """The schema of values that have none of the texts in any string or name, and only numbers
+    that every reader has room for. What declares members has only those. All the texts begin with
+    one character, which none of them holds again."""
+    assert all(text[0] == texts[0][0] not in text[1:] for text in texts), texts
+    guard = _Guard(f"^{_without(texts)}$")
+    held = guard.schema(schema)
+    if guard.is_used:
+        held["$defs"] = {**held.get("$defs", {}), _ANY: guard.any_value()}
+    return held
+
+
+class _Guard:
+    def __init__(self, pattern: str) -> None:
+        self.is_used = False
+        """Whether any value may stand somewhere."""
+        self._pattern = pattern
+
+    def schema(self, schema: object) -> dict[str, Any]:
+        if says_nothing(schema):
+            return self._any()
+        if not isinstance(schema, Mapping):
+            return {"allOf": [schema]}
+        held = {key: self._within(key, value) for key, value in schema.items()}
+        if _TOLD_ELSEWHERE & held.keys():
+            return held
+        types = types_of(held)
+        if not types:
+            return {"allOf": [held, self._any()]}
+        self._guard_simple(held, types)
+        if "array" in types:
+            held["items"] = self._inner(held.get("items", True))
+        if "object" in types:
+            self._guard_members(held)
+        return held
+
+    def _within(self, key: str, value: Any) -> Any:
+        if key in _CHOICES and isinstance(value, list):
+            return [self._inner(part) for part in value]
+        if key in _TABLES and isinstance(value, Mapping):
+            return {name: self._inner(each) for name, each in value.items()}
+        return value
+
+    def _guard_simple(self, held: dict[str, Any], types: Set[str]) -> None:
+        if "string" in types:
+            if "pattern" in held:
+                held["allOf"] = [{"type": "string", "pattern": self._pattern}]
+            else:
+                held["pattern"] = self._pattern
+        if "number" in types and not any("inimum" in key or "aximum" in key for key in held):
+            held.update(minimum=-_LARGEST, maximum=_LARGEST)
+
+    def any_value(self) -> dict[str, Any]:
+        """The schema that all values fit which hold none of the texts."""
+        any_ = {"$ref": f"#/$defs/{_ANY}"}
+        return {
+            "anyOf": [
+                {"type": "string", "pattern": self._pattern},
+                {"type": ["boolean", "null", "integer"]},
+                {"type": "number", "minimum": -_LARGEST, "maximum": _LARGEST},
+                {"type": "array", "items": any_},
+                {
+                    "type": "object",
+                    "patternProperties": {self._pattern: any_},
+                    "additionalProperties": False,
+                },
+            ]
+        }
+
+    def _any(self) -> dict[str, Any]:
+        self.is_used = True
+        return {"$ref": f"#/$defs/{_ANY}"}
+
+    def _inner(self, schema: object) -> object:
+        """A schema within another; what is none is left as it is, to be refused."""
+        return self.schema(schema) if schema is True or isinstance(schema, Mapping) else schema
+
+    def _guard_members(self, held: dict[str, Any]) -> None:
+        named = held.get("properties", {})
+        more = held.pop("additionalProperties", True)
+        if set(held.get("required", ())) - named.keys():
+            held["additionalProperties"] = self._inner(more)
+            return
+        held["additionalProperties"] = False
+        if more is not False and not named and "patternProperties" not in held:
+            held["patternProperties"] = {self._pattern: self._inner(more)}
+
+
+def _without(texts: Sequence[str]) -> str:
+    """The pattern of what holds none of the texts."""
+    first = re.escape(texts[0][0])
+    rests = sorted({text[1:] for text in texts})
+    leaves, stops = _leaves(rests, first), _stops(rests)
+    begun = f"{first}{stops}"
+    return f"(?:[^{first}]|(?:{begun})*{first}{leaves})*(?:{begun})*"
+
+
+def _leaves(rests: Sequence[str], first: str) -> str:
+    """What goes on from a text's begin to where it is none, up to a character that is not the
+    first one of any."""
+    by_char = _by_char(rests)
+    others = "".join(map(re.escape, by_char))
+    ways = [f"[^{first}{others}]"]
+    for char, inner in by_char.items():
+        if "" not in inner:
+            ways.append(f"{re.escape(char)}{_leaves(inner, first)}")
+    return f"(?:{'|'.join(ways)})"
+
+
+def _stops(rests: Sequence[str]) -> str:
+    """What may stand behind a text's begin before another one, or the end."""
+    ways = [
+        f"{re.escape(char)}{_stops(inner)}"
+        for char, inner in _by_char(rests).items()
+        if "" not in inner
+    ]
+    return f"(?:{'|'.join(ways)})?" if ways else ""
+
+
+def _by_char(rests: Sequence[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for rest in rests:
+        found.setdefault(rest[0], []).append(rest[1:])
+    return found

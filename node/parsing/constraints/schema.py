@@ -1,0 +1,320 @@
+"""JSON schemas as the grammar library is to read them.
+
+What only describes is left out, what says nothing too; a schema for which the library would let
+values through that do not fit is refused.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from node.parsing.constraints.numbers import Unheld, hold_numbers, is_number
+from node.parsing.constraints.regex_syntax import search_pattern
+from node.parsing.constraints.schema_refs import can_end, is_exclusive
+
+
+class NotHeld(Exception):
+    """What no grammar can hold an answer to: a sentence, and the body's field that asks for it."""
+
+    def __init__(self, reason: str, param: str) -> None:
+        super().__init__(reason)
+        self.param = param
+
+
+WHITE_SPACE = r"\n?[ \t]{0,32}"
+"""Between the tokens of JSON: pretty printing has room, and no model can go on with it."""
+SOME_WHITE_SPACE = r"\n[ \t]{0,32}|[ \t]{1,32}"
+"""As `WHITE_SPACE`, but not nothing."""
+_PLAIN_ESCAPES = 'nrbtf\\"'
+"""Those of JSON without codes of characters, by which a key may hide that it is a declared one."""
+_CONTROL = re.compile(r"\\u00[01]")
+"""The JSON of a character that has no other escape."""
+LONGEST = 256 * 1024
+"""Characters of a schema: what is longer takes seconds to compile."""
+DEEPEST = 56
+"""Schemas within schemas; the library reads brackets 128 deep."""
+
+_ANNOTATIONS = frozenset(
+    (
+        "$comment",
+        "default",
+        "deprecated",
+        "description",
+        "discriminator",
+        "example",
+        "examples",
+        "readOnly",
+        "title",
+        "writeOnly",
+        "x-guidance",
+    )
+)
+_FORMATS = frozenset(
+    ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
+)
+"""That are held."""
+_FORMATS_NOT_HELD = frozenset(
+    (
+        "idn-email",
+        "idn-hostname",
+        "iri",
+        "iri-reference",
+        "json-pointer",
+        "regex",
+        "relative-json-pointer",
+        "uri-reference",
+        "uri-template",
+    )
+)
+"""That JSON Schema defines as well. Any other only describes."""
+_REAL_DATE = (
+    "^(?:[0-9]{4}-(?:0[13-9]|1[0-2])|[0-9]{4}-02-(?:[01][0-9]|2[0-8])"
+    "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26]|0[48])00)-02-29)"
+)
+_NOT_HELD = (
+    "$dynamicRef",
+    "$recursiveRef",
+    "contains",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "if",
+    "not",
+    "propertyNames",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "uniqueItems",
+)
+_COUNTS = (
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "minItems",
+    "minLength",
+    "minProperties",
+)
+_OPEN = frozenset(
+    ("$ref", "additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if")
+)
+"""Keywords that say which other properties may be, here or elsewhere."""
+_SCHEMA = frozenset(("additionalItems", "additionalProperties", "items"))
+_SCHEMAS = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
+_NAMED_SCHEMAS = frozenset(("$defs", "definitions", "patternProperties", "properties"))
+"""Keywords whose value is a schema, a list of them, or an object of them."""
+
+Schema = dict[str, Any]
+
+
+def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of the arguments of a tool: an object of nothing but the declared properties,
+    unless the parameters say what others may be."""
+    schema = {**parameters, "type": "object"}
+    named = parameters.get("properties", {})
+    required = parameters.get("required", [])
+    if _OPEN & parameters.keys() or not isinstance(named, Mapping) or not _are_words(required):
+        return schema
+    if not set(required) <= named.keys():
+        return schema
+    return {**schema, "properties": dict(named), "additionalProperties": False}
+
+
+def held_schema(schema: object, param: str) -> dict[str, Any]:
+    """The schema with what only describes left out, such as formats that JSON Schema does not
+    define, and with bounded white space. Raises `NotHeld`."""
+    held = _Walk(schema, param).held(schema, 0)
+    if held is False:
+        raise NotHeld("No value fits the schema.", param)
+    if not can_end(held, held):
+        raise NotHeld("No value that ends fits the schema.", param)
+    options = {"whitespace_pattern": WHITE_SPACE}
+    if not _CONTROL.search(json.dumps(held)):
+        options["json_allowed_escapes"] = _PLAIN_ESCAPES
+    return {**held, "x-guidance": options}
+
+
+def schema_text(schema: object, param: str) -> str:
+    """The JSON text of `held_schema`. Raises `NotHeld`."""
+    try:
+        held = held_schema(schema, param)
+        text = json.dumps(held, allow_nan=False, ensure_ascii=False)
+        text.encode()
+    except (ValueError, RecursionError):
+        raise NotHeld("The schema holds a value that JSON cannot say.", param) from None
+    if len(text) > LONGEST:
+        raise NotHeld(f"The schema is longer than {LONGEST} characters.", param)
+    return text
+
+
+class _Walk:
+    """Through one schema."""
+
+    def __init__(self, root: object, param: str) -> None:
+        self._root = root
+        self._param = param
+
+    def held(self, schema: object, depth: int) -> Any:
+        """A schema within the root; False where no value fits."""
+        if schema is False:
+            return False
+        if schema is True:
+            return {}
+        if not isinstance(schema, Mapping):
+            raise self._refused("A JSON schema must be an object.")
+        if depth > DEEPEST:
+            raise self._refused(f"The schema is more than {DEEPEST} schemas deep.")
+        held = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+        for keyword, is_right in _SHAPES.items():
+            if keyword in held and not is_right(held[keyword]):
+                raise self._refused(f"The keyword {keyword} of a JSON schema has a wrong value.")
+        for rule in (_drop_idle, _name_properties, _whole_counts):
+            rule(held)
+        self._check(held)
+        self._one_of(held)
+        return {key: self._within(key, value, depth + 1) for key, value in held.items()}
+
+    def _within(self, key: str, value: Any, depth: int) -> Any:
+        if key == "patternProperties" and isinstance(value, Mapping):
+            value = {self._pattern(pattern): each for pattern, each in value.items()}
+        if key in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            return {name: self.held(each, depth) for name, each in value.items()}
+        if key in _SCHEMAS and isinstance(value, list):
+            return [self.held(each, depth) for each in value]
+        return self.held(value, depth) if key in _SCHEMA else value
+
+    def _check(self, held: Schema) -> None:
+        """Raises `NotHeld` for what the library would not hold; brings what it does not know, and
+        what is true anyway, out of the way."""
+        self._check_keys(held)
+        self._check_values(held)
+        for keyword in _NOT_HELD:
+            if keyword in held:
+                raise self._refused(f"The keyword {keyword} of JSON Schema cannot be held.")
+        format_name = held.get("format")
+        if format_name in _FORMATS_NOT_HELD:
+            raise self._refused(f"The format {format_name} of JSON Schema cannot be held.")
+        if format_name not in _FORMATS:
+            held.pop("format", None)
+        # A key may come twice, and then counts once.
+        least = held.get("minProperties", 0)
+        if least <= len(set(held.get("required", ()))):
+            held.pop("minProperties", None)
+        elif least > 1 and (
+            held.get("additionalProperties") is not False or held.get("patternProperties")
+        ):
+            raise self._refused("The keyword minProperties is held only of declared properties.")
+
+    def _check_keys(self, held: Schema) -> None:
+        """As `_check`, of what is referred to and of members."""
+        if re.match("#[^/]", held.get("$ref", "")):
+            raise self._refused("References to the name of an anchor cannot be held.")
+
+    def _check_values(self, held: Schema) -> None:
+        """As `_check`, of numbers and strings."""
+        try:
+            hold_numbers(held)
+        except Unheld as unheld:
+            raise self._refused(str(unheld)) from None
+        if isinstance(held.get("pattern"), str):
+            held["pattern"] = self._pattern(held["pattern"])
+        if held.get("format") in ("date", "date-time"):
+            # The library knows no leap years.
+            held["allOf"] = [*held.get("allOf", ()), {"pattern": _REAL_DATE}]
+
+    def _pattern(self, pattern: str) -> str:
+        try:
+            return search_pattern(pattern)
+        except ValueError:
+            raise self._refused(f"The pattern {pattern} cannot be held.") from None
+
+    def _one_of(self, held: Schema) -> None:
+        """Of schemas that exclude each other one fits if any does."""
+        options = held.pop("oneOf", None)
+        if options is None:
+            return
+        if not isinstance(options, list) or not is_exclusive(options, self._root):
+            reason = "The keyword oneOf is held only of schemas of which no two can fit a value."
+            raise self._refused(reason)
+        if "anyOf" in held:
+            held["allOf"] = [*held.get("allOf", ()), {"anyOf": options}]
+        else:
+            held["anyOf"] = options
+
+    def _refused(self, reason: str) -> NotHeld:
+        return NotHeld(reason, self._param)
+
+
+def _drop_idle(held: Schema) -> None:
+    """Leaves out keywords that let every value through."""
+    for keyword, is_idle in _IDLE.items():
+        if keyword in held and is_idle(held[keyword]):
+            del held[keyword]
+    if held.get("maxItems", 2) <= 1:
+        held.pop("uniqueItems", None)
+    if "then" not in held and "else" not in held:
+        held.pop("if", None)
+    if "if" not in held:
+        held.pop("then", None)
+        held.pop("else", None)
+    if "contains" not in held:
+        held.pop("minContains", None)
+        held.pop("maxContains", None)
+
+
+def _is_anything(schema: object) -> bool:
+    return schema is True or schema == {}
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int | float) and is_number(value) and value >= 0
+
+
+_SHAPES: Mapping[str, Callable[[Any], bool]] = {
+    "$ref": lambda value: isinstance(value, str),
+    "format": lambda value: isinstance(value, str),
+    "properties": lambda value: isinstance(value, Mapping),
+    "required": _are_words,
+    "type": lambda value: isinstance(value, str) or _are_words(value),
+    **dict.fromkeys(_COUNTS, _is_count),
+}
+_IDLE: Mapping[str, Callable[[Any], bool]] = {
+    "dependencies": lambda value: value == {},
+    "dependentRequired": lambda value: value == {},
+    "dependentSchemas": lambda value: value == {},
+    "not": lambda value: value is False,
+    "propertyNames": lambda value: _is_anything(value) or value == {"type": "string"},
+    "unevaluatedItems": _is_anything,
+    "unevaluatedProperties": _is_anything,
+    "uniqueItems": lambda value: value is False,
+}
+
+
+def _name_properties(held: Schema) -> None:
+    """Says with other words what names the properties may have, if there are words for it."""
+    names = held.get("propertyNames")
+    if not isinstance(names, Mapping) or {"properties", "patternProperties"} & held.keys():
+        return
+    words = {key: value for key, value in names.items() if key not in (*_ANNOTATIONS, "type")}
+    if names.get("type", "string") != "string" or len(words) != 1:
+        return
+    value = held.get("additionalProperties", True)
+    if isinstance(words.get("enum"), list):
+        held["properties"] = {each: value for each in words["enum"] if isinstance(each, str)}
+    elif isinstance(words.get("pattern"), str):
+        held["patternProperties"] = {words["pattern"]: value}
+    else:
+        return
+    held["additionalProperties"] = False
+    del held["propertyNames"]
+
+
+def _whole_counts(held: Schema) -> None:
+    """Writes 2.0 as 2."""
+    for keyword in _COUNTS:
+        count = held.get(keyword)
+        if isinstance(count, float) and count.is_integer():
+            held[keyword] = int(count)

@@ -1,0 +1,14 @@
+"""Calls as a JSON list in `<tool_calls>` … `</tool_calls>`: Apriel. Its answers stand behind a
+heading where it reasoned."""
+
+from node.parsing.calls.json_calls import JsonCalls
+from node.parsing.format import ReasoningFormat
+
+APRIEL_REASONING = ReasoningFormat(
+    "apriel",
+    ("Here are my reasoning steps:",),
+    ("[BEGIN FINAL RESPONSE]",),
+    dropped=("[END FINAL RESPONSE]",),
+    wrap=("", "[END FINAL RESPONSE]"),
+)
+APRIEL = JsonCalls("apriel", ("<tool_calls>",), ("</tool_calls>",))

@@ -1,0 +1,15 @@
+"""Reasoning of ERNIE 4.5: it has begun with the output, and the answer may stand in
+`<response>` … `</response>`. Calls are those of the Hermes models."""
+
+from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.format import ReasoningFormat
+
+ERNIE45 = JsonCalls("ernie45", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False))
+ERNIE45_REASONING = ReasoningFormat(
+    "ernie45",
+    ("<think>",),
+    ("</think>",),
+    implicit=True,
+    dropped=("<response>", "</response>"),
+    wrap=("<response>", "</response>"),
+)

@@ -1,0 +1,17 @@
+"""Calls as a JSON list behind `functools`: FireFunction 2."""
+
+from collections.abc import Sequence
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.json_calls import JsonCalls
+from node.parsing.constraints.lark import Lark
+
+
+class Firefunction(JsonCalls):
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        """Its template has a blank in front of them."""
+        calls = super().spell_calls(lark, tools, parallel=parallel)
+        return f"{lark.optional(lark.text(' '))} {calls}"
+
+
+FIREFUNCTION = Firefunction("firefunction", ("functools[",))

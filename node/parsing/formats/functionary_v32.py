@@ -1,0 +1,97 @@
+"""Outputs of Functionary v3.2: parts to somebody, `>>>all⏎text` for the answer and `>>>f⏎{…}` for a
+call. Older ones write `<|from|>assistant⏎<|recipient|>f⏎<|content|>{…}`."""
+
+from collections.abc import Sequence
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.channels import Channel, Channels
+from node.parsing.calls.json_calls import WORD, read_call, read_function
+from node.parsing.calls.spelled_json import arguments_of, bare_name
+from node.parsing.constraints.lark import Lark
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed, Step
+
+_TO = ">>>"
+_FROM = "<|from|>"
+_RECIPIENT = "<|recipient|>"
+_CONTENT = "<|content|>"
+_FUNCTION = "<function="
+
+
+class FunctionaryV32(Channels):
+    name = "functionary_v32"
+    openers = (_TO, _RECIPIENT, _FUNCTION)
+    begins = (_TO, _FROM, _RECIPIENT, _FUNCTION)
+    ends = ("<|stop|>",)
+    turn = _TO
+    answers = ("all\n",)
+    answer_ends = ("",)
+    hides_calls = False
+    """What begins a call may be text of an answer, such as a session of Python."""
+
+    def in_header(self, prompt_tail: str) -> bool:
+        return prompt_tail.rstrip().endswith((_TO, _RECIPIENT))
+
+    def read_header(self, source: Source, channel: Channel) -> Step[None]:
+        opener = channel.header
+        if opener == _FUNCTION:
+            channel.target = ""
+            return
+        if opener == _FROM:
+            channel.header += yield from source.expect("assistant")
+            channel.header += yield from source.space()
+            channel.header += yield from source.expect(_RECIPIENT)
+        name = yield from source.run(WORD)
+        channel.header += name
+        channel.header += yield from source.expect("\n")
+        if channel.header.startswith((_FROM, _RECIPIENT)):
+            channel.header += yield from source.expect(_CONTENT)
+        else:
+            channel.header += yield from source.accept(_CONTENT)
+        if name != "all":
+            if name not in source.schemas:
+                raise Malformed
+            channel.target = name
+
+    def read_calls(self, source: Source, channel: Channel) -> Step[None]:
+        if channel.header == _FUNCTION:
+            yield from read_function(source)
+            return
+        yield from source.space()
+        name = channel.target or ""
+        (yield from read_call(source, name, *self.ends)).end()
+        yield from source.space()
+
+    def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
+        if _has_markers(prompt_tail):
+            return f"{lark.text(self.answers[0] + _CONTENT)} {content}"
+        return super().spell_text(lark, content, prompt_tail)
+
+    def spell_calls(
+        self,
+        lark: Lark,
+        tools: Sequence[ToolSchema],
+        prompt_tail: str | None,
+        *,
+        parallel: bool,
+    ) -> str:
+        if _has_markers(prompt_tail):
+            begin, body, between = "", f"\n{_CONTENT}", f"\n{_FROM}assistant\n{_RECIPIENT}"
+        else:
+            begin, body, between = self.header("", prompt_tail), "\n", _TO
+        calls = [
+            f"{lark.text(bare_name(tool, WORD) + body)} {arguments_of(lark, tool)}"
+            for tool in tools
+        ]
+        block = lark.one_of(calls)
+        if parallel:
+            block = lark.many(block, lark.text(between))
+        return f"{lark.text(begin)} {block}"
+
+
+def _has_markers(prompt_tail: str | None) -> bool:
+    """Whether the prompt has begun a header of the older kind."""
+    return prompt_tail is not None and prompt_tail.rstrip().endswith(_RECIPIENT)
+
+
+FUNCTIONARY_V32 = FunctionaryV32()

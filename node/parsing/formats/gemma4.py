@@ -1,0 +1,27 @@
+"""Calls and reasoning of Gemma 4: `<|tool_call>call:f{a:<|"|>v<|"|>,n:1}<tool_call|>` and
+`<|channel>thought⏎…<channel|>`."""
+
+from node.parsing.calls.braced_calls import BracedCalls
+from node.parsing.format import ReasoningFormat
+
+GEMMA4 = BracedCalls(
+    "gemma4",
+    ("<|tool_call>", "<tool_call|>"),
+    '<|"|>',
+    stop_tokens=("<|tool_response>",),
+    sorts=True,
+)
+GEMMA4_REASONING = ReasoningFormat(
+    "gemma4",
+    openers=("<|channel>thought\n", "<|channel>", "<|channel><|channel>thought\n"),
+    closers=("<channel|>", "<|channel>response\n", "<|channel>content\n", "<|channel>final\n"),
+    repeats=True,
+    dropped=(
+        "<|channel>response\n",
+        "<|channel>content\n",
+        "<|channel>final\n",
+        "<channel|>",
+        "<|channel>thought<channel|>",
+        "<|tool_call><tool_call|>",
+    ),
+)

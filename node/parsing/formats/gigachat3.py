@@ -1,0 +1,21 @@
+"""Calls as JSON behind `<|function_call|>`, or in a message of their own: GigaChat 3.1 and 3."""
+
+from node.parsing.calls.json_calls import JsonCalls, Written
+
+GIGACHAT3 = JsonCalls(
+    "gigachat3",
+    (
+        "<|function_call|>",
+        "<|message_sep|>\n\nfunction call<|role_sep|>",
+        "<|message_sep|>function call<|role_sep|>",
+        "function call<|role_sep|>",
+    ),
+    ("<|message_sep|>", "</s>"),
+    written=Written(
+        (
+            ("<|function_call|>", ""),
+            ("<|message_sep|>\n\nfunction call<|role_sep|>", "<|message_sep|>"),
+        ),
+        in_list=False,
+    ),
+)

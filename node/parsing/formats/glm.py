@@ -1,0 +1,17 @@
+"""Calls as a name and pairs of keys and values in `<tool_call>`: GLM-4.5 to GLM-5, Laguna, Ling 3.
+
+The values are bare text where they are strings, else JSON. Some outputs have JSON for the whole
+call, or for all its arguments.
+"""
+
+from node.parsing.calls.arg_pairs import PairCalls
+from node.parsing.format import ReasoningFormat
+
+GLM = PairCalls("glm")
+GLM_REASONING = ReasoningFormat(
+    "glm",
+    ("<think>",),
+    ("</think>",),
+    dropped=("<|begin_of_box|>", "<|end_of_box|>"),
+)
+"""As `think`; the models that see images put their answer in a box."""

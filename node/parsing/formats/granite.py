@@ -1,0 +1,22 @@
+"""Calls as a JSON list behind `<|tool_call|>` or `<tool_call>`, and reasoning: Granite 3 and 4.
+
+Nothing ends the calls but the list's end. Reasoning stands in tags, or between set phrases.
+"""
+
+from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.format import ReasoningFormat
+
+GRANITE = JsonCalls(
+    "granite",
+    ("<|tool_call|>", "<tool_call>"),
+    ("</tool_call>",),
+    starts=("[",),
+    written=Written((("<|tool_call|>", ""), ("<tool_call>", "</tool_call>"))),
+)
+GRANITE_REASONING = ReasoningFormat(
+    "granite",
+    openers=("<think>", "Here is my thought process:", "Here's my thought process:"),
+    closers=("</think>", "Here is my response:", "Here's my response:"),
+    dropped=("<response>", "</response>"),
+    wrap=("<response>", "</response>"),
+)

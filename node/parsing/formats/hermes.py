@@ -1,0 +1,74 @@
+"""Calls as JSON in `<tool_call>` … `</tool_call>`: Hermes, Qwen2.5, Qwen3 and many more.
+
+The same models write calls as XML too, in the tag or without it, so all of that is read by one
+format, which has two names.
+"""
+
+import re
+from collections.abc import Sequence
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.any_of import AnyOf
+from node.parsing.calls.json_calls import tell_list, tell_object
+from node.parsing.calls.spelled_json import between, blocks, call_objects
+from node.parsing.calls.xml_calls import XmlCalls
+from node.parsing.constraints.lark import Lark
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Malformed, Step
+
+_LOOSE = re.compile(r"[\s}\]]*")
+"""Brackets too many."""
+
+
+class Hermes(XmlCalls):
+    """Any body of the tag."""
+
+    def __init__(self) -> None:
+        super().__init__("hermes", "<tool_call>")
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        block = between(lark, "<tool_call>", call_objects(lark, tools), "</tool_call>")
+        return blocks(lark, block, parallel=parallel)
+
+    def read_json(self, source: Source) -> Step[None]:
+        goes_on: str | None = "{"
+        passed = ""
+        while goes_on:
+            if (yield from source.accept("[")):
+                yield from tell_list(source)
+            else:
+                passed = yield from tell_object(source, passed)
+            goes_on = yield from source.maybe(self._read_more(source))
+        if passed:
+            raise Malformed
+        # Some models stop without it.
+        yield from source.maybe(self._read_close(source))
+
+    def _read_more(self, source: Source) -> Step[str]:
+        """Up to another object or list in the same tag."""
+        yield from source.space()
+        yield from source.accept(",")
+        yield from source.space()
+        ahead = yield from source.peek()
+        if ahead not in ("{", "["):
+            raise Malformed
+        return ahead
+
+    def _read_close(self, source: Source) -> Step[str]:
+        yield from source.run(_LOOSE)
+        return (yield from source.expect("</tool_call>"))
+
+
+HERMES = Hermes()
+
+
+class Qwen3Coder(AnyOf):
+    """Reads what `hermes` reads; its models write XML."""
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        return XmlCalls.spell_calls(HERMES, lark, tools, parallel=parallel)
+
+
+QWEN3_CODER = Qwen3Coder("qwen3_coder", (HERMES,))
+"""Calls as `<function=f><parameter=a>v</parameter></function>` in `<tool_call>`, or without it:
+Qwen3-Coder, Qwen3.5, MiMo, Step 3.5. The same format as `hermes`."""

@@ -1,0 +1,23 @@
+"""Calls as a JSON list in `<tool_calls>` … `</tool_calls>`: Hunyuan A13B. Its answers stand in
+`<answer>` … `</answer>` where it reasoned."""
+
+from node.parsing.calls.json_calls import JsonCalls, close_block
+from node.parsing.format import ReasoningFormat
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Step
+
+_ANSWER_END = "</answer>"
+_ANSWER = ("<answer>", _ANSWER_END)
+
+HUNYUAN_A13B_REASONING = ReasoningFormat(
+    "hunyuan_a13b", ("<think>",), ("</think>",), dropped=_ANSWER, wrap=_ANSWER
+)
+
+
+class HunyuanA13B(JsonCalls):
+    def read(self, source: Source, opener: str) -> Step[None]:
+        yield from super().read(source, opener)
+        yield from close_block(source, _ANSWER_END)
+
+
+HUNYUAN_A13B = HunyuanA13B("hunyuan_a13b", ("<tool_calls>",), ("</tool_calls>",))

@@ -1,0 +1,20 @@
+"""Ling 3: the calls of `glm`, and a marker at the turn's end that is written out in full."""
+
+from node.parsing.calls.arg_pairs import PairCalls
+from node.parsing.calls.json_calls import close_block
+from node.parsing.format import ReasoningFormat
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Step
+
+_TURN_END = "<|role_end|>"
+
+LING3_REASONING = ReasoningFormat("ling3", ("<think>",), ("</think>",), dropped=(_TURN_END,))
+
+
+class Ling3Calls(PairCalls):
+    def read(self, source: Source, opener: str) -> Step[None]:
+        yield from super().read(source, opener)
+        yield from close_block(source, _TURN_END)
+
+
+LING3 = Ling3Calls("ling3")

@@ -1,0 +1,72 @@
+"""Calls of Llama 3: `{"name": "f", "parameters": {…}}` bare, parted by `;`, or behind
+`<|python_tag|>`; `<function=f>{…}</function>`; and the calls of `pythonic`.
+
+A bare object is a call only where it names a declared tool and has no key but a call's: an answer
+may well be JSON.
+"""
+
+from collections.abc import Sequence
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.any_of import AnyOf
+from node.parsing.calls.json_calls import NAME, read_bare_calls, read_function
+from node.parsing.calls.python_blocks import read_call_list, read_python
+from node.parsing.calls.spelled_json import call_objects
+from node.parsing.constraints.lark import Lark
+from node.parsing.format import ToolFormat
+from node.parsing.formats.pythonic import PYTHONIC
+from node.parsing.scanning.source import Source
+from node.parsing.scanning.step import Step
+from node.parsing.tell import tell
+
+_BUILT_IN = ".call"
+"""Behind the name of a tool that the model was trained with."""
+
+
+class Llama3Json(ToolFormat):
+    name = "llama3_json"
+    openers = ("<|python_tag|>", "<function=")
+    starts = ("{",)
+    orphans = ("<|python_tag|>", "<|eom_id|>")
+    stop_tokens = ("<|eom_id|>",)
+    spells_bare = True
+
+    def read(self, source: Source, opener: str) -> Step[None]:
+        if opener == "<function=":
+            yield from read_function(source)
+        elif opener == "{":
+            yield from read_bare_calls(source, opener)
+        else:
+            yield from source.space()
+            bracket = yield from source.accept("[", "{")
+            if bracket == "[":
+                python = self._python(source)
+                yield from source.either(read_bare_calls(source, bracket), python)
+            elif bracket:
+                yield from read_bare_calls(source, bracket)
+            else:
+                yield from self._built_in(source)
+
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        call = call_objects(lark, tools, arguments=("parameters",))
+        space = lark.space()
+        return lark.many(call, f"{space} {lark.text(';')} {space}") if parallel else call
+
+    def _python(self, source: Source) -> Step[None]:
+        tell(source, (yield from read_call_list(source)))
+
+    def _built_in(self, source: Source) -> Step[None]:
+        """`f.call(a="v")`, one or more."""
+        begun: str | None = yield from self._begin_built_in(source)
+        while begun is not None:
+            tell(source, (yield from read_python(source, begun)))
+            begun = yield from source.maybe(self._begin_built_in(source))
+
+    def _begin_built_in(self, source: Source) -> Step[str]:
+        yield from source.space()
+        name = (yield from source.run(NAME)).removesuffix(_BUILT_IN)
+        source.tool(name)
+        return name + (yield from source.expect("("))
+
+
+LLAMA3_JSON = AnyOf("llama3_json", (Llama3Json(), PYTHONIC))

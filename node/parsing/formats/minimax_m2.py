@@ -1,0 +1,16 @@
+"""Calls of MiniMax M2: `<invoke name="f"><parameter name="a">v</parameter></invoke>`, one or more
+in `<minimax:tool_call>`, or without it. These models write those of `hermes` too."""
+
+from node.parsing.calls.any_of import AnyOf
+from node.parsing.calls.xml_calls import XmlCalls
+from node.parsing.formats.hermes import HERMES
+
+_TAGS = XmlCalls(
+    "minimax_m2",
+    "<minimax:tool_call>",
+    function="<invoke name=",
+    parameter="<parameter name=",
+    keeps_last_newline=True,
+    quote='"',
+)
+MINIMAX_M2 = AnyOf("minimax_m2", (_TAGS, HERMES))

@@ -1,0 +1,8 @@
+"""Calls in Python's syntax, one a line, in `<function_calls>` … `</function_calls>`: Olmo 3. Its
+reasoning models begin within reasoning."""
+
+from node.parsing.calls.python_blocks import PythonCalls
+from node.parsing.format import ReasoningFormat
+
+OLMO3 = PythonCalls("olmo3", {"<function_calls>": "</function_calls>"}, in_lines=True)
+OLMO3_REASONING = ReasoningFormat("olmo3", ("<think>",), ("</think>",), implicit=True)

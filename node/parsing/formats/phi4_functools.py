@@ -1,0 +1,22 @@
+"""Calls as a JSON list behind `functools`, or in `<|tool_call|>` … `<|/tool_call|>`: Phi-4 mini."""
+
+from collections.abc import Sequence
+
+from node.ipc.generate import ToolSchema
+from node.parsing.calls.json_calls import JsonCalls
+from node.parsing.calls.spelled_json import between, call_objects, list_of
+from node.parsing.constraints.lark import Lark
+
+
+class Phi4Functools(JsonCalls):
+    def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
+        """Either way: which one a model has learned, its vocabulary does not tell."""
+        call = call_objects(lark, tools)
+        bare = list_of(lark, call, parallel=parallel, begin="functools[")
+        calls = list_of(lark, call, parallel=parallel)
+        return lark.one_of([bare, between(lark, "<|tool_call|>", calls, "<|/tool_call|>")])
+
+
+PHI4_FUNCTOOLS = Phi4Functools(
+    "phi4_functools", ("functools[", "<|tool_call|>"), ("<|/tool_call|>",)
+)

@@ -1,0 +1,7 @@
+"""Calls as JSON in `<tool_call>` … `</tool_call>`, as the Hermes models write them: Reka Edge."""
+
+from node.parsing.calls.json_calls import JsonCalls, Written
+
+REKA_EDGE = JsonCalls(
+    "reka_edge", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False)
+)

@@ -1,8 +1,0 @@
-"""Calls of Nemotron, of all generations: those of `qwen3_coder`, or a JSON list as
-`nemotron_toolcall` reads it."""
-
-from node.parsing.any_of import AnyOf
-from node.parsing.hermes import QWEN3_CODER
-from node.parsing.nemotron_toolcall import NEMOTRON_TOOLCALL
-
-NEMOTRON = AnyOf("nemotron", (QWEN3_CODER, NEMOTRON_TOOLCALL))

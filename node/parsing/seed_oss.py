@@ -1,7 +1,0 @@
-"""Seed-OSS: the XML of `qwen3_coder` in a tag of its own; values have no lines of their own."""
-
-from node.parsing.format import ReasoningFormat
-from node.parsing.xml_calls import XmlCalls
-
-SEED_OSS = XmlCalls("seed_oss", "<seed:tool_call>", keeps_last_newline=True)
-SEED_REASONING = ReasoningFormat("seed", ("<seed:think>",), ("</seed:think>",))

@@ -1,0 +1,192 @@
+"""The arguments of a call whose values stand as bare text, without quotes: what they say.
+
+One rule for all formats: a value is what its tag says of its type, or what the tool's schema says
+(`coercion`). A string is the text as it stands, quotes and all, but in two cases: where all strings
+of the call are quoted as in JSON, the model quotes its strings; and where a string has to be one of
+some values, it may be a quoted one of them.
+
+So what is surely a string is told as it comes, once it is known whether strings are quoted: mostly
+with the first character of the first. All else is told when it is complete.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from node.parsing.coercion import property_schema, typed, types_of
+from node.parsing.json_text import read_json
+from node.parsing.scanning.open_call import Members, OpenCall
+from node.parsing.scanning.pieces import Pieces
+
+QUOTED = r'\s*"(.|\n)*"\s*'
+"""The pattern of texts that may be read as a string of JSON."""
+_NO_TEXT = re.compile(r"n(?:u(?:l(?:l\s*)?)?)?|N(?:o(?:n(?:e\s*)?)?)?")
+"""Texts that are null where a string may be that, and begins of such."""
+_LONGEST_NULL = 64
+"""Characters of such a text."""
+_NOTHING = re.compile("(?!)")
+
+
+class _Waiting(NamedTuple):
+    """An argument that is told behind others."""
+
+    name: str
+    value: Any
+    quoted: str | None
+    """What is between its quotes, if that may count."""
+
+
+class BareArguments:
+    """Writes those of one call, each with `add`, `put`, or from `begin` to `end`, and then
+    `close`."""
+
+    def __init__(self, call: OpenCall) -> None:
+        self.is_empty = True
+        self._schema = call.schema
+        self._members = Members(call)
+        self._waiting: list[_Waiting] = []
+        """In their order; the first may be quoted."""
+        self._has_unquoted = False
+        self._name = ""
+        self._is_text: bool | None = None
+        self._pieces = Pieces()
+        """Of the argument that is read, what is not told."""
+        self._seen = ""
+        """Of the same, from the first that is no white space, while that may be no text."""
+        self._told: Callable[[str], None] | None = None
+        """Where its text goes; None: it is kept until it is complete."""
+        self._begins: re.Pattern[str] | None = None
+        """Texts that do not show yet whether they are told as they come; None: they are not."""
+
+    def begin(self, name: str, *, is_text: bool | None = None) -> None:
+        """An argument, whose text follows with `take`; `is_text`: its tag says that it is text, or
+        JSON."""
+        self.is_empty = False
+        self._name, self._is_text = name, is_text
+        self._seen, self._told = "", None
+        self._begins = None
+        if not self._members.takes_text(name):
+            return
+        if is_text is None:
+            self._begins = self._undecided()
+        elif is_text and not self._waiting:
+            self._tell_text()
+
+    def take(self, text: str) -> None:
+        """More of the argument's text."""
+        if self._told is not None:
+            self._told(text)
+            return
+        self._pieces.add(text)
+        if self._begins is None:
+            return
+        self._seen = self._seen + text if self._seen else text.lstrip()
+        is_null = len(self._seen) <= _LONGEST_NULL and self._begins.fullmatch(self._seen)
+        if self._seen and not is_null:
+            self._decide()
+
+    def end(self) -> None:
+        """The argument is complete."""
+        text = self._pieces.take()
+        if self._told is not None:
+            self._members.end_text()
+        elif self._is_text is None:
+            self._add_typed(text)
+        else:
+            self._add(text if self._is_text else json_or_text(text))
+        self._told = None
+
+    def add(self, name: str, text: str, *, is_text: bool | None = None) -> None:
+        """A whole argument; as `begin`."""
+        self.begin(name, is_text=is_text)
+        self.take(text)
+        self.end()
+
+    def put(self, name: str, value: Any) -> None:
+        """An argument that is written in another way."""
+        self.is_empty = False
+        self._name = name
+        self._add(value)
+
+    def close(self) -> None:
+        """There are no more."""
+        self._flush()
+        self._members.close()
+
+    def _undecided(self) -> "re.Pattern[str] | None":
+        """Of the argument that begins, the texts that do not show yet whether they are told as they
+        come; None where they are not."""
+        schema = property_schema(self._schema, self._name)
+        types = types_of(schema, self._schema)
+        if _values_of(schema) is not None or "string" not in types or types - {"string", "null"}:
+            return None
+        return _NO_TEXT if "null" in types else _NOTHING
+
+    def _decide(self) -> None:
+        """The text is no null, and not blank."""
+        if self._seen.startswith('"') and not self._has_unquoted:
+            self._begins = None
+            return
+        self._has_unquoted = True
+        self._flush()
+        self._tell_text()
+
+    def _tell_text(self) -> None:
+        self._members.begin_text(self._name)
+        self._told = self._members.text
+        self._told(self._pieces.take())
+
+    def _add_typed(self, text: str) -> None:
+        schema = property_schema(self._schema, self._name)
+        value = typed(text, schema, self._schema)
+        if not isinstance(value, str) or "string" not in types_of(schema, self._schema):
+            self._add(value)
+            return
+        inner, values = _unquoted(text), _values_of(schema)
+        if values is not None:
+            self._add(inner if text not in values and inner in values else text)
+        elif inner is None or self._has_unquoted:
+            self._has_unquoted = self._has_unquoted or bool(text)
+            self._add(text)
+        else:
+            self._add(text, inner)
+
+    def _add(self, value: Any, quoted: str | None = None) -> None:
+        if self._has_unquoted:
+            self._flush()
+        if self._waiting or quoted is not None:
+            self._waiting.append(_Waiting(self._name, value, quoted))
+        else:
+            self._members.value(self._name, value)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for name, value, quoted in waiting:
+            is_quoted = quoted is not None and not self._has_unquoted
+            self._members.value(name, quoted if is_quoted else value)
+
+
+def json_or_text(text: str) -> Any:
+    """The value of a text that is said to be JSON."""
+    try:
+        return read_json(text)
+    except ValueError:
+        return text
+
+
+def _values_of(schema: object) -> list[Any] | None:
+    """The values of which one has to be the argument; None where it may be others."""
+    values = schema.get("enum") if isinstance(schema, Mapping) else None
+    return values if isinstance(values, list) else None
+
+
+def _unquoted(text: str) -> str | None:
+    """What a text that is one string of JSON says; None where it is none."""
+    text = text.strip()
+    if not text.startswith('"'):
+        return None
+    try:
+        found = read_json(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, str) else None

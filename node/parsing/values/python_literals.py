@@ -1,0 +1,93 @@
+"""Literals of Python, as models write them in calls."""
+
+import json
+
+from node.parsing.coercion import types_of
+from node.parsing.constraints.lark import Lark, Text
+from node.parsing.constraints.schema import NotHeld
+from node.parsing.constraints.text_patterns import has_length, length_of, patterns_of
+from node.parsing.constraints.values import Argument, Flat, Place, flat_schemas, says_nothing, takes
+from node.parsing.values.literal_values import Language, spell_value
+
+_PLAIN = r"[^'\"\\\x00-\x1f]"
+"""Characters that stand for themselves between any quotes."""
+_ESCAPE = r"\\['\"\\nrt]"
+_QUOTES = ('"', "'")
+
+
+class PythonLiterals(Language):
+    """As models write them in calls."""
+
+    # Some templates write nested values as JSON.
+    words = {True: ("True", "true"), False: ("False", "false"), None: ("None", "null")}
+    separator = ", "
+
+    characters = rf"{_PLAIN}|\n"
+    """Pattern of those that stand for themselves."""
+    key_quotes: tuple[str, ...] = _QUOTES[:1]
+    """Of names that may be any."""
+    forbidden: tuple[str, ...] = ()
+    """What no string holds."""
+
+    def __init__(self, closer: str) -> None:
+        """`closer` ends the block of calls, so no string holds it; it may be empty."""
+        self._closer = closer
+
+    def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
+        length = length_of(flat) if has_length(flat) else "*"
+        said = {key: value for key, value in flat.items() if not key.endswith("Length")}
+        patterns = patterns_of(said, place)
+        return " | ".join(self._between(lark, quote, patterns, length) for quote in _QUOTES)
+
+    def spell_string(self, lark: Lark, value: str) -> str:
+        if any(each in value for each in (self._closer, *self.forbidden) if each):
+            return ""
+        # Escapes of JSON are those of Python too.
+        written = dict.fromkeys((json.dumps(value, ensure_ascii=False), repr(value)))
+        return lark.one_of([lark.text(each) for each in written])
+
+    def spell_key(self, lark: Lark, name: str, place: Place) -> str:
+        written = self.spell_string(lark, name)
+        if not written:
+            raise NotHeld(f"The model cannot write the name {name} of a member.", place.param)
+        return f"{written} {lark.text(': ')}"
+
+    def spell_any_key(self, lark: Lark) -> str:
+        ways = [self._between(lark, quote, [], "*") for quote in self.key_quotes]
+        return f"{lark.one_of(ways)} {lark.text(': ')}"
+
+    def _between(self, lark: Lark, quote: str, patterns: list[str], length: str) -> str:
+        """A string between quotes, with escapes where no pattern is to be matched."""
+        other = "'" if quote == '"' else '"'
+        unit = f"({self.characters}{'' if patterns else f'|{other}|{_ESCAPE}'})"
+        text = Text((f"{unit}{length}", *patterns))
+        end = lark.text(quote)
+        return f"{end} {lark.held([text], self._closer)} {end}"
+
+
+class _Repr(PythonLiterals):
+    """As Python prints them."""
+
+    words = {True: ("True",), False: ("False",), None: ("None",)}
+    characters = r"[^'\"\\<&\x00-\x1f]"
+    key_quotes = _QUOTES
+    forbidden = ("<", "&")
+
+
+def spell_repr(lark: Lark, argument: Argument) -> str:
+    """The expression of a list or an object as Python prints it, without markup in its strings;
+    empty where there is none, or where the reader takes that for a string."""
+    schema, place = argument.schema, argument.place
+    if says_nothing(schema) or "string" in types_of(schema, place.root):
+        return ""
+    try:
+        parts = [
+            {**flat, "type": kind}
+            for flat in flat_schemas(schema, place)
+            for kind in ("array", "object")
+            if takes(flat, kind) and "enum" not in flat
+        ]
+        return spell_value(lark, _Repr(""), {"anyOf": parts}, place) if parts else ""
+    except NotHeld:
+        # Then it is written as JSON only.
+        return ""
