@@ -1,9 +1,9 @@
 """How a node's answer ends an attempt."""
 
 from node.protocol.overflow import ANTHROPIC_WORDS
-from router import sse
-from router.answer_heads import HEADER_RETRY_AFTER
-from router.dialects import Dialect, error_body
+from router.client import sse
+from router.client.error_dialects import Dialect, error_body
+from router.client.response_headers import HEADER_RETRY_AFTER
 from router.dispatcher import Cut, NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED

@@ -15,7 +15,6 @@ from node.protocol.prefix import Chainer
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, accounts_secret, router_id
 from registry.migrate import open_migrated
-from router.answer_heads import HEADER_SHOULD_RETRY
 from router.api.admin import admin_routes
 from router.api.answers import send_error
 from router.api.bodies import Scope
@@ -23,6 +22,7 @@ from router.api.metrics import metrics_routes
 from router.api.v1 import V1
 from router.auth import KeyRing
 from router.budgets import Budgets, month_s
+from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.core import Core
 from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known
@@ -36,7 +36,6 @@ from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.loads import Loads
 from router.metrics import Metrics
 from router.names import Names
-from router.origins import Origins
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
@@ -45,6 +44,7 @@ from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.stalls import Limits, Stalls
 from router.traffic import Traffic
+from router.upstream.origins import Origins
 from router.watcher import Watcher
 from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get

@@ -4,20 +4,20 @@ import asyncio
 import contextlib
 import time
 
-from router import sse
-from router.answer_heads import HEADER_SHOULD_RETRY, JSON_HEADERS, NodeHead
 from router.answered import Answered, outcome_of, respelled
+from router.client import sse
+from router.client.response_headers import HEADER_SHOULD_RETRY, JSON_HEADERS, NodeHead
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.errors import ContextTooLong, NodeFailed
-from router.foreign import REFUSAL_STATUSES as REFUSED_FIELD_STATUSES
-from router.foreign import ForeignAnswer
-from router.foreign_events import Ending
 from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
-from router.node_client import MAX_ANSWER_BYTES
 from router.reply import Reply
 from router.stalls import Progress
 from router.types import Lease, Ticket
-from router.upstream_response import Response
+from router.upstream.foreign import REFUSAL_STATUSES as REFUSED_FIELD_STATUSES
+from router.upstream.foreign import ForeignAnswer
+from router.upstream.foreign_events import Ending
+from router.upstream.http_response import Response
+from router.upstream.node_client import MAX_ANSWER_BYTES
 
 RETRY_STATUSES = frozenset((409, 429, 503))
 TOO_LONG_STATUSES = frozenset((400, 413))

@@ -15,8 +15,8 @@ from router.errors import (
     WrongNodeProtocol,
     WrongNodeToken,
 )
-from router.node_client import NodeClient
 from router.states import KIND_OPENAI
+from router.upstream.node_client import NodeClient
 from serving.version import own_version
 
 

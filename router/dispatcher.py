@@ -21,7 +21,6 @@ from router.errors import (
     WrongNodeToken,
 )
 from router.fleet import Fleet
-from router.foreign import ForeignAnswer
 from router.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
@@ -30,7 +29,6 @@ from router.ledger import (
     Ledger,
 )
 from router.metrics import Metrics
-from router.node_client import WholeAnswer
 from router.placing import Placing
 from router.predictions import Predictions
 from router.prefix_index import PrefixIndex
@@ -46,7 +44,9 @@ from router.types import (
     Ticket,
     Verdict,
 )
-from router.upstream_response import CutOff, NotConnected, Response, UpstreamBroken
+from router.upstream.foreign import ForeignAnswer
+from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
+from router.upstream.node_client import WholeAnswer
 from router.watcher import Watcher
 from serving.said import said
 from serving.seldom import Seldom

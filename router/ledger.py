@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from node.protocol.messages import Began, Finished, FinishReason
 from registry.records import UsageRecord
-from router.origins import Origins
 from router.settings import UNREPORTED_AFTER_S
 from router.types import Lease, Ticket, Tokens, Verdict
+from router.upstream.origins import Origins
 from serving.seldom import Seldom
 
 log = logging.getLogger("mlx_fleet.requests")

@@ -1,9 +1,9 @@
 """One request for one model, on its way to a node and back: attempts until a node serves it."""
 
-from router import answer_heads, sse
-from router.answer_heads import HEADER_RETRY_AFTER, NodeHead
 from router.answered import Answered, how
 from router.attempt import Attempt
+from router.client import response_headers, sse
+from router.client.response_headers import HEADER_RETRY_AFTER, NodeHead
 from router.dispatcher import Cut, Dispatcher
 from router.errors import ContextTooLong, DeadlineExceeded, NodeFailed, QueueFull, RouterError
 from router.ledger import (
@@ -36,7 +36,7 @@ class Relay:
     def request_id(self) -> str:
         """The request's id as its caller sees it: it names the node, once there is one."""
         lease = self.reply.lease
-        return self.ticket.request_id if lease is None else answer_heads.id_on_node(lease)
+        return self.ticket.request_id if lease is None else response_headers.id_on_node(lease)
 
     @property
     def attempts(self) -> int:

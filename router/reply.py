@@ -1,12 +1,12 @@
 """The answer to one request, as its caller sees it."""
 
-from router import answer_heads, sse
-from router.answer_heads import NodeHead
 from router.answered import enveloped
-from router.dialects import dialect_of
+from router.client import response_headers, sse
+from router.client.error_dialects import dialect_of
+from router.client.keepalive_comments import Silence
+from router.client.response_headers import NodeHead
 from router.dispatcher import Dispatcher
 from router.errors import NodeFailed, RouterError
-from router.silence import Silence
 from router.types import Lease, Ticket
 from serving.exchange import Exchange
 
@@ -68,8 +68,8 @@ class Reply:
         if self._head_node == lease.node_id:
             return events
         name = self._dispatcher.node_name(lease)
-        cached = answer_heads.cached(lease, head.headers)
-        ignored = head.headers.get(answer_heads.IGNORED, b"")
+        cached = response_headers.cached(lease, head.headers)
+        ignored = head.headers.get(response_headers.IGNORED, b"")
         return sse.fleet_comment(name, lease.model, cached, ignored) + events
 
     def write(self, events: bytes) -> None:
@@ -93,7 +93,7 @@ class Reply:
         self.has_content = True
         name, status = self._dispatcher.node_name(lease), head.status
         if is_foreign and (told := enveloped(name, status, body, self.dialect)):
-            head = NodeHead(status, {**head.headers, **answer_heads.JSON_HEADERS})
+            head = NodeHead(status, {**head.headers, **response_headers.JSON_HEADERS})
             body = told
         if self._has_head:
             otherwise = NodeFailed(f"The node {name} answered with status {status}.")
@@ -106,7 +106,7 @@ class Reply:
         self._has_head = True
         self._head_node = lease.node_id
         name = self._dispatcher.node_name(lease)
-        headers = answer_heads.of_node(self.ticket, lease, name, head, self.dialect)
+        headers = response_headers.of_node(self.ticket, lease, name, head, self.dialect)
         if length is not None:
             headers.append((b"content-length", b"%d" % length))
         if self.ticket.shows_decision:
@@ -118,7 +118,7 @@ class Reply:
 
     def _begin_in_silence(self) -> None:
         self._has_head = True
-        self.exchange.begin(200, answer_heads.of_silence(self.ticket, self.dialect))
+        self.exchange.begin(200, response_headers.of_silence(self.ticket, self.dialect))
 
     def _filler(self) -> bytes:
         waits_for = self._dispatcher.traffic.waits_for(self.ticket, self.lease)

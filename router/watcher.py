@@ -27,13 +27,13 @@ from node.protocol.names import is_name
 from registry.records import NodeRecord
 from router.errors import NodeRefused, NodeUnreachable, RouterError, WrongNodeProtocol
 from router.fleet import Fleet
-from router.foreign_nodes import foreign_status, unaccepted
 from router.ledger import Ledger
-from router.node_client import NodeClient
-from router.pace import Pace
 from router.prefix_index import PrefixIndex
 from router.settings import LOST_GRACE_S
 from router.states import KIND_OPENAI
+from router.upstream.foreign_nodes import foreign_status, unaccepted
+from router.upstream.node_client import NodeClient
+from router.upstream.pace import Pace
 
 log = logging.getLogger("mlx_fleet.nodes")
 

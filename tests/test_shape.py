@@ -19,7 +19,7 @@ WRITERS = {
     "node/dialects/fields/openai_body.py",
     "node/dialects/responses/events.py",
     "node/server/faults.py",
-    "router/sse.py",
+    "router/client/sse.py",
 }
 """Who may spell server-sent events: a writer for each dialect, and whoever breaks one."""
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}

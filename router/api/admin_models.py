@@ -25,10 +25,10 @@ from router.errors import (
     UnknownModel,
 )
 from router.lifecycle.sources import has_whole
-from router.node_client import NodeClient
 from router.scheduler.residency import no_room
 from router.states import ACTIVE, BROKEN, KIND_AGENT, MAINTENANCE, REST_WORDS
 from router.types import NodeView
+from router.upstream.node_client import NodeClient
 
 HELD = (ModelState.READY, ModelState.LOADING)
 """States in which a model takes memory and is not on its way out."""

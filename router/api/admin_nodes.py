@@ -25,11 +25,11 @@ from router.api.admin_views import (
     NodeRow,
 )
 from router.core import Core
-from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, Conflict, NodeRefused
-from router.node_client import NodeClient
 from router.scheduler.residency import fits
 from router.states import ACTIVE, KIND_OPENAI
+from router.upstream.credentials import NodeCredential, check_node_url
+from router.upstream.node_client import NodeClient
 
 _NAME_CHARS = 63
 

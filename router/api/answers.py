@@ -2,8 +2,8 @@
 
 import msgspec
 
-from router.answer_heads import HEADER_SHOULD_RETRY
-from router.dialects import Dialect, error_body, id_headers
+from router.client.error_dialects import Dialect, error_body, id_headers
+from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.errors import MethodNotAllowed, RouterError
 from serving.exchange import Send
 

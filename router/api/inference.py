@@ -11,9 +11,9 @@ from router.api.bodies import Scope, body_bytes, read_body
 from router.api.body_room import BodyRoom
 from router.api.requests import Running, RunningRequests
 from router.api.tickets import UNABLE, Call, Tickets
+from router.client.disconnect import CancelWhenLeft
 from router.core import Core
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
-from router.leaving import CancelWhenLeft
 from router.relay import Relay
 from router.reply import Reply
 from router.targets import leads_on

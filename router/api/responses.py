@@ -4,15 +4,15 @@ import asyncio
 import re
 
 from node.protocol.ids import RESPONSE_PREFIX, parse_id
-from router.answer_heads import PASSED_HEADERS
 from router.api.answers import send_bytes
 from router.api.bodies import Scope
 from router.api.methods import need
 from router.api.ownership import holder, own_id
+from router.client.response_headers import PASSED_HEADERS
 from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
-from router.node_client import WholeAnswer
 from router.types import Caller, NodeView
+from router.upstream.node_client import WholeAnswer
 from serving.exchange import Send
 
 PATH = "/v1/responses"

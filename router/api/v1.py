@@ -16,8 +16,8 @@ from router.api.models import Models
 from router.api.requests import RunningRequests
 from router.api.responses import StoredResponses, pass_answer
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE, key_from_headers
+from router.client.error_dialects import dialect_of
 from router.core import Core
-from router.dialects import dialect_of
 from router.errors import RouterError, ShuttingDown, UnknownModel, UnknownPath
 from router.types import PATH_COUNT_TOKENS, Caller
 from serving.exchange import Receive, Send, vouch

@@ -17,8 +17,8 @@ import uvloop
 
 from registry.errors import RegistryError
 from router.app import build_app, open_core
+from router.client.error_dialects import refusal_body
 from router.core import Core
-from router.dialects import refusal_body
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
 from serving import awake

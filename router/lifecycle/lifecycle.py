@@ -37,9 +37,9 @@ from router.lifecycle.reconcile import (
     steps,
 )
 from router.lifecycle.timetable import Timetable
-from router.node_client import NodeClient
 from router.states import KIND_AGENT
 from router.types import NodeView
+from router.upstream.node_client import NodeClient
 from router.watcher import Watcher
 
 log = logging.getLogger("mlx_fleet.lifecycle")

@@ -20,8 +20,8 @@ from registry import audit, nodes, schedules
 from registry.records import NodeRecord, ScheduleRecord
 from router.app import open_core
 from router.core import Core
-from router.credentials import NodeCredential
 from router.settings import Settings
+from router.upstream.credentials import NodeCredential
 from tests.acceptance.processes import Agent, agent, run_cli
 from tests.fakes import FakeClock
 from tests.faults.rig import add_real, until_told

@@ -15,11 +15,11 @@ from node.protocol.messages import PrefixDelta
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries
 from registry.records import NodeRecord
-from router.credentials import NodeCredential
 from router.fleet import Fleet
 from router.ledger import Ledger
-from router.origins import Origins
 from router.prefix_index import PrefixIndex
+from router.upstream.credentials import NodeCredential
+from router.upstream.origins import Origins
 from router.watcher import Watcher
 
 POSITIONS = 600

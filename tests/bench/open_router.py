@@ -21,9 +21,9 @@ from router.api.bodies import Scope
 from router.app import AsgiApp, build_app, open_core
 from router.commands.serve import server_config
 from router.core import Core
-from router.credentials import NodeCredential
 from router.settings import Settings
 from router.states import KIND_OPENAI
+from router.upstream.credentials import NodeCredential
 from serving.exchange import Receive, Send
 
 

@@ -220,7 +220,7 @@ async def test_an_engine_killed_while_it_answers_is_started_by_the_next_request(
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A router that soon gives up a silent agent."""
-    monkeypatch.setattr("router.node_client.HEARTBEAT_S", 0.5)
+    monkeypatch.setattr("router.upstream.node_client.HEARTBEAT_S", 0.5)
     monkeypatch.setattr(watcher_module, "FIRST_BACKOFF_S", 0.05)
     monkeypatch.setattr(watcher_module, "MAX_BACKOFF_S", 0.05)
     monkeypatch.setattr(watcher_module, "LOST_GRACE_S", 0.3)

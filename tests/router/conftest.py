@@ -35,12 +35,12 @@ from registry import nodes
 from registry.records import AliasRecord, AliasTarget, KeyRecord, NodeRecord
 from router.app import build_app, open_core
 from router.auth import new_key
+from router.client.error_dialects import refusal_body
 from router.core import Core
-from router.credentials import NodeCredential
-from router.dialects import refusal_body
-from router.origins import Origins
 from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
+from router.upstream.credentials import NodeCredential
+from router.upstream.origins import Origins
 from serving.callers import Callers
 from serving.client_connection import ClientConnection
 from serving.patience import USUAL, Patience

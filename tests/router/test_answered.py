@@ -7,7 +7,7 @@ import pytest
 from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
 from router.answered import MAX_TOLD_CHARS, Answered, enveloped, how, outcome_of, respelled
-from router.dialects import Dialect
+from router.client.error_dialects import Dialect
 from router.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
 from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED

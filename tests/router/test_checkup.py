@@ -11,8 +11,8 @@ import pytest
 
 from node.protocol.messages import encode_status
 from registry.records import NodeRecord
-from router import host_name
 from router.checkup import Finding, NodeCheck, check_nodes
+from router.upstream import host_name
 from serving.unreached import Cause
 from serving.version import own_version
 from tests.router.conftest import Request, Script, StartNode, node_record, node_status

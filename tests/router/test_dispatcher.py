@@ -29,7 +29,7 @@ from router.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
 from router.stalls import Limits, Stalls
 from router.types import Failure, Loading
-from router.upstream_response import UpstreamBroken
+from router.upstream.http_response import UpstreamBroken
 from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (

@@ -36,7 +36,7 @@ from node.protocol.prefixes import pack_entries, pack_hashes
 from registry import usage
 from router import watcher as watcher_module
 from router.jobs import Jobs
-from router.origins import Stamp
+from router.upstream.origins import Stamp
 from tests.router.conftest import (
     WAIT_S,
     Request,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from router.dialects import refusal_body
+from router.client.error_dialects import refusal_body
 from router.metrics import CONTENT_TYPE, Metrics
 from router.types import Lease, Priority
 from serving.callers import Callers, Limits

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from node.protocol.messages import FinishReason, StatusEvent
-from router import node_client
 from router import watcher as watcher_module
+from router.upstream import node_client
 from tests.router.conftest import (
     WAIT_S,
     AddNode,

@@ -24,9 +24,9 @@ from tests.router.conftest import (
     StartNode,
     alias,
 )
-from tests.router.test_foreign import DONE, HELLO, USAGE
-from tests.router.test_foreign_events import FAILED, MESSAGE_START, OVERLOADED, ROLE
 from tests.router.test_relay import whole
+from tests.router.upstream.test_foreign import DONE, HELLO, USAGE
+from tests.router.upstream.test_foreign_events import FAILED, MESSAGE_START, OVERLOADED, ROLE
 
 STREAM = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x" * 9000}]}
 ASKED = {**STREAM, "stream_options": {"include_usage": True}}

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from node.protocol.messages import ModelState, StatusEvent
 from router import watcher as watcher_module
-from router.node_client import NodeClient
+from router.upstream.node_client import NodeClient
 from tests.router.conftest import (
     WAIT_S,
     AddNode,

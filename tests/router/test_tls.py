@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from router.dialects import refusal_body
-from router.upstream import Upstream
+from router.client.error_dialects import refusal_body
+from router.upstream.http_client import Upstream
 from serving.callers import Callers
 from serving.client_connection import protocol_of
 from serving.exchange import Message, Receive, Send

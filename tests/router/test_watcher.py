@@ -24,10 +24,10 @@ from node.protocol.messages import (
 from node.protocol.prefix import Head
 from router import watcher as watcher_module
 from router.fleet import Fleet
-from router.foreign_nodes import FOREIGN_ROWS
 from router.ledger import Ledger
 from router.prefix_index import PrefixIndex
 from router.types import NOT_COVERED, Coverage, NodeView
+from router.upstream.foreign_nodes import FOREIGN_ROWS
 from router.watcher import Watcher
 from tests.router.conftest import (
     ORIGINS,
@@ -44,8 +44,8 @@ from tests.router.conftest import (
     ticket,
 )
 from tests.router.test_ledger import FINISHED
-from tests.router.test_node_client import _Raw, answers
 from tests.router.test_prefix_index import CHAIN, delta, entries, snapshot
+from tests.router.upstream.test_node_client import _Raw, answers
 
 TOLD = proven(FINISHED, "id-a")
 

@@ -11,9 +11,9 @@ from registry import nodes, residency
 from registry.db import WriteSession
 from registry.records import ResidencyRecord
 from router.api import admin_nodes
-from router.credentials import NodeCredential
 from router.errors import NodeUnreachable, RouterError, WrongNodeToken
-from router.foreign_nodes import FOREIGN_ROWS
+from router.upstream.credentials import NodeCredential
+from router.upstream.foreign_nodes import FOREIGN_ROWS
 from tests.router.api.conftest import (
     GIB,
     PlayedNode,

@@ -13,7 +13,6 @@ from router.api.admin_bodies import ModelOrder
 from router.api.admin_disk import cancel_pull, pull_model, remove_model
 from router.api.admin_gate import Admin
 from router.api.disk_views import PullAsked, RemoveAsked
-from router.credentials import NodeCredential
 from router.errors import (
     BadRequest,
     Conflict,
@@ -25,6 +24,7 @@ from router.errors import (
     UnknownModel,
 )
 from router.fleet import Fleet
+from router.upstream.credentials import NodeCredential
 
 GB = 10**9
 SHARE = Share("t", 900.0, "hub:org/m@c", (ManifestFile("config.json", 2, "00"),))

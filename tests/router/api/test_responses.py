@@ -10,7 +10,7 @@ import pytest
 
 from node.protocol.ids import client_id
 from node.protocol.messages import StatusEvent
-from router import node_client
+from router.upstream import node_client
 from tests.router.api.test_v1 import refused
 from tests.router.conftest import (
     WAIT_S,

@@ -26,7 +26,6 @@ from router.core import Core
 from router.decisions import Decisions
 from router.errors import RouterError
 from router.fleet import Fleet
-from router.foreign_nodes import foreign_status
 from router.metrics import Metrics
 from router.placing import Placing
 from router.prefix_index import PrefixIndex
@@ -48,6 +47,7 @@ from router.types import (
     Ticket,
     Verdict,
 )
+from router.upstream.foreign_nodes import foreign_status
 from tests.router.scheduler.fleet import accounts, asking
 from tests.router.scheduler.played import (
     CHAINS,

@@ -45,16 +45,16 @@ from node.protocol.messages import (
 )
 from node.protocol.names import is_name
 from registry.records import NodeRecord
-from router.credentials import NodeCredential
 from router.errors import NodeRefused, NodeUnreachable, WrongNodeProtocol, WrongNodeToken
-from router.host_name import NEXT_ADDRESS_S, Resolver
-from router.node_events import NodeEvents
-from router.origins import Stamp
 from router.settings import CONNECT_TIMEOUT_S, CONTROL_TIMEOUT_S
 from router.states import KIND_AGENT
 from router.types import Lease, Ticket
-from router.upstream import IDLE_S, Upstream
-from router.upstream_response import CutOff, Response, UpstreamBroken
+from router.upstream.credentials import NodeCredential
+from router.upstream.host_name import NEXT_ADDRESS_S, Resolver
+from router.upstream.http_client import IDLE_S, Upstream
+from router.upstream.http_response import CutOff, Response, UpstreamBroken
+from router.upstream.node_events import NodeEvents
+from router.upstream.origins import Stamp
 from serving.unreached import cause_of, sentence_of
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

@@ -11,7 +11,7 @@ import pytest
 from node.protocol.messages import StatusEvent
 from registry import usage
 from registry.migrate import open_migrated
-from router.origins import Origins
+from router.upstream.origins import Origins
 from tests.router.conftest import (
     CHAT,
     ORIGINS,

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from router.client.disconnect import CancelWhenLeft
 from router.errors import ShuttingDown
-from router.leaving import CancelWhenLeft
 from serving.exchange import Exchange
 from tests.serving.test_exchange import Wire, exchange_on
 

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from router import upstream as upstream_module
-from router.upstream import Upstream
-from router.upstream_response import PAUSE_BYTES, NotConnected, Unanswered, UpstreamBroken
+from router.upstream import http_client as upstream_module
+from router.upstream.http_client import Upstream
+from router.upstream.http_response import PAUSE_BYTES, NotConnected, Unanswered, UpstreamBroken
 from tests.router.conftest import WAIT_S, Request, Script, ScriptedNode, StartNode, answer_bytes
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: node\r\ncontent-length: 2\r\n\r\n"

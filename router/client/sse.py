@@ -1,6 +1,6 @@
 """What the router itself writes into an event stream: comments, pings and errors. Nothing else of
-the router writes server-sent events, and only `router.foreign` and `router.foreign_events` read
-them beside it."""
+the router writes server-sent events, and only `router.upstream.foreign` and
+`router.upstream.foreign_events` read them beside it."""
 
 import re
 from typing import Any
@@ -9,9 +9,9 @@ import msgspec
 
 from node.protocol import comments
 from node.protocol.errors import BROKEN_CALL
-from router.dialects import Dialect, event_body, response_event
+from router.client.error_dialects import Dialect, event_body, response_event
+from router.client.overflow_words import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.errors import ContextTooLong, RouterError, UnknownModel
-from router.overflow import MAX_SEARCHED_CHARS, is_overflow, overflow_in
 from router.types import Loading, Queued
 
 PING = b": keep-alive\n\n"

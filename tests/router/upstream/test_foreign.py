@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from router import sse
-from router.foreign import ForeignAnswer
-from router.foreign_events import Ending
+from router.client import sse
 from router.types import Tokens
+from router.upstream.foreign import ForeignAnswer
+from router.upstream.foreign_events import Ending
 from tests.router.conftest import CHAT, lease
 
 COMPLETIONS = "/v1/completions"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from router.silence import Silence
+from router.client.keepalive_comments import Silence
 from serving.exchange import Exchange
 from tests.fakes import FakeClock
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from router.credentials import NodeCredential, check_node_url
 from router.errors import BadRequest, PlainHttpRefused
+from router.upstream.credentials import NodeCredential, check_node_url
 
 CLOSED = NodeCredential("secret")
 OPEN = NodeCredential("secret", allow_plain_http=True)

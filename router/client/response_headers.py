@@ -9,7 +9,7 @@ from node.protocol.messages import (
     HEADER_IGNORED,
     HEADER_PROMPT_TOKENS,
 )
-from router.dialects import Dialect, id_headers
+from router.client.error_dialects import Dialect, id_headers
 from router.types import Lease, Ticket
 
 HEADER_CACHED = HEADER_CACHED_TOKENS.encode()

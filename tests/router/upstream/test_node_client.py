@@ -23,8 +23,6 @@ from node.protocol.messages import (
     encode_event,
     encode_status,
 )
-from router import node_client
-from router.credentials import NodeCredential
 from router.errors import (
     NodeRefused,
     NodeUnreachable,
@@ -32,9 +30,11 @@ from router.errors import (
     WrongNodeProtocol,
     WrongNodeToken,
 )
-from router.node_client import NodeClient
-from router.origins import Stamp
 from router.states import KIND_OPENAI
+from router.upstream import node_client
+from router.upstream.credentials import NodeCredential
+from router.upstream.node_client import NodeClient
+from router.upstream.origins import Stamp
 from serving.unreached import Cause, cause_of
 from tests.router.conftest import (
     CHAT,

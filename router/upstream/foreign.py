@@ -10,9 +10,10 @@ import msgspec
 from node.protocol.bounds import Tokens as Told
 from node.protocol.messages import Finished, FinishReason
 from node.protocol.prefix import read_fields
-from router import foreign_events, sse
-from router.foreign_events import Ending
+from router.client import sse
 from router.types import Lease, Tokens
+from router.upstream import foreign_events
+from router.upstream.foreign_events import Ending
 
 ASKED_PATHS = frozenset(("/v1/chat/completions", "/v1/completions"))
 """Elsewhere a stream says it by itself."""

@@ -7,8 +7,8 @@ import pytest
 
 from node.protocol.errors import BROKEN_CALL
 from node.protocol.overflow import Overflow
-from router import sse
-from router.dialects import Dialect, event_body
+from router.client import sse
+from router.client.error_dialects import Dialect, event_body
 from router.errors import NodeFailed
 from router.types import Loading, Queued
 

@@ -1,5 +1,5 @@
 """How the router's own errors are said in the dialect of the path that was asked. Whole answers and
-events as JSON; `router.sse` makes them events."""
+events as JSON; `router.client.sse` makes them events."""
 
 from enum import StrEnum
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from router import foreign_events
-from router.foreign_events import Ending
-from tests.router.test_foreign import DONE, HELLO, USAGE
+from router.upstream import foreign_events
+from router.upstream.foreign_events import Ending
+from tests.router.upstream.test_foreign import DONE, HELLO, USAGE
 
 ROLE = (
     b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},'

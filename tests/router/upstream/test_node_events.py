@@ -20,7 +20,7 @@ from node.protocol.messages import (
     Stored,
     encode_event,
 )
-from router.node_events import NodeEvents
+from router.upstream.node_events import NodeEvents
 from tests.router.conftest import node_status
 from tests.router.test_ledger import FINISHED
 

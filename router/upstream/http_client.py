@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from router.host_name import HostName
 from router.settings import CONNECT_TIMEOUT_S
-from router.upstream_response import NotConnected, Unanswered, UpstreamBroken
-from router.upstream_response import Response as Response
+from router.upstream.host_name import HostName
+from router.upstream.http_response import NotConnected, Unanswered, UpstreamBroken
+from router.upstream.http_response import Response as Response
 from serving.keepalive import Probes, probe
 
 IDLE_S = 30.0

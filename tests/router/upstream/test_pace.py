@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from node.protocol.messages import StatusEvent
-from router.pace import BURST, EVENTS_PER_S, STATUS_COST, TURN, Pace
+from router.upstream.pace import BURST, EVENTS_PER_S, STATUS_COST, TURN, Pace
 from tests.fakes import FakeClock
 from tests.router.conftest import node_status
 from tests.router.test_ledger import FINISHED

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from router import sse
+from router.client import sse
 
 _BREAK = re.compile(rb"\r?\n\r?\n")
 _ENDS = (b"\n\n", b"\n\r\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.protocol.overflow import Overflow
-from router.dialects import Dialect, dialect_of, error_body, event_body, refusal_body
+from router.client.error_dialects import Dialect, dialect_of, error_body, event_body, refusal_body
 from router.errors import (
     BadRequest,
     ContextTooLong,

@@ -13,13 +13,13 @@ from typing import Any, cast
 import pytest
 
 from node.protocol.messages import encode_status
-from router import host_name
-from router.credentials import NodeCredential
-from router.host_name import Address, HostName, Resolver
-from router.node_client import NodeClient
-from router.upstream import Upstream
+from router.upstream import host_name
+from router.upstream.credentials import NodeCredential
+from router.upstream.host_name import Address, HostName, Resolver
+from router.upstream.http_client import Upstream
+from router.upstream.node_client import NodeClient
 from tests.router.conftest import WAIT_S, Request, StartNode, node_status
-from tests.router.test_upstream import HEAD
+from tests.router.upstream.test_http_client import HEAD
 
 LookUp = Callable[[str], Sequence[Address]]
 only_linux = pytest.mark.skipif(
