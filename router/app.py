@@ -21,31 +21,31 @@ from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
 from router.api.v1 import V1
 from router.auth import KeyRing
-from router.budgets import Budgets, month_s
 from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.core import Core
-from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.first_keys import make_first_keys
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
+from router.fleet.model_gauges import Loads
+from router.fleet.predictions import Predictions
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import Limits, Stalls
+from router.fleet.watcher import Watcher
 from router.jobs import Jobs
-from router.last_targets import LastTargets
-from router.ledger import Ledger
 from router.lifecycle.lifecycle import Lifecycle, Outside
-from router.loads import Loads
-from router.metrics import Metrics
-from router.names import Names
 from router.placing import Placing
-from router.predictions import Predictions
-from router.prefix_index import PrefixIndex
+from router.records.decisions import Decisions
+from router.records.ledger import Ledger
+from router.records.metrics import Metrics
+from router.routing.model_names import Names
+from router.routing.paid_budgets import Budgets, month_s
+from router.routing.sticky_targets import LastTargets
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
-from router.stalls import Limits, Stalls
 from router.traffic import Traffic
 from router.upstream.origins import Origins
-from router.watcher import Watcher
 from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get
 from serving.sleep_watch import watch_sleep

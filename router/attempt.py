@@ -9,9 +9,9 @@ from router.client import sse
 from router.client.response_headers import HEADER_SHOULD_RETRY, JSON_HEADERS, NodeHead
 from router.dispatcher import REFUSAL_STATUSES, Dispatcher
 from router.errors import ContextTooLong, NodeFailed
-from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
+from router.fleet.stall_watchdog import Progress
+from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED
 from router.reply import Reply
-from router.stalls import Progress
 from router.types import Lease, Ticket
 from router.upstream.foreign import REFUSAL_STATUSES as REFUSED_FIELD_STATUSES
 from router.upstream.foreign import ForeignAnswer

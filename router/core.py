@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from node.protocol.prefix import Chainer
 from registry.db import Registry
 from router.auth import KeyRing
-from router.budgets import Budgets
-from router.decisions import Decisions
 from router.dispatcher import Dispatcher
-from router.fleet import Fleet
-from router.last_targets import LastTargets
-from router.ledger import Ledger
+from router.fleet.fleet import Fleet
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle
-from router.metrics import Metrics
-from router.names import Names
-from router.prefix_index import PrefixIndex
+from router.records.decisions import Decisions
+from router.records.ledger import Ledger
+from router.records.metrics import Metrics
+from router.routing.model_names import Names
+from router.routing.paid_budgets import Budgets
+from router.routing.sticky_targets import LastTargets
 from router.settings import Settings
 from router.traffic import Traffic
-from router.watcher import Watcher
 from serving.awake import Awake
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from router.decisions import Decisions
 from router.errors import (
     DeadlineExceeded,
     NodeAway,
@@ -20,20 +19,22 @@ from router.errors import (
     RouterError,
     WrongNodeToken,
 )
-from router.fleet import Fleet
-from router.ledger import (
+from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import Progress, Stalls
+from router.fleet.watcher import Watcher
+from router.placing import Placing
+from router.records.decisions import Decisions
+from router.records.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
     Ledger,
 )
-from router.metrics import Metrics
-from router.placing import Placing
-from router.predictions import Predictions
-from router.prefix_index import PrefixIndex
+from router.records.metrics import Metrics
 from router.settings import CONNECT_TIMEOUT_S
-from router.stalls import Progress, Stalls
 from router.states import KIND_AGENT
 from router.types import (
     PATH_COUNT_TOKENS,
@@ -47,7 +48,6 @@ from router.types import (
 from router.upstream.foreign import ForeignAnswer
 from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
 from router.upstream.node_client import WholeAnswer
-from router.watcher import Watcher
 from serving.said import said
 from serving.seldom import Seldom
 

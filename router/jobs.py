@@ -11,8 +11,8 @@ from registry import models, residency, usage
 from registry.db import Registry, WriteSession
 from registry.errors import NotFound, RefusedRow, RegistryError, RegistryUnwritable
 from registry.records import ResidencyRecord, UsageRecord
-from router.fleet import Fleet
-from router.ledger import Ledger
+from router.fleet.fleet import Fleet
+from router.records.ledger import Ledger
 from router.settings import USAGE_FLUSH_S
 from router.types import NodeView
 

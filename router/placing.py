@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from router.decisions import Decisions
 from router.errors import (
     DeadlineExceeded,
     NoNodeReady,
@@ -18,9 +17,10 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
-from router.fleet import Fleet
-from router.ledger import OUTCOME_CANCELLED
-from router.metrics import Metrics
+from router.fleet.fleet import Fleet
+from router.records.decisions import Decisions
+from router.records.ledger import OUTCOME_CANCELLED
+from router.records.metrics import Metrics
 from router.scheduler.scheduler import Scheduler
 from router.traffic import QueuedTicket, Traffic
 from router.types import (

@@ -6,7 +6,7 @@ from router.client import response_headers, sse
 from router.client.response_headers import HEADER_RETRY_AFTER, NodeHead
 from router.dispatcher import Cut, Dispatcher
 from router.errors import ContextTooLong, DeadlineExceeded, NodeFailed, QueueFull, RouterError
-from router.ledger import (
+from router.records.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_CUT,
     OUTCOME_LATE,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from node.protocol.messages import ModelState
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
 from router.scheduler.breaker import Breaker
 from router.scheduler.scheduler import Scheduler
 from router.types import (

@@ -23,8 +23,8 @@ import router.settings
 import serving.refusals
 from node.engine.scripted.script import Script
 from router.api.v1 import RELAYED_PATHS
-from router.hints import READ
-from router.metrics import Metrics
+from router.records.metrics import Metrics
+from router.routing.request_hints import READ
 from tests.doc_tables import (
     DOCS,
     FIELD_TABLES,

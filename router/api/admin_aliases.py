@@ -10,7 +10,7 @@ from router.api.admin_gate import AdminGiven
 from router.api.alias_views import AliasRow, SetAlias, TargetRow
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, UnknownModel
-from router.names import Names, is_pattern
+from router.routing.model_names import Names, is_pattern
 
 _NAME_CHARS = 200
 

@@ -18,8 +18,8 @@ from router.api.explain_views import (
 )
 from router.api.tickets import Tickets
 from router.api.v1 import RELAYED_PATHS
-from router.decisions import KEPT, TERMS, Attempt, Decided
 from router.errors import BadRequest, UnknownModel, UnknownRequest
+from router.records.decisions import KEPT, TERMS, Attempt, Decided
 from router.types import Decision, NodeTerms, Reject
 
 LIST_MODELS = "`router models` lists those there are."

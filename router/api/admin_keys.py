@@ -11,8 +11,8 @@ from router.api.admin_bodies import CreateKey, SetBudget
 from router.api.admin_gate import AdminGiven
 from router.api.admin_views import KeyRow, NewKey, RevokedKey
 from router.auth import SCOPE_ADMIN, SCOPES, new_key, new_salt
-from router.budgets import Budgets
 from router.errors import BadRequest, Conflict
+from router.routing.paid_budgets import Budgets
 from router.types import Priority
 
 DAY_S = 86_400

@@ -13,7 +13,6 @@ from node.protocol.messages import MemoryPressure
 from node.protocol.names import is_name
 from registry import nodes
 from registry.records import NodeRecord
-from router import checkup
 from router.api.admin_bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
 from router.api.admin_gate import AdminGiven
 from router.api.admin_views import (
@@ -26,6 +25,7 @@ from router.api.admin_views import (
 )
 from router.core import Core
 from router.errors import BadRequest, Conflict, NodeRefused
+from router.fleet import checkup
 from router.scheduler.residency import fits
 from router.states import ACTIVE, KIND_OPENAI
 from router.upstream.credentials import NodeCredential, check_node_url

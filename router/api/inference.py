@@ -16,7 +16,7 @@ from router.core import Core
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
 from router.relay import Relay
 from router.reply import Reply
-from router.targets import leads_on
+from router.routing.alias_targets import leads_on
 from router.types import Caller, Ticket
 from serving.exchange import EXTENSION, Exchange, Receive
 

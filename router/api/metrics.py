@@ -6,7 +6,7 @@ from fastapi import APIRouter, Response
 
 from router.api.admin_gate import AdminGiven, gated_route
 from router.core import Core
-from router.metrics import CONTENT_TYPE
+from router.records.metrics import CONTENT_TYPE
 
 
 def metrics_routes(core_of: Callable[[], Core]) -> APIRouter:

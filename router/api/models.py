@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from node.protocol.messages import ModelState, ModelStatus
 from node.protocol.models import ModelCard, model_body, models_body
-from router.fleet import Fleet
-from router.names import Names, first_known
+from router.fleet.fleet import Fleet
+from router.routing.model_names import Names, first_known
 from router.types import Target
 
 _NEAREST_FIRST = (

@@ -10,13 +10,11 @@ from functools import partial
 
 from node.protocol.ids import parse_id
 from node.protocol.prefix import Chain, Fields
-from router import hints
 from router.api import responses
 from router.api.bodies import Routing, parse_routing, referred_items, trace_lines, with_model
 from router.api.body_room import BodyRoom
 from router.api.ownership import node_of_items, node_of_response
 from router.core import Core
-from router.defaults import with_defaults
 from router.errors import (
     ContextTooLong,
     NodeAway,
@@ -25,9 +23,19 @@ from router.errors import (
     ServersNotAllowed,
     UnknownModel,
 )
-from router.last_targets import Turn
+from router.routing import request_hints
+from router.routing.alias_defaults import with_defaults
+from router.routing.alias_targets import (
+    SPILLOVER,
+    Asked,
+    Order,
+    is_external,
+    keeps_sessions,
+    order,
+    overflow,
+)
+from router.routing.sticky_targets import Turn
 from router.states import BreakerState
-from router.targets import SPILLOVER, Asked, Order, is_external, keeps_sessions, order, overflow
 from router.types import PATH_COUNT_TOKENS, Caller, Moment, Road, Target, Ticket, ticket_id_of
 
 THREAD_BYTES = 1 << 20
@@ -64,7 +72,7 @@ class Call:
     body: bytes
     arrived_s: float
     routing: Routing
-    asked: hints.Asked
+    asked: request_hints.Asked
     road: Road
     left: deque[Target] = field(default_factory=deque)
     """Those that it may still go to, the best first."""
@@ -106,7 +114,7 @@ class Tickets:
             body=body,
             arrived_s=arrived_s,
             routing=routing,
-            asked=hints.read_headers(headers, caller),
+            asked=request_hints.read_headers(headers, caller),
             road=self._core.names.road(routing.model),
         )
         if len(call.road.targets) == 1:
@@ -178,7 +186,7 @@ class Tickets:
             chain=prepared.chain,
             is_whole=prepared.is_whole and not refers,
             follows=_ticket_of(routing.previous_response_id),
-            hints=hints.hints(call.asked, prepared.fields, path, caller, model),
+            hints=request_hints.hints(call.asked, prepared.fields, path, caller, model),
             priority=call.asked.priority,
             deadline_s=call.arrived_s + call.asked.deadline_after_s,
             shows_decision=call.asked.wants_decision,
@@ -258,7 +266,7 @@ class Tickets:
 def _turn(call: Call, chain: Chain | None) -> Turn:
     return Turn(
         scope=f"{call.caller.owner}/{call.road.alias!r}/",
-        session=hints.short(call.asked.session),
+        session=request_hints.short(call.asked.session),
         stored_as=call.request_id if call.path == responses.PATH else "",
         follows=_ticket_of(call.routing.previous_response_id),
         chain=chain,

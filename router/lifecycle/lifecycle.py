@@ -19,7 +19,8 @@ from registry.db import Registry
 from registry.errors import RegistryError
 from registry.records import PolicyRecord, ScheduleRecord
 from router.errors import NodeRefused, NoNodeReady, RouterError
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
+from router.fleet.watcher import Watcher
 from router.lifecycle.attempts import RETRY_S, Attempts, Pushes
 from router.lifecycle.calendar import LOAD, UNLOAD, keeps, lines_of
 from router.lifecycle.crons import trigger_of
@@ -40,7 +41,6 @@ from router.lifecycle.timetable import Timetable
 from router.states import KIND_AGENT
 from router.types import NodeView
 from router.upstream.node_client import NodeClient
-from router.watcher import Watcher
 
 log = logging.getLogger("mlx_fleet.lifecycle")
 

@@ -5,12 +5,12 @@ from math import inf
 from msgspec.structs import replace
 
 from router.scheduler import explain, rejects
-from router.scheduler.book import Books, OpenLease
 from router.scheduler.cost import Ask, exclusion, model_of, prefill_s, work_s
+from router.scheduler.node_state import Books, OpenLease
 from router.scheduler.placement import Choice, Placement, Queues
 from router.scheduler.queue import AdmissionLimits, FairQueue, Waiting
+from router.scheduler.queue_scan import Free, Turns, has_free
 from router.scheduler.residency import to_close
-from router.scheduler.turns import Free, Turns, has_free
 from router.states import ACTIVE, KIND_AGENT
 from router.types import Action, Decision, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket
 

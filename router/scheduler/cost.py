@@ -9,11 +9,11 @@ from typing import NamedTuple
 import msgspec
 
 from node.protocol.messages import CacheStatus, ModelState, ModelStatus, NodeStatus
-from router.scheduler.book import Books, NodeBook
+from router.scheduler.node_state import Books, NodeBook
 from router.scheduler.rates import NodeRates, Rates
 from router.scheduler.residency import IN_MEMORY, claim, no_room
 from router.scheduler.sessions import Pace, Session
-from router.scheduler.warm import WarmSessions
+from router.scheduler.warm_sessions import WarmSessions
 from router.states import ACTIVE, KIND_OPENAI, REST_WORDS
 from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
 

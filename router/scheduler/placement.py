@@ -7,12 +7,12 @@ from itertools import repeat
 import msgspec
 from msgspec.structs import replace
 
-from router.scheduler.book import Books
 from router.scheduler.cost import Ask, Home, Pricing, choose, model_of, occupancy, work_s
+from router.scheduler.node_state import Books
 from router.scheduler.rates import Rates, tokens_per_byte
 from router.scheduler.residency import claim, may_load
 from router.scheduler.sessions import NEW_PACE, Pace, Sessions
-from router.scheduler.warm import Demand
+from router.scheduler.warm_sessions import Demand
 from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
 
 PIPELINE_S = 0.25

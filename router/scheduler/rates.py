@@ -10,7 +10,7 @@ from itertools import accumulate
 from statistics import fmean, median
 
 from node.protocol.messages import DepthSpeed, Finished, ModelSpeed, ModelStatus, NodeStatus
-from router.scheduler.chips import bandwidth_bytes_per_s, is_known
+from router.scheduler.chip_bandwidth import bandwidth_bytes_per_s, is_known
 from router.types import Lease
 
 LEARNING_RATE = 0.2

@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
-from router.scheduler.book import NodeBook
+from router.scheduler.node_state import NodeBook
 
 IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
 _GIB = 1 << 30

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from router.scheduler.admission import Admission, able, decision
-from router.scheduler.book import Books
 from router.scheduler.breaker import Breaker
-from router.scheduler.ended import Ended
+from router.scheduler.feedback import Ended
+from router.scheduler.node_state import Books
 from router.scheduler.placement import Placement
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.rates import Rates

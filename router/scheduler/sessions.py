@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
-from router.scheduler.warm import Demand
+from router.scheduler.warm_sessions import Demand
 from router.types import Ticket
 
 MAX_SESSIONS = 20_000

@@ -15,7 +15,7 @@ from node.protocol.messages import (
 )
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier, pack_entries
-from router.prefix_index import PrefixIndex
+from router.fleet.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
 from router.types import Caller, Grant, Hints, Lease, Moment, NodeView, Ticket, Verdict
 from tests.bench.figures import Figure, median

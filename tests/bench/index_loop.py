@@ -15,12 +15,12 @@ from node.protocol.messages import PrefixDelta
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries
 from registry.records import NodeRecord
-from router.fleet import Fleet
-from router.ledger import Ledger
-from router.prefix_index import PrefixIndex
+from router.fleet.fleet import Fleet
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.watcher import Watcher
+from router.records.ledger import Ledger
 from router.upstream.credentials import NodeCredential
 from router.upstream.origins import Origins
-from router.watcher import Watcher
 
 POSITIONS = 600
 LOOKUPS = 2000

@@ -21,7 +21,7 @@ from router.commands.serve import (
     spare_the_collector,
     stopped_by_signals,
 )
-from router.prefix_index import PrefixIndex
+from router.fleet.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.types import Action, Decision, Grant, Lease, Moment, Ticket

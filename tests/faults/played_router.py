@@ -14,12 +14,12 @@ from node.protocol.messages import ModelState, NodeStatus
 from registry.db import Registry
 from registry.records import PolicyRecord
 from router.errors import NodeRefused, NodeUnreachable
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
+from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle, Outside
 from router.lifecycle.reconcile import Load, Unload, idle, plan
 from router.states import ACTIVE, CORDONED, MAINTENANCE
 from router.types import NodeView
-from router.watcher import Watcher
 from tests.faults.played import HOPS, NODE_ID, Order, PlayedNode
 from tests.router.conftest import node_record
 

@@ -22,10 +22,10 @@ import pytest
 from node.engines.processes import LOAD_COOL_DOWN_S
 from node.protocol.lifecycle import PATH_SHARE
 from node.protocol.messages import PATH_STATUS, ModelState, StatusEvent, encode_status
-from router import watcher as watcher_module
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.client import Place as CommandPlace
 from router.commands.drain import asked, drain
+from router.fleet import watcher as watcher_module
 from router.states import ACTIVE, CORDONED
 from tests.acceptance.processes import Agent, Router, agent
 from tests.acceptance.processes import router as router_process

@@ -16,7 +16,7 @@ from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script as EngineScript
 from node.engine.scripted.script import ScriptedModel
 from node.protocol.messages import StatusEvent
-from router import watcher as watcher_module
+from router.fleet import watcher as watcher_module
 from router.states import ACTIVE, CORDONED
 from router.types import Lease, Ticket
 from tests.faults.rig import WAIT_S, add_real, until

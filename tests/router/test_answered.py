@@ -10,7 +10,7 @@ from router.answered import MAX_TOLD_CHARS, Answered, enveloped, how, outcome_of
 from router.client.error_dialects import Dialect
 from router.dispatcher import NotSent
 from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
-from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from router.types import Failure
 
 TEXT = b"404 page\n not found\n"

@@ -15,7 +15,7 @@ from router import app as app_module
 from router.app import open_core
 from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden, UnknownPath
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
 from router.settings import Settings
 from serving.client_connection import ClientConnection
 from tests.router.conftest import CHAT, RunningRouter, StartNode, node_record, silent

@@ -19,7 +19,7 @@ from node.errors import NodeError
 from node.protocol.prefix import read_fields
 from router.api.alias_views import Defaults
 from router.api.bodies import with_model
-from router.defaults import with_defaults
+from router.routing.alias_defaults import with_defaults
 from router.types import PATH_COUNT_TOKENS
 
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}

@@ -11,26 +11,26 @@ import pytest_asyncio
 
 from node.protocol.messages import Began, FinishReason, ModelState
 from registry.records import ResidencyRecord
-from router.decisions import Decisions
 from router.dispatcher import Dispatcher, Known, NotSent
 from router.errors import DeadlineExceeded, NoNodeReady, UnknownModel
-from router.fleet import Fleet
-from router.ledger import (
+from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import Limits, Stalls
+from router.fleet.watcher import Watcher
+from router.placing import Placing
+from router.records.decisions import Decisions
+from router.records.ledger import (
     OUTCOME_CANCELLED,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
     OUTCOME_SERVED,
     Ledger,
 )
-from router.metrics import Metrics
-from router.placing import Placing
-from router.predictions import Predictions
-from router.prefix_index import PrefixIndex
+from router.records.metrics import Metrics
 from router.scheduler.scheduler import Scheduler
-from router.stalls import Limits, Stalls
 from router.types import Failure, Loading
 from router.upstream.http_response import UpstreamBroken
-from router.watcher import Watcher
 from tests.fakes import FakeClock
 from tests.router.conftest import (
     ORIGINS,
@@ -45,7 +45,7 @@ from tests.router.conftest import (
     silent,
     ticket,
 )
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 
 
 class World:

@@ -34,7 +34,7 @@ from node.protocol.messages import (
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import pack_entries, pack_hashes
 from registry import usage
-from router import watcher as watcher_module
+from router.fleet import watcher as watcher_module
 from router.jobs import Jobs
 from router.upstream.origins import Stamp
 from tests.router.conftest import (
@@ -49,8 +49,8 @@ from tests.router.conftest import (
     silent,
     ticket,
 )
-from tests.router.test_ledger import FINISHED
-from tests.router.test_prefix_index import CHAIN, entries
+from tests.router.fleet.test_prefix_index import CHAIN, entries
+from tests.router.records.test_ledger import FINISHED
 
 FULL = model_status(
     "m",

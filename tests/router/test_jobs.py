@@ -19,9 +19,9 @@ from registry.migrate import open_migrated
 from registry.records import NodeRecord, ResidencyRecord, UsageRecord
 from registry.trouble import SETTLED_S, Trouble
 from router import jobs as jobs_module
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
 from router.jobs import Jobs, residency_rows
-from router.ledger import Ledger
+from router.records.ledger import Ledger
 from tests.fakes import FakeClock
 from tests.router.conftest import (
     ORIGINS,

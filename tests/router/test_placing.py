@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from router.decisions import Decisions
 from router.errors import DeadlineExceeded, NoNodeReady, QueueFull
-from router.fleet import Fleet
-from router.metrics import Metrics
+from router.fleet.fleet import Fleet
+from router.fleet.prefix_index import PrefixIndex
 from router.placing import Placing
-from router.prefix_index import PrefixIndex
+from router.records.decisions import Decisions
+from router.records.metrics import Metrics
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.types import Failure, Lease

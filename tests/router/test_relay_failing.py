@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from node.protocol.messages import FinishReason, StatusEvent
-from router import watcher as watcher_module
+from router.fleet import watcher as watcher_module
 from router.upstream import node_client
 from tests.router.conftest import (
     WAIT_S,
@@ -24,7 +24,7 @@ from tests.router.conftest import (
     model_status,
     node_status,
 )
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 from tests.router.test_relay import (
     DONE,
     HELLO,

@@ -10,9 +10,9 @@ import pytest
 
 from node.protocol.overflow import Overflow
 from registry.records import UsageRecord
-from router import watcher as watcher_module
-from router.estimated import EstimatedPrefixes
-from router.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.fleet import watcher as watcher_module
+from router.fleet.estimated_prefixes import EstimatedPrefixes
+from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
 from tests.router.conftest import (
     CHAT,
     WAIT_S,

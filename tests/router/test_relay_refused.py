@@ -16,7 +16,7 @@ from node.agent import requests
 from node.engine.scripted.script import Script, ScriptedModel
 from node.protocol.messages import FinishReason
 from registry import nodes
-from router.decisions import Attempt
+from router.records.decisions import Attempt
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import (
     CHAT,

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from node.protocol.messages import ModelState, StatusEvent
-from router import watcher as watcher_module
+from router.fleet import watcher as watcher_module
 from router.upstream.node_client import NodeClient
 from tests.router.conftest import (
     WAIT_S,

@@ -21,25 +21,25 @@ from registry.records import KeyRecord, NodeRecord
 from router.api import admin_nodes
 from router.api.admin import admin_routes
 from router.auth import KeyRing, new_key
-from router.budgets import Budgets
 from router.core import Core
-from router.decisions import Decisions
 from router.dispatcher import Dispatcher
 from router.errors import NodeRefused, RouterError, WrongNodeToken
-from router.fleet import Fleet
-from router.last_targets import LastTargets
-from router.ledger import Ledger
+from router.fleet.fleet import Fleet
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.watcher import Watcher
 from router.lifecycle.lifecycle import Lifecycle, Outside
-from router.metrics import Metrics
-from router.names import Names
-from router.prefix_index import PrefixIndex
+from router.records.decisions import Decisions
+from router.records.ledger import Ledger
+from router.records.metrics import Metrics
+from router.routing.model_names import Names
+from router.routing.paid_budgets import Budgets
+from router.routing.sticky_targets import LastTargets
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
 from router.traffic import Traffic
 from router.upstream.credentials import NodeCredential
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.origins import Origins
-from router.watcher import Watcher
 from serving.awake import Awake
 from serving.stay_awake import StayAwake
 

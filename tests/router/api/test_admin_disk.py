@@ -23,7 +23,7 @@ from router.errors import (
     RouterError,
     UnknownModel,
 )
-from router.fleet import Fleet
+from router.fleet.fleet import Fleet
 from router.upstream.credentials import NodeCredential
 
 GB = 10**9

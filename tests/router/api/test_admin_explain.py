@@ -19,7 +19,7 @@ from tests.router.conftest import (
     StartNode,
     silent,
 )
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 from tests.router.test_relay import WHOLE, refuse, whole
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}

@@ -14,7 +14,7 @@ from node.protocol.overflow import Overflow
 from registry.records import AliasTarget
 from router.api.body_room import BodyRoom
 from router.api.tickets import Tickets
-from router.hints import MAX_ID_CHARS
+from router.routing.request_hints import MAX_ID_CHARS
 from tests.router.api.test_responses import response_id
 from tests.router.api.test_v1 import inferences, refused
 from tests.router.conftest import (

@@ -10,8 +10,8 @@ import pytest
 
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent
 from router.api.models import Models
-from router.fleet import Fleet
-from router.names import Names
+from router.fleet.fleet import Fleet
+from router.routing.model_names import Names
 from tests.router.api.test_v1 import a_node, refused
 from tests.router.conftest import (
     RunningRouter,

@@ -20,7 +20,7 @@ from router.api.explain_views import (
 from router.commands import explain
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.explain import Wanted
-from router.decisions import TERMS
+from router.records.decisions import TERMS
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 

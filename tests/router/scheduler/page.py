@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from router.decisions import TERMS
+from router.records.decisions import TERMS
 from router.types import NodeTerms
 
 _PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"

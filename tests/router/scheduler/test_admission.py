@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from router.scheduler.admission import LOOK_S
 from router.scheduler.queue import AdmissionLimits
+from router.scheduler.queue_scan import LOOK_TICKETS
 from router.scheduler.rejects import MAX_RETRY_AFTER_S, RETRY_AFTER_S
-from router.scheduler.turns import LOOK_TICKETS
 from router.types import (
     PATH_COUNT_TOKENS,
     Action,

@@ -23,12 +23,12 @@ from node.errors import ModelBusy, NodeError
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, StatusEvent
 from router.api.admin_models import chosen_node
 from router.core import Core
-from router.decisions import Decisions
 from router.errors import RouterError
-from router.fleet import Fleet
-from router.metrics import Metrics
+from router.fleet.fleet import Fleet
+from router.fleet.prefix_index import PrefixIndex
 from router.placing import Placing
-from router.prefix_index import PrefixIndex
+from router.records.decisions import Decisions
+from router.records.metrics import Metrics
 from router.scheduler.placement import PIPELINE_S
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.residency import claim, may_load

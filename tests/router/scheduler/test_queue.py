@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from router.scheduler.book import Books
+from router.scheduler.node_state import Books
 from router.scheduler.placement import Placement
 from router.scheduler.queue import MOST_LEFT, AdmissionLimits, FairQueue, Waiting
 from router.scheduler.rates import Rates

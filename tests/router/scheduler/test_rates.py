@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from node.protocol.messages import DepthSpeed, ModelSpeed
-from router.scheduler.chips import bandwidth_bytes_per_s
+from router.scheduler.chip_bandwidth import bandwidth_bytes_per_s
 from router.scheduler.rates import (
     DEPTH_BEGINS,
     DEPTH_SLOWNESS,

@@ -48,7 +48,7 @@ from tests.router.conftest import (
     node_status,
     ticket,
 )
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 
 STAMP = Stamp("router-1/key-1", "p" * 32)
 

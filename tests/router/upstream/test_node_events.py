@@ -22,7 +22,7 @@ from node.protocol.messages import (
 )
 from router.upstream.node_events import NodeEvents
 from tests.router.conftest import node_status
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 
 ALONE: list[Event] = [
     FINISHED,

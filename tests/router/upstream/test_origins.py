@@ -24,7 +24,7 @@ from tests.router.conftest import (
     running_router,
     ticket,
 )
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 from tests.router.test_relay import WHOLE, whole
 
 

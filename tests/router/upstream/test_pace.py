@@ -4,7 +4,7 @@ from node.protocol.messages import StatusEvent
 from router.upstream.pace import BURST, EVENTS_PER_S, STATUS_COST, TURN, Pace
 from tests.fakes import FakeClock
 from tests.router.conftest import node_status
-from tests.router.test_ledger import FINISHED
+from tests.router.records.test_ledger import FINISHED
 
 
 def rests(pace: Pace, count: int) -> list[float]:

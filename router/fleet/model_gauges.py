@@ -1,0 +1,86 @@
+"""What nodes tell of models that come and go, as figures."""
+
+from dataclasses import dataclass, field
+
+from node.protocol.messages import ModelState, ModelStatus, NodeStatus
+from router.fleet.fleet import Fleet
+from router.records.metrics import Metrics, Values
+from router.states import KIND_AGENT
+from router.types import NodeView
+
+WEDGED = "wedged"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One node."""
+
+    status: NodeStatus
+    """The last one that was looked at."""
+    ready: dict[str, int] = field(default_factory=dict)
+    """Models in memory, each with the number of its load."""
+    has_left: bool = False
+    """Whether a model has gone since the last load."""
+
+
+class Loads:
+    """Owner of which loads are counted. What a node had loaded before the router heard of it is
+    not."""
+
+    def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
+        self._fleet = fleet
+        self._metrics = metrics
+        self._seen: dict[str, _Seen] = {}
+        fleet.listen(self._on_fleet)
+        metrics.add_gauge(
+            "model_state",
+            "1 for the state that a model on a node is in.",
+            ("node", "model", "state"),
+            self._states,
+        )
+        metrics.add_gauge("node_up", "Whether a node can be reached.", ("node",), self._up)
+
+    def _on_fleet(self) -> None:
+        for view in self._fleet.snapshot:
+            if view.status is None or view.kind != KIND_AGENT:
+                continue
+            seen = self._seen.get(view.node_id)
+            if seen is None or seen.status.instance_id != view.status.instance_id:
+                self._seen[view.node_id] = _Seen(view.status, _ready(view.status))
+            elif seen.status is not view.status:
+                self._compare(view.node_id, seen, view.status)
+
+    def _compare(self, node_id: str, seen: _Seen, status: NodeStatus) -> None:
+        ready = _ready(status)
+        loaded = [
+            model
+            for model in status.models
+            if model.name in ready and seen.ready.get(model.name) != model.generation
+        ]
+        seen.has_left |= bool(seen.ready.keys() - ready.keys())
+        for model in loaded:
+            self._metrics.loaded(node_id, model, is_swap=seen.has_left)
+        if loaded:
+            seen.has_left = False
+        seen.status, seen.ready = status, ready
+
+    def _states(self) -> Values:
+        return [
+            ((view.name, model.name, _state(view, model)), 1.0)
+            for view in self._fleet.snapshot
+            if view.status is not None and view.reachable
+            for model in view.status.models
+        ]
+
+    def _up(self) -> Values:
+        return [((view.name,), float(view.reachable)) for view in self._fleet.snapshot]
+
+
+def _ready(status: NodeStatus) -> dict[str, int]:
+    return {
+        model.name: model.generation for model in status.models if model.state is ModelState.READY
+    }
+
+
+def _state(view: NodeView, model: ModelStatus) -> str:
+    return WEDGED if model.name in view.wedged else model.state.value

@@ -1,0 +1,26 @@
+"""Holds what was predicted of a prompt's cached tokens against what its node has reused."""
+
+from node.protocol.prefix import Chain
+from router.fleet.prefix_index import PrefixIndex
+from router.records.metrics import Metrics
+from router.types import Verdict
+
+
+class Predictions:
+    """Counts how far off predictions are, and takes back from the index what was promised and not
+    delivered."""
+
+    def __init__(self, index: PrefixIndex, metrics: Metrics) -> None:
+        self._index = index
+        self._metrics = metrics
+
+    def on_verdict(self, verdict: Verdict, chain: Chain | None) -> None:
+        """The node's accounts of a request that had this chain."""
+        accounts, lease = verdict.accounts, verdict.lease
+        if accounts is None or verdict.failed or chain is None:
+            return
+        # A prompt's last token is computed even where all of it is stored.
+        predicted = min(lease.predicted_tokens, max(0, accounts.prompt_tokens - 1))
+        self._metrics.compared(lease, predicted, accounts)
+        if accounts.cached_tokens < predicted:
+            self._index.drop(lease.node_id, chain, accounts.cached_tokens, lease.granted_s)

@@ -1,0 +1,219 @@
+"""Which node holds which prefixes: a mirror of what the nodes tell, in memory only."""
+
+import time
+from array import array
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from node.protocol.bounds import MAX_MODELS
+from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, Stored
+from node.protocol.prefix import Chain, Head
+from node.protocol.prefixes import Tier, unpack_entries, unpack_hashes
+from router.fleet.estimated_prefixes import EstimatedPrefixes
+from router.types import Coverage
+
+MOST_HEADS = 20_000
+"""Of stored responses, the least recently used dropped."""
+MOST_ENTRIES = 1 << 20
+"""Of one node: a gigabyte of prompts. What it tells beyond them is passed over, as is what it tells
+of more than `MAX_MODELS` models."""
+
+_TOLD_BITS = 33
+"""An entry's value is the moment when the node told it, above the 33 bits that it told: one number,
+since two objects for each of a million entries are too many."""
+_TOLD_MASK = (1 << _TOLD_BITS) - 1
+_TOLD_PER_S = 100
+_ON_DISK = int(Tier.DISK)
+
+
+@dataclass(slots=True)
+class _Mirror:
+    """What one loaded model of one node holds."""
+
+    epoch: int
+    seq: int = 0
+    """Of the last delta that it includes."""
+    parts: int = 0
+    taken_parts: int = 0
+    ended: bool = False
+    """Kept after its engine's end, so that a late word of that engine is known as such."""
+    entries: dict[int, int] = field(default_factory=dict)
+
+    def is_past(self, epoch: int) -> bool:
+        """Whether the epoch's engine has ended."""
+        return epoch < self.epoch or (self.ended and epoch == self.epoch)
+
+    def take(self, packed: bytes, told: int) -> None:
+        hashes, values = unpack_entries(packed)
+        base = told << _TOLD_BITS
+        self.entries.update(zip(hashes, [base | value for value in values], strict=True))
+
+    def lower(self, hashes: "array[int]", usable_tokens: int, told_before: int) -> None:
+        entries = self.entries
+        for position in range(_held(entries, hashes) - 1, -1, -1):
+            value = entries[hashes[position]]
+            if _usable(value) <= usable_tokens:
+                break
+            if value >> _TOLD_BITS < told_before:
+                told = value >> _TOLD_BITS << _TOLD_BITS
+                entries[hashes[position]] = told | usable_tokens << 1 | value & _ON_DISK
+
+
+_NO_MIRRORS: dict[str, _Mirror] = {}
+
+
+class PrefixIndex:
+    """Owner of the mirror. Implements `router.types.Prefixes`.
+
+    What a node holds is closed under prefixes: it tells every position up to the deepest one, those
+    too from which nothing is usable. So a chain is looked up by bisection.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began_s = clock()
+        self._mirrors: dict[str, dict[str, _Mirror]] = {}
+        """By node and model."""
+        self._estimated = EstimatedPrefixes()
+        self._heads: OrderedDict[str, Head] = OrderedDict()
+        """By stored response."""
+
+    # --- reading ---
+
+    def coverage(self, node_id: str, chain: Chain) -> Coverage:
+        entries = self._entries(node_id, chain)
+        if entries is None:
+            return self._estimated.coverage(node_id, chain)
+        hashes = chain.hashes
+        deepest = _held(entries, hashes)
+        usable = _usable(entries[hashes[deepest - 1]])
+        get = entries.get
+        # What an engine has in memory is closed under prefixes, too.
+        in_memory = bisect_left(
+            hashes, _ON_DISK, hi=deepest, key=lambda each: get(each, _ON_DISK) & _ON_DISK
+        )
+        if in_memory == deepest:
+            return Coverage(deepest, usable, usable)
+        memory = _usable(entries[hashes[in_memory - 1]]) if in_memory else 0
+        return Coverage(deepest, usable, min(memory, usable))
+
+    def head(self, response_id: str) -> Head | None:
+        """Where the chain ends that goes on from a stored response; None where nothing told."""
+        head = self._heads.get(response_id)
+        if head is not None:
+            self._heads.move_to_end(response_id)
+        return head
+
+    def entries_by_node(self) -> dict[str, int]:
+        told = {
+            node_id: sum(len(mirror.entries) for mirror in mirrors.values())
+            for node_id, mirrors in self._mirrors.items()
+        }
+        return told | self._estimated.entries_by_node()
+
+    # --- events ---
+
+    def on_snapshot(self, node_id: str, snapshot: PrefixSnapshot) -> bool:
+        """Takes a piece in; one of part 0 voids what was known of the model. False where one before
+        it is missing. Raises `ValueError` for entries that are none."""
+        mirrors = self._mirrors.setdefault(node_id, {})
+        mirror = mirrors.get(snapshot.model)
+        if mirror is not None and mirror.is_past(snapshot.epoch):
+            return True
+        if snapshot.part == 0:
+            mirror = _Mirror(snapshot.epoch, snapshot.seq, snapshot.parts)
+            _keep(mirrors, snapshot.model, mirror)
+        elif mirror is None or (snapshot.epoch, snapshot.seq, snapshot.part) != (
+            mirror.epoch,
+            mirror.seq,
+            mirror.taken_parts,
+        ):
+            return False
+        if _has_room(mirrors):
+            mirror.take(snapshot.entries, self._told(self._clock()))
+        mirror.taken_parts += 1
+        return True
+
+    def on_delta(self, node_id: str, delta: PrefixDelta) -> bool:
+        """Takes a delta in. False where one before it is missing: only a snapshot helps. Raises
+        `ValueError` for entries that are none."""
+        mirrors = self._mirrors.setdefault(node_id, {})
+        mirror = mirrors.get(delta.model)
+        if mirror is None or mirror.epoch < delta.epoch:
+            mirror = _Mirror(delta.epoch)
+            _keep(mirrors, delta.model, mirror)
+        elif mirror.is_past(delta.epoch) or delta.seq <= mirror.seq:
+            return True
+        if mirror.taken_parts < mirror.parts or delta.seq != mirror.seq + 1:
+            return False
+        mirror.seq = delta.seq
+        for each in unpack_hashes(delta.removed):
+            mirror.entries.pop(each, None)
+        if _has_room(mirrors):
+            mirror.take(delta.changed, self._told(self._clock()))
+        return True
+
+    def on_gone(self, node_id: str, gone: PrefixGone) -> None:
+        """A model's engine has ended."""
+        mirrors = self._mirrors.setdefault(node_id, {})
+        mirror = mirrors.get(gone.model)
+        if mirror is None or mirror.epoch <= gone.epoch:
+            _keep(mirrors, gone.model, _Mirror(gone.epoch, ended=True))
+
+    def on_stored(self, stored: Stored) -> None:
+        """A response of this router's callers is kept by its node."""
+        self._heads[stored.response_id] = Head(stored.hash, stored.front, stored.size_bytes)
+        self._heads.move_to_end(stored.response_id)
+        if len(self._heads) > MOST_HEADS:
+            self._heads.popitem(last=False)
+
+    def forget_node(self, node_id: str) -> None:
+        """The node is lost or another instance: nothing that it told holds."""
+        self._mirrors.pop(node_id, None)
+        self._estimated.forget_node(node_id)
+
+    def on_served(self, node_id: str, chain: Chain, prompt_tokens: int) -> None:
+        """A node that tells nothing of its prefixes has served a prompt of about so many tokens."""
+        self._estimated.on_served(node_id, chain, prompt_tokens)
+
+    def drop(self, node_id: str, chain: Chain, usable_tokens: int, told_before_s: float) -> None:
+        """The node reused only so much of this chain: entries that promised more are wrong, and
+        promise no more than that until the node tells them anew. What it told at `told_before_s`,
+        on the index's clock, or later is newer than that reuse."""
+        for mirror in self._mirrors.get(node_id, _NO_MIRRORS).values():
+            mirror.lower(chain.hashes, usable_tokens, self._told(told_before_s))
+
+    def _entries(self, node_id: str, chain: Chain) -> dict[int, int] | None:
+        """Those of the model that the chain is for: its first hash is that of no other."""
+        if not chain.hashes:
+            return None
+        first = chain.hashes[0]
+        for mirror in self._mirrors.get(node_id, _NO_MIRRORS).values():
+            if first in mirror.entries:
+                return mirror.entries
+        return None
+
+    def _told(self, at_s: float) -> int:
+        return int((at_s - self._began_s) * _TOLD_PER_S)
+
+
+def _keep(mirrors: dict[str, _Mirror], model: str, mirror: _Mirror) -> None:
+    mirrors[model] = mirror
+    if len(mirrors) > MAX_MODELS:
+        del mirrors[next(iter(mirrors))]
+
+
+def _has_room(mirrors: dict[str, _Mirror]) -> bool:
+    return sum(len(mirror.entries) for mirror in mirrors.values()) < MOST_ENTRIES
+
+
+def _held(entries: dict[int, int], hashes: "array[int]") -> int:
+    """How many positions of the chain are held. Where the entries are not closed under prefixes (a
+    snapshot is still coming), perhaps fewer, never more."""
+    return bisect_left(hashes, 1, key=lambda each: each not in entries)
+
+
+def _usable(value: int) -> int:
+    return (value & _TOLD_MASK) >> 1

@@ -1,0 +1,268 @@
+"""Leaves requests whose nodes are there and do not go on with them.
+
+That a node can be reached, that its model is ready and that it makes progress are three things: a
+heartbeat says nothing of the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from node.protocol.messages import ModelState
+from router.errors import DeadlineExceeded, NodeFailed, RouterError
+from router.fleet.fleet import Fleet
+from router.states import ACTIVE, KIND_AGENT
+from router.types import Lease, NodeView
+
+LOOKS = 20
+"""Within the shortest limit."""
+MAX_LOOK_S = 5.0
+_AT_WORK = (ModelState.READY, ModelState.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is too long, for a node that is there."""
+
+    stall_s: float = 150.0
+    """Without a token of a loaded model; of a server that tells nothing, between two pieces of an
+    answer that has begun."""
+    load_s: float = 900.0
+    """Without progress of a model that is not loaded yet."""
+    first_token_s: float = 900.0
+    """Until an answer begins, of a server that tells nothing of itself; `stall_s` where it has not
+    answered anything for as long, and another node has the model."""
+
+
+class Sign(NamedTuple):
+    """What a node shows of its work with one model; each change of it is progress."""
+
+    instance_id: str
+    state: ModelState
+    generation: int
+    progress: float | None
+    work_tokens: int
+
+
+@dataclass(slots=True, eq=False)
+class Progress:
+    """What is seen of a request on one node. As a context it is watched by its `Stalls`, which
+    cancels the task where the request is to leave the node; that leaves the context as the
+    failure."""
+
+    lease: Lease
+    is_paused: Callable[[], bool]
+    """Whether it is the caller who does not go on."""
+    moved_s: float
+    """When progress was last seen."""
+    sign: Sign | None
+    moved: bool = False
+    """Whether something of its answer has come since the last look; its attempt says so."""
+    is_headed: bool = False
+    """Whether the head of the answer has come."""
+    began: bool = False
+    """Whether something of the answer has come."""
+    is_deaf: bool = False
+    """What `is_deaf` said at the last look."""
+    failure: RouterError | None = None
+    """Why it leaves its node; None while it does not."""
+    watched_by: Stalls | None = None
+    task: asyncio.Task[object] | None = None
+    timer: asyncio.TimerHandle | None = None
+    """For the deadline by which its answer is to begin."""
+
+    def begin(self) -> None:
+        """The answer begins: its deadline is kept."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def leave(self, failure: RouterError) -> None:
+        """The request leaves its node."""
+        if self.failure is None and self.task is not None:
+            self.failure = failure
+            self.task.cancel()
+
+    def __enter__(self) -> Progress:
+        self.task = asyncio.current_task()
+        if self.watched_by is not None:
+            self.watched_by.add(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, _error: object, _trace: object) -> None:
+        self.begin()
+        if self.watched_by is not None:
+            self.watched_by.discard(self)
+        if self.failure is None or self.task is None:
+            return
+        # Where its caller leaves at the same time, the task stays cancelled.
+        if not self.task.uncancel() and kind is asyncio.CancelledError:
+            raise self.failure from None
+
+
+def sign_of(view: NodeView | None, model: str) -> Sign | None:
+    """None where the node tells nothing of itself."""
+    if view is None or view.kind != KIND_AGENT or view.status is None:
+        return None
+    for each in view.status.models:
+        if each.name == model:
+            return Sign(
+                view.status.instance_id,
+                each.state,
+                each.generation,
+                each.progress,
+                each.work_tokens,
+            )
+    return None
+
+
+def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Limits) -> bool:
+    """Whether the lease's node has not answered anything for `stall_s`, and another has the model.
+
+    A server that does one thing at a time looks just so in a long prefill: whoever has been sent on
+    once, or can go nowhere else, waits for it.
+    """
+    before_s = now_s - limits.stall_s
+    if lease.attempt > 1 or not any(
+        view.node_id == lease.node_id
+        and view.silent_since_s is not None
+        and view.silent_since_s <= before_s
+        for view in views
+    ):
+        return False
+    return any(
+        view.reachable
+        and view.state == ACTIVE
+        and not view.is_paid
+        and lease.model in view.model_names()
+        for view in views
+    )
+
+
+def limit_s(progress: Progress, limits: Limits) -> float:
+    """How long the request may be without progress."""
+    if progress.sign is None:
+        is_short = progress.began or progress.is_deaf
+        return limits.stall_s if is_short else limits.first_token_s
+    return limits.stall_s if progress.sign.state in _AT_WORK else limits.load_s
+
+
+def stalled(progress: Progress, sign: Sign | None, now_s: float, limits: Limits) -> bool:
+    """Whether the request is to leave its node. Notes progress: `sign` is the node's last word."""
+    if progress.moved or sign != progress.sign or progress.is_paused():
+        progress.began |= progress.moved
+        progress.moved, progress.sign, progress.moved_s = False, sign, now_s
+        return False
+    return now_s - progress.moved_s >= limit_s(progress, limits)
+
+
+def _reason(progress: Progress, limits: Limits) -> str:
+    seconds = f"for {limit_s(progress, limits):g} s"
+    if progress.sign is not None and progress.sign.state not in _AT_WORK:
+        return f"has made no progress with loading the model {seconds}"
+    if progress.began:
+        return f"has fallen silent in its answer, {seconds}"
+    if progress.sign is not None:
+        return f"is there and has made no token {seconds}"
+    if progress.is_deaf:
+        return f"has not answered anything {seconds}"
+    if progress.is_headed:
+        return f"has sent no content {seconds}"
+    return f"has not begun to answer {seconds}"
+
+
+class Stalls:
+    """Owner of what is known of the progress of requests that are on nodes."""
+
+    def __init__(
+        self, fleet: Fleet, limits: Limits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.on_stalled: Callable[[Lease], None] = lambda lease: None
+        """Called for each request that leaves a node which does not go on with it."""
+        self._fleet = fleet
+        self._limits = limits
+        self._clock = clock
+        self._look_s = min(
+            MAX_LOOK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / LOOKS
+        )
+        self._watched: dict[Progress, None] = {}
+        self._wedged: dict[tuple[str, str], Sign] = {}
+        """By node and model, with what the node showed when it was left."""
+        self._timer: asyncio.TimerHandle | None = None
+        fleet.listen(self._on_fleet)
+
+    def watch(
+        self, lease: Lease, is_paused: Callable[[], bool], deadline_s: float = math.inf
+    ) -> Progress:
+        """The context of an attempt that the current task makes: it raises `NodeFailed` once its
+        node makes no progress, and `DeadlineExceeded` where the answer has not begun by
+        `deadline_s`, on the clock of the event loop."""
+        sign = sign_of(self._fleet.node(lease.node_id), lease.model)
+        progress = Progress(lease, is_paused, self._clock(), sign, watched_by=self)
+        if deadline_s < math.inf:
+            wait_s = deadline_s - time.monotonic()
+            loop = asyncio.get_running_loop()
+            progress.timer = loop.call_later(max(0.0, wait_s), self._leave_late, progress)
+        return progress
+
+    def add(self, progress: Progress) -> None:
+        self._watched[progress] = None
+        if self._timer is None:
+            self._look_later()
+
+    def discard(self, progress: Progress) -> None:
+        del self._watched[progress]
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._look_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        now_s = self._clock()
+        for progress in self._watched:
+            lease = progress.lease
+            sign = sign_of(self._fleet.node(lease.node_id), lease.model)
+            progress.is_deaf = is_deaf(lease, self._fleet.snapshot, now_s, self._limits)
+            if progress.failure is None and stalled(progress, sign, now_s, self._limits):
+                self._leave(progress)
+        if self._watched:
+            self._look_later()
+
+    def _leave(self, progress: Progress) -> None:
+        lease, sign = progress.lease, progress.sign
+        reason = _reason(progress, self._limits)
+        progress.leave(NodeFailed(f"The node {self._fleet.name_of(lease.node_id)} {reason}."))
+        self.on_stalled(lease)
+        if sign is not None and sign.state in _AT_WORK:
+            self._wedged[lease.node_id, lease.model] = sign
+            self._fleet.set_wedged(lease.node_id, self._models(lease.node_id))
+
+    def _leave_late(self, progress: Progress) -> None:
+        name = self._fleet.name_of(progress.lease.node_id)
+        progress.leave(
+            DeadlineExceeded(
+                f"The node {name} had not begun to answer at the deadline in `x-fleet-deadline-s`."
+            )
+        )
+
+    def _on_fleet(self) -> None:
+        """A node that goes on, or has started anew, is wedged no more."""
+        if not self._wedged:
+            return
+        well = [
+            key
+            for key, sign in self._wedged.items()
+            if sign_of(self._fleet.node(key[0]), key[1]) != sign
+        ]
+        for node_id, model in well:
+            if self._wedged.pop((node_id, model), None) is not None:
+                self._fleet.set_wedged(node_id, self._models(node_id))
+
+    def _models(self, node_id: str) -> frozenset[str]:
+        return frozenset(model for node, model in self._wedged if node == node_id)

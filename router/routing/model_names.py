@@ -1,0 +1,143 @@
+"""Which name means which models: their own names, aliases, and patterns of aliases."""
+
+from collections.abc import Iterable
+
+from node.protocol.models import near_names
+from registry.records import AliasRecord, AliasTarget
+from router.errors import ModelBroken, UnknownModel
+from router.fleet.fleet import Fleet
+from router.types import Road, Target
+
+NAME_CHARS = 200
+"""Of a name that nobody has, no more is compared or repeated."""
+ANY = "*"
+"""Any text, in a pattern."""
+
+
+class Names:
+    """One owner of the aliases."""
+
+    def __init__(self, fleet: Fleet, aliases: Iterable[AliasRecord] = ()) -> None:
+        self._fleet = fleet
+        self._aliases: dict[str, AliasRecord] = {}
+        self._patterns: tuple[str, ...] = ()
+        """Those with the longest literal text first."""
+        for alias in aliases:
+            self.put(alias)
+
+    def put(self, alias: AliasRecord) -> None:
+        self._aliases[alias.name] = alias
+        self._sort()
+
+    def remove(self, name: str) -> None:
+        self._aliases.pop(name, None)
+        self._sort()
+
+    def _sort(self) -> None:
+        patterns = filter(is_pattern, self._aliases)
+        self._patterns = tuple(sorted(patterns, key=lambda name: (-literal_chars(name), name)))
+
+    @property
+    def aliases(self) -> tuple[AliasRecord, ...]:
+        """Patterns too."""
+        return tuple(self._aliases.values())
+
+    def road(self, name: str) -> Road:
+        """What a name means. Raises `ModelBroken`, or `UnknownModel` naming near names."""
+        if name not in self._aliases and name in self._fleet.models:
+            return Road((Target(name),))
+        alias = self._find(name)
+        road = Road((self.target(AliasTarget(name)),)) if alias is None else self.road_of(alias)
+        if alias is None and road.targets[0].is_paid:
+            raise UnknownModel(
+                f"Only a paid server has the model {name!r}; an administrator can lead to it with "
+                "`router alias set`.",
+                param="model",
+            )
+        if not any(target.is_known for target in road.targets):
+            raise self._broken(road) or self.unknown(name)
+        return road
+
+    def resolve(self, name: str) -> str:
+        """The first known model that a name means. Raises as `road`."""
+        return first_known(self.road(name)).model
+
+    def road_of(self, alias: AliasRecord) -> Road:
+        targets = tuple(map(self.target, alias.targets))
+        return Road(targets, alias.name, alias.selector, alias.spill_at or 1)
+
+    def target(self, given: AliasTarget) -> Target:
+        """A target as the fleet is now; `MODEL@NODE` is a model on one node."""
+        text = given.model
+        if text in self._fleet.models:
+            return Target(text, defaults=given.defaults)
+        if text in self._fleet.paid_models:
+            return Target(text, is_paid=True, defaults=given.defaults)
+        model, _, node = text.rpartition("@")
+        view = self._fleet.by_name(node) if model else None
+        if view is not None and model in view.model_names():
+            return Target(model, view.node_id, view.is_paid, defaults=given.defaults)
+        return Target(text, is_known=False, defaults=given.defaults)
+
+    def listed(self) -> set[str]:
+        """Every name to choose from: models, and aliases of known ones; no patterns."""
+        aliases = {
+            alias.name
+            for alias in self._aliases.values()
+            if not is_pattern(alias.name)
+            and any(target.is_known for target in self.road_of(alias).targets)
+        }
+        return aliases | self._fleet.models
+
+    def _find(self, name: str) -> AliasRecord | None:
+        """The alias that a name which is no model's own means; None where it means none."""
+        alias = self._aliases.get(name) if not is_pattern(name) else None
+        if alias is not None or len(name) > NAME_CHARS:
+            return alias
+        fitting = (each for each in self._patterns if fits(each, name))
+        found = next(fitting, None)
+        return self._aliases[found] if found is not None else None
+
+    def _broken(self, road: Road) -> ModelBroken | None:
+        """That no node can serve what nodes have of it; None where none has anything."""
+        for target in road.targets:
+            why = [(view.name, view.broken(target.model)) for view in self._fleet.snapshot]
+            told = [f"on {node}: {reason}" for node, reason in why if reason]
+            if told:
+                words = " ".join(told)
+                return ModelBroken(f"{target.model!r} cannot be served {words}", param="model")
+        return None
+
+    def unknown(self, name: str) -> UnknownModel:
+        """That nobody has it, with names that are near."""
+        shown = name[:NAME_CHARS]
+        near = near_names(shown, sorted(self.listed()))
+        hint = f" Did you mean {', '.join(near)}?" if near else ""
+        return UnknownModel(f"No node of the fleet has the model {shown!r}.{hint}", param="model")
+
+
+def first_known(road: Road) -> Target:
+    """The first target that some node has; the first one where none has any."""
+    return next((target for target in road.targets if target.is_known), road.targets[0])
+
+
+def is_pattern(name: str) -> bool:
+    return ANY in name
+
+
+def literal_chars(pattern: str) -> int:
+    return len(pattern) - pattern.count(ANY)
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether a name is one of the pattern's."""
+    first, *middle, last = pattern.split(ANY)
+    if not name.startswith(first) or not name.endswith(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        found = name.find(part, at, max(at, end))
+        if found < 0:
+            return False
+        at = found + len(part)
+    return at <= end

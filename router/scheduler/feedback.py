@@ -1,0 +1,122 @@
+"""What leases that have ended teach: speeds, and where sessions are warm."""
+
+from collections import OrderedDict
+
+from msgspec.structs import replace
+
+from router.scheduler.node_state import Books, OpenLease
+from router.scheduler.rates import NodeRates, Rates
+from router.scheduler.sessions import Session, Sessions
+from router.types import PATH_COUNT_TOKENS, Lease, Verdict
+
+MAX_UNJUDGED = 4096
+"""Ended leases whose node's verdict is awaited."""
+AWAITED_S = 60.0
+"""A verdict that has not come by then does not come: the caller had left, or the node has died."""
+
+
+class Ended:
+    """Owner of the leases that have ended and are not judged yet."""
+
+    def __init__(self, rates: Rates, books: Books, sessions: Sessions) -> None:
+        self._rates = rates
+        self._books = books
+        self._sessions = sessions
+        self._unjudged: OrderedDict[Lease, tuple[float, OpenLease]] = OrderedDict()
+        """Each with the time of its end, and without its request's body."""
+
+    def await_verdict(self, opened: OpenLease, now_s: float) -> None:
+        if opened.ticket.path == PATH_COUNT_TOKENS:
+            return
+        opened.ticket = replace(opened.ticket, body=b"")
+        self._unjudged[opened.lease] = now_s, opened
+        while True:
+            ended_s, _ = next(iter(self._unjudged.values()))
+            if len(self._unjudged) <= MAX_UNJUDGED and now_s - ended_s < AWAITED_S:
+                return
+            self._unjudged.popitem(last=False)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        _, opened = self._unjudged.pop(verdict.lease, (0.0, None))
+        if verdict.failed:
+            self._books.fail(verdict.lease, verdict.ended_s)
+            return
+        self._books.serve(verdict.lease, verdict.ended_s)
+        if opened is None:
+            return
+        self._learn_service(opened, verdict.ended_s)
+        accounts = verdict.accounts
+        prompt_tokens = accounts.prompt_tokens if accounts else 0
+        if accounts is not None:
+            self._learn_accounts(opened, verdict)
+        answer = accounts.completion_tokens if accounts else 0
+        self._bind(opened, verdict.ended_s, prompt_tokens, answer)
+
+    def on_served(self, opened: OpenLease, now_s: float) -> None:
+        """A node that keeps no accounts has served it."""
+        self._books.serve(opened.lease, now_s)
+        self._learn_service(opened, now_s)
+        lease, terms = opened.lease, opened.terms
+        rates = self._rates.known(lease.node_id, lease.model)
+        if rates is not None and opened.first_content_s is not None:
+            self._learn_decode(opened, rates, now_s)
+            seconds = opened.first_content_s - lease.granted_s
+            guessed_s = rates.prefill.seconds(terms.cached_tokens, terms.prompt_tokens)
+            # Beside others it may have waited for them: that long its prefill took at most.
+            if opened.ticket.is_whole and (opened.alone or seconds < guessed_s):
+                self._rates.learn_prefill(lease, terms.cached_tokens, terms.prompt_tokens, seconds)
+        self._bind(opened, now_s, 0, 0)
+
+    def _learn_decode(self, opened: OpenLease, rates: NodeRates, now_s: float) -> None:
+        """The answer's length is not known here. What matters is how long answers take in all, and
+        that is right where all are taken to have the length that is guessed."""
+        tokens = self._rates.habits(opened.lease.model).answer_tokens.value
+        if opened.ticket.stream and opened.first_content_s is not None:
+            rates.learn_decode(now_s - opened.first_content_s, tokens, opened.rows)
+            return
+        most_s = now_s - opened.lease.granted_s
+        if most_s < tokens * rates.row_step_s.value:
+            rates.learn_decode(most_s, tokens, opened.rows)
+
+    def _learn_service(self, opened: OpenLease, ended_s: float) -> None:
+        rates = self._rates.known(opened.lease.node_id, opened.lease.model)
+        if rates is not None:
+            rates.service_s.learn(max(0.0, ended_s - opened.lease.granted_s))
+
+    def _learn_accounts(self, opened: OpenLease, verdict: Verdict) -> None:
+        lease, accounts, chain = opened.lease, verdict.accounts, opened.ticket.chain
+        rates = self._rates.known(lease.node_id, lease.model)
+        if accounts is None or rates is None:
+            return
+        self._rates.learn(lease, accounts, opened.rows)
+        if opened.terms.load_s and opened.alone and opened.first_content_s is not None:
+            first_s = opened.first_content_s - lease.granted_s
+            rates.load_s.learn(max(0.0, first_s - accounts.prefill_s))
+        prompt_bytes = chain.sizes[-1] if chain and opened.ticket.is_whole else 0
+        self._rates.habits(lease.model).learn(prompt_bytes, accounts)
+
+    def _bind(self, opened: OpenLease, now_s: float, prompt_tokens: int, answer: int) -> None:
+        lease, chain = opened.lease, opened.ticket.chain
+        if not chain:
+            return
+        is_whole = opened.ticket.is_whole
+        session = Session(
+            key=opened.session,
+            node_id=lease.node_id,
+            head=chain.head,
+            ticket_id=lease.ticket_id,
+            prompt_bytes=chain.sizes[-1] if is_whole else 0,
+            prompt_tokens=prompt_tokens if is_whole else 0,
+            arrived_s=opened.ticket.arrived_s,
+            pace=opened.pace,
+            used_s=now_s,
+        )
+        left = self._sessions.bind(session)
+        book = self._books.known(left) if left else None
+        if book is not None and lease.model in book.warm:
+            # A copy stays there until its room is needed, but nobody will miss it.
+            book.warm[lease.model].forget(opened.session)
+        book = self._books.known(lease.node_id)
+        if book is not None and book.instance_id == lease.instance_id:
+            tokens = (prompt_tokens or opened.terms.prompt_tokens) + answer
+            book.touch(opened, tokens, now_s)

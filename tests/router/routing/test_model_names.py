@@ -1,0 +1,170 @@
+"""Which name means which models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from node.protocol.messages import BrokenModel
+from router.errors import ModelBroken, UnknownModel
+from router.fleet.fleet import Fleet
+from router.routing.model_names import NAME_CHARS, Names, fits
+from tests.router.conftest import alias, model_status, node_record, node_status
+
+PRICES = {"input": 3.0, "output": 15.0}
+
+
+def names_with(*models: str) -> Names:
+    """Of a fleet whose node has these models."""
+    fleet = Fleet()
+    fleet.add(node_record("http://a"))
+    fleet.heard("id-a", node_status(*map(model_status, models)))
+    return Names(fleet, [alias("fast", "org/small")])
+
+
+def with_paid(*models: str, free: tuple[str, ...] = ("m",)) -> Names:
+    """The same, and a paid server with these."""
+    fleet = Fleet()
+    fleet.add(node_record("http://a"))
+    fleet.heard("id-a", node_status(*map(model_status, free)))
+    fleet.add(replace(node_record("http://b", "cloud"), prices=PRICES))
+    fleet.heard("id-cloud", node_status(*map(model_status, models)))
+    return Names(fleet)
+
+
+def test_an_alias_means_its_model() -> None:
+    names = names_with("org/small")
+    assert names.resolve("fast") == "org/small"
+    assert names.listed() == {"fast", "org/small"}
+    names.remove("fast")
+    names.remove("fast")
+    assert names.listed() == {"org/small"}
+
+
+def test_an_alias_of_a_model_that_nobody_has_is_unknown() -> None:
+    names = Names(Fleet(), [alias("fast", "org/small")])
+    assert names.listed() == set()
+    with pytest.raises(UnknownModel, match="'fast'"):
+        names.resolve("fast")
+
+
+def test_a_model_that_is_broken_on_every_node_says_so() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.add(node_record(f"http://{name}", name))
+        status = node_status(model_status("other"))
+        broken = (BrokenModel("m", "It lacks a file."),)
+        fleet.heard(f"id-{name}", msgspec.structs.replace(status, broken=broken))
+    names = Names(fleet, [alias("fast", "m")])
+    for asked in ("m", "fast"):
+        with pytest.raises(ModelBroken) as refused:
+            names.resolve(asked)
+        assert refused.value.message == (
+            "'m' cannot be served on a: It lacks a file. on b: It lacks a file."
+        )
+    assert names.listed() == {"other"}
+    fleet.heard("id-a", node_status(model_status("m")))
+    assert names.resolve("fast") == "m"
+
+
+def test_an_alias_means_the_first_of_its_models_that_some_node_has() -> None:
+    names = names_with("small")
+    names.put(alias("auto", "large", "small"))
+    assert names.resolve("auto") == "small"
+    assert [target.is_known for target in names.road("auto").targets] == [False, True]
+    assert "auto" in names.listed()
+
+
+def test_an_alias_may_bear_its_first_model_s_own_name() -> None:
+    names = names_with("large", "small")
+    names.put(alias("large", "large", "small"))
+    assert [target.model for target in names.road("large").targets] == ["large", "small"]
+    assert [target.model for target in names.road("small").targets] == ["small"]
+
+
+def test_a_pattern_means_every_name_that_fits_it_and_is_not_listed() -> None:
+    names = names_with("large", "small")
+    names.put(alias("claude-*", "large"))
+    names.put(alias("claude-*haiku*", "small"))
+    names.put(alias("*", "small"))
+    assert names.resolve("claude-opus-4") == "large"
+    assert names.resolve("claude-haiku-4-5") == "small"
+    assert names.resolve("gpt-5") == "small"
+    assert names.listed() == {"large", "small"}
+
+
+def test_a_model_and_an_alias_go_before_a_pattern() -> None:
+    names = names_with("claude-large", "small", "org/small")
+    names.put(alias("*", "small"))
+    names.put(alias("claude-*", "small"))
+    assert names.resolve("claude-large") == "claude-large"
+    assert names.resolve("fast") == "org/small"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "does"),
+    [
+        ("claude-*", "claude-", True),
+        ("claude-*", "claude", False),
+        ("*-mini", "gpt-mini", True),
+        ("*-mini", "gpt-mini-2", False),
+        ("a*b*c", "aXbYc", True),
+        ("a*b*c", "acb", False),
+        ("aba*aba", "aba", False),
+        ("aba*aba", "abaaba", True),
+        ("a*bb*b", "abb", False),
+        ("*", "", True),
+        ("gpt-[45]*", "gpt-4", False),
+    ],
+)
+def test_a_star_is_any_text(pattern: str, name: str, does: bool) -> None:
+    assert fits(pattern, name) is does
+
+
+def test_an_unknown_name_is_answered_with_near_names() -> None:
+    names = names_with("org/small", "qwen3-8b", "qwen3-14b")
+    names.put(alias("qwen", "qwen3-8b"))
+    with pytest.raises(UnknownModel, match=r"Did you mean qwen3-\d+b, qwen3-\d+b") as raised:
+        names.resolve("qwen3-1b")
+    assert raised.value.param == "model"
+    with pytest.raises(UnknownModel, match=r"'zzzzzz'\.$"):
+        names.resolve("zzzzzz")
+
+
+def test_of_a_long_unknown_name_only_the_beginning_is_compared_and_repeated() -> None:
+    names = names_with(*(f"qwen3-{size}b" for size in range(50)), "y" * (NAME_CHARS + 1))
+    names.put(alias("x*", "qwen3-1b"))
+    with pytest.raises(UnknownModel) as raised:
+        names.resolve("x" * 10_000_000)
+    assert raised.value.message == f"No node of the fleet has the model {'x' * NAME_CHARS!r}."
+    long_name = "y" * (NAME_CHARS + 1)
+    assert names.resolve(long_name) == long_name
+
+
+def test_a_paid_server_s_model_is_reached_by_an_alias_only() -> None:
+    names = with_paid("large")
+    names.put(alias("auto", "m", "large"))
+    assert [target.is_paid for target in names.road("auto").targets] == [False, True]
+    assert names.listed() == {"m", "auto"}
+    with pytest.raises(UnknownModel, match="Only a paid server"):
+        names.road("large")
+
+
+def test_a_model_that_others_have_too_is_paid_for_only_where_its_server_is_named() -> None:
+    names = with_paid("m")
+    names.put(alias("auto", "m", "m@cloud"))
+    free, paid = names.road("auto").targets
+    assert (free.model, free.node_id, free.is_paid) == ("m", "", False)
+    assert (paid.model, paid.node_id, paid.is_paid) == ("m", "id-cloud", True)
+    assert not names.road("m").targets[0].is_paid
+
+
+def test_a_model_name_with_an_at_sign_is_no_node_s() -> None:
+    names = with_paid("large", free=("m@cloud",))
+    (target,) = names.road("m@cloud").targets
+    assert (target.model, target.node_id) == ("m@cloud", "")
+    names.put(alias("odd", "m@nowhere"))
+    with pytest.raises(UnknownModel):
+        names.road("odd")
