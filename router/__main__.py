@@ -6,7 +6,7 @@ from serving.stopped import leave
 def main() -> None:
     try:
         # Ctrl-C may come before the command has been imported.
-        from router.cli import main as run
+        from router.cli.main import main as run
 
         run()
     except KeyboardInterrupt as stop:

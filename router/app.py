@@ -15,7 +15,7 @@ from node.protocol.prefix import Chainer
 from registry import aliases, keys, nodes, policies, residency, schedules, usage
 from registry.db import Registry, accounts_secret, router_id
 from registry.migrate import open_migrated
-from router.api.admin import admin_routes
+from router.api.admin.routes import admin_routes
 from router.api.answers import send_error
 from router.api.bodies import Scope
 from router.api.metrics import metrics_routes
@@ -23,7 +23,9 @@ from router.api.v1 import V1
 from router.auth import KeyRing
 from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.core import Core
-from router.dispatcher import Dispatcher, Known
+from router.dispatch.dispatcher import Dispatcher, Known
+from router.dispatch.scheduler_driver import Placing
+from router.dispatch.traffic import Traffic
 from router.errors import MethodNotAllowed, RouterError, ShuttingDown, UnknownPath
 from router.first_keys import make_first_keys
 from router.fleet.fleet import Fleet
@@ -34,7 +36,6 @@ from router.fleet.stall_watchdog import Limits, Stalls
 from router.fleet.watcher import Watcher
 from router.jobs import Jobs
 from router.lifecycle.lifecycle import Lifecycle, Outside
-from router.placing import Placing
 from router.records.decisions import Decisions
 from router.records.ledger import Ledger
 from router.records.metrics import Metrics
@@ -44,7 +45,6 @@ from router.routing.sticky_targets import LastTargets
 from router.scheduler.queue import AdmissionLimits
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
-from router.traffic import Traffic
 from router.upstream.origins import Origins
 from serving.awake import Awake
 from serving.exchange import Receive, Send, as_get

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from node.protocol.prefix import Chainer
 from registry.db import Registry
 from router.auth import KeyRing
-from router.dispatcher import Dispatcher
+from router.dispatch.dispatcher import Dispatcher
+from router.dispatch.traffic import Traffic
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
 from router.fleet.watcher import Watcher
@@ -17,7 +18,6 @@ from router.routing.model_names import Names
 from router.routing.paid_budgets import Budgets
 from router.routing.sticky_targets import LastTargets
 from router.settings import Settings
-from router.traffic import Traffic
 from serving.awake import Awake
 
 

@@ -17,7 +17,7 @@ import typer
 import node.cli
 import node.errors
 import node.settings
-import router.cli
+import router.cli.main
 import router.errors
 import router.settings
 import serving.refusals

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 import node.cli
-import router.cli
+import router.cli.main
 from node.app import STOP_GRACE_S
 from node.commands.serve import FLUSH_S, GRACE_S, LAST_RESORT_S
 from tests.doc_tables import DOCS

@@ -13,9 +13,9 @@ from router.api.requests import Running, RunningRequests
 from router.api.tickets import UNABLE, Call, Tickets
 from router.client.disconnect import CancelWhenLeft
 from router.core import Core
+from router.dispatch.relay import Relay
+from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
-from router.relay import Relay
-from router.reply import Reply
 from router.routing.alias_targets import leads_on
 from router.types import Caller, Ticket
 from serving.exchange import EXTENSION, Exchange, Receive

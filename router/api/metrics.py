@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fastapi import APIRouter, Response
 
-from router.api.admin_gate import AdminGiven, gated_route
+from router.api.admin.gate import AdminGiven, gated_route
 from router.core import Core
 from router.records.metrics import CONTENT_TYPE
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from node.protocol.ids import RESPONSE_PREFIX, NodeId, parse_id, response_of
-from router.dispatcher import node_away
+from router.dispatch.dispatcher import node_away
 from router.errors import UnknownItem, UnknownModel, UnknownPreviousResponse
 from router.fleet.fleet import Fleet
 from router.states import KIND_AGENT

@@ -11,8 +11,8 @@ from node.protocol.messages import ModelState
 from router.api.ownership import holder, own_id
 from router.auth import SCOPE_ADMIN
 from router.core import Core
+from router.dispatch.relay import Relay
 from router.errors import RouterError, UnknownRequest
-from router.relay import Relay
 from router.states import KIND_AGENT
 from router.types import Caller, NodeView, ticket_id_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from router.api.alias_views import AliasRow, TargetRow
+from router.api.admin.alias_views import AliasRow, TargetRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 

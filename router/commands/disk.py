@@ -6,8 +6,8 @@ from typing import Any
 
 import typer
 
-from router.api.admin_views import ModelPlace, ModelRow, OrderDone
-from router.api.disk_views import PullStarted
+from router.api.admin.disk_views import PullStarted
+from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.commands import console
 from router.commands.client import AdminClient, CommandFailed, goes_on, read_row, read_rows
 from serving.stopped import Stopped

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from rich.text import Text
 
-from router.api.admin_views import NodeCheckRow
+from router.api.admin.views import NodeCheckRow
 from router.commands import console
 from router.commands.client import AdminClient, read_rows
 from router.commands.nodes import NO_NODES

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from router.api.admin_views import NodeRow
+from router.api.admin.views import NodeRow
 from router.commands import console, durations, wording
 from router.commands.client import AdminClient, CommandFailed, Unreachable, read_rows
 from router.commands.nodes import in_flight, set_state

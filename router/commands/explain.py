@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from router.api.explain_views import AccountsRow, AttemptRow, CostRow, DecidedRow, DecisionRow
+from router.api.admin.explain_views import AccountsRow, AttemptRow, CostRow, DecidedRow, DecisionRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from node.protocol.extra import INSTALL_EXTRA, WHERE
-from router.api.admin_views import NodeRow
+from router.api.admin.views import NodeRow
 from router.commands import wording
 
 HOST = "127.0.0.1"
@@ -39,7 +39,7 @@ class Plan:
 
     def router_argv(self) -> list[str]:
         logging = ["--no-log-requests"] if self.quiet else ["--log-requests"]
-        return [*_serve("router.cli", self.home, self.port), *logging]
+        return [*_serve("router.cli.main", self.home, self.port), *logging]
 
     @property
     def token_file(self) -> Path:

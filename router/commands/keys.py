@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.text import Text
 
-from router.api.admin_views import KeyRow, NewKey, RevokedKey
+from router.api.admin.views import KeyRow, NewKey, RevokedKey
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 from serving.terminal import put

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from router.api.admin_views import PolicyRow, ScheduleRow
+from router.api.admin.views import PolicyRow, ScheduleRow
 from router.commands import console, durations, wording
 from router.commands.client import AdminClient, in_path, read_row, read_rows
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.text import Text
 
-from router.api.admin_views import ModelPlace, ModelRow, OrderDone
+from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, goes_on, read_row, read_rows
 from router.states import REST_WORDS

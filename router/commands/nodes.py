@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from router.api.admin_views import ModelRow, NodeRow
+from router.api.admin.views import ModelRow, NodeRow
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
 from router.states import ACTIVE, CORDONED, KIND_OPENAI, BreakerState

@@ -2,7 +2,7 @@
 
 import time
 
-from router.api.admin_views import AuditRow, RegistryRow, UsageRow
+from router.api.admin.views import AuditRow, RegistryRow, UsageRow
 from router.commands import console, durations, wording
 from router.commands.client import AdminClient, read_row, read_rows
 

@@ -11,7 +11,7 @@ import httpx
 import msgspec
 
 from node.protocol.messages import HEADER_PROTOCOL, PATH_STATUS, PROTOCOL_VERSION, decode_status
-from router.api.admin_views import NodeRow
+from router.api.admin.views import NodeRow
 from router.commands import chat, console, fleet_of_one, models
 from router.commands.answer import Chat
 from router.commands.children import Child

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 from typer.testing import CliRunner
 
-from router.cli import app
+from router.cli.main import app
 from tests.acceptance.test_pulls import TEXT
 from tests.node.model_folders import make_model
 from tests.node.serving import running

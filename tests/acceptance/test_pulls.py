@@ -14,7 +14,7 @@ import psutil
 from typer.testing import CliRunner
 
 from node.protocol.lifecycle import PATH_PULL, PATH_SHARE, Peer, PullCommand, Share
-from router.cli import app
+from router.cli.main import app
 from tests.acceptance.processes import Agent, agent
 from tests.node.model_folders import CONFIG, make_model, safetensors, share
 from tests.node.models.test_peer import PlayedPeer, playing

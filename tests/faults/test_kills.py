@@ -51,7 +51,7 @@ from tests.router.conftest import (
     node_status,
     silent,
 )
-from tests.router.test_relay import whole
+from tests.router.dispatch.test_relay import whole
 
 TRUE_S = 2.0
 FILES = {"config.json": CONFIG, "model.safetensors": safetensors(bytes(range(256)) * 48_000)}

@@ -20,7 +20,7 @@ from tests.faults.rig import (
     usage_reason,
 )
 from tests.router.conftest import Request, RunningRouter, StartNode
-from tests.router.test_relay import HELLO
+from tests.router.dispatch.test_relay import HELLO
 
 LONG: dict[str, Any] = {"max_tokens": 100_000}
 

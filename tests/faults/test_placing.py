@@ -33,7 +33,7 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.test_relay import STREAM, WHOLE, asked, refuse, stream, whole
+from tests.router.dispatch.test_relay import STREAM, WHOLE, asked, refuse, stream, whole
 
 
 @pytest.fixture

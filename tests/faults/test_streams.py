@@ -31,7 +31,7 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.test_relay import (
+from tests.router.dispatch.test_relay import (
     DONE,
     HELLO,
     STREAM,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes import AT_ONCE_S
 from tests.router.conftest import WAIT_S, AddNode, Request, RunningRouter, Script
-from tests.router.test_relay import (
+from tests.router.dispatch.test_relay import (
     DONE,
     HELLO,
     STREAM,

@@ -19,7 +19,7 @@ from tests.router.conftest import (
     agent_id,
     silent,
 )
-from tests.router.test_relay import STREAM, WHOLE, drop
+from tests.router.dispatch.test_relay import STREAM, WHOLE, drop
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"

@@ -24,8 +24,7 @@ from tests.router.conftest import (
     model_status,
     node_status,
 )
-from tests.router.records.test_ledger import FINISHED
-from tests.router.test_relay import (
+from tests.router.dispatch.test_relay import (
     DONE,
     HELLO,
     STREAM,
@@ -36,6 +35,7 @@ from tests.router.test_relay import (
     stream,
     whole,
 )
+from tests.router.records.test_ledger import FINISHED
 
 LOAD_FAILED = b'{"error":{"message":"No.","type":"server_error","param":null,"code":"load_failed"}}'
 TOO_LONG = b'{"error":{"message":"No.","type":"invalid_request_error","param":"messages"}}'

@@ -24,7 +24,7 @@ from tests.router.conftest import (
     StartNode,
     alias,
 )
-from tests.router.test_relay import whole
+from tests.router.dispatch.test_relay import whole
 from tests.router.upstream.test_foreign import DONE, HELLO, USAGE
 from tests.router.upstream.test_foreign_events import FAILED, MESSAGE_START, OVERLOADED, ROLE
 

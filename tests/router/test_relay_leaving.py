@@ -29,7 +29,7 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.test_relay import HELLO, STREAM, WHOLE, drop, hang, stream, whole
+from tests.router.dispatch.test_relay import HELLO, STREAM, WHOLE, drop, hang, stream, whole
 
 
 async def head_only(request: Request) -> None:

@@ -34,7 +34,7 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.test_relay import DONE, HELLO, STREAM, WHOLE, in_band_error
+from tests.router.dispatch.test_relay import DONE, HELLO, STREAM, WHOLE, in_band_error
 
 MESSAGES = "/v1/messages"
 

@@ -23,7 +23,16 @@ from tests.router.conftest import (
     node_status,
     running_router,
 )
-from tests.router.test_relay import DONE, HELLO, STREAM, WHOLE, asked, in_band_error, stream, whole
+from tests.router.dispatch.test_relay import (
+    DONE,
+    HELLO,
+    STREAM,
+    WHOLE,
+    asked,
+    in_band_error,
+    stream,
+    whole,
+)
 from tests.router.test_relay_foreign import serving
 
 STALL_S, BEGIN_S = 0.5, 0.6

@@ -18,11 +18,12 @@ from registry import audit, keys
 from registry.db import Registry
 from registry.migrate import open_migrated
 from registry.records import KeyRecord, NodeRecord
-from router.api import admin_nodes
-from router.api.admin import admin_routes
+from router.api.admin import nodes
+from router.api.admin.routes import admin_routes
 from router.auth import KeyRing, new_key
 from router.core import Core
-from router.dispatcher import Dispatcher
+from router.dispatch.dispatcher import Dispatcher
+from router.dispatch.traffic import Traffic
 from router.errors import NodeRefused, RouterError, WrongNodeToken
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
@@ -36,7 +37,6 @@ from router.routing.paid_budgets import Budgets
 from router.routing.sticky_targets import LastTargets
 from router.scheduler.breaker import Breaker
 from router.settings import Settings
-from router.traffic import Traffic
 from router.upstream.credentials import NodeCredential
 from router.upstream.foreign_nodes import foreign_status, unaccepted
 from router.upstream.origins import Origins
@@ -208,7 +208,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     key, record = a_key("boss", "admin", "inference")
     await registry.write(lambda session: keys.add(session, record))
     made = World(registry, key, KeyRing([record]))
-    monkeypatch.setattr(admin_nodes, "NodeClient", made.open)
+    monkeypatch.setattr(nodes, "NodeClient", made.open)
     yield made
     await registry.close()
 

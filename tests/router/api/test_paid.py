@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from registry import nodes
-from tests.router.api.test_admin_aliases import ask
+from tests.router.api.admin.test_aliases import ask
 from tests.router.api.test_fallbacks import TOO_LONG
 from tests.router.api.test_v1 import inferences, refused
 from tests.router.conftest import (
@@ -26,7 +26,7 @@ from tests.router.conftest import (
     node_record,
     running_router,
 )
-from tests.router.test_relay import refuse
+from tests.router.dispatch.test_relay import refuse
 
 PRICES = {"input": 10.0, "output": 1000.0}
 """An answer of 100 tokens costs a tenth."""

@@ -28,7 +28,7 @@ from tests.router.conftest import (
     running_router,
     silent,
 )
-from tests.router.test_relay import HELLO, STREAM, WHOLE, drop, in_band_error
+from tests.router.dispatch.test_relay import HELLO, STREAM, WHOLE, drop, in_band_error
 from tests.serving.caffeinate import TOLD, install
 from tests.serving.caffeinate import begun as held
 

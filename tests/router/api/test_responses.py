@@ -26,7 +26,7 @@ from tests.router.conftest import (
     node_status,
     silent,
 )
-from tests.router.test_relay import drop, refuse, stream
+from tests.router.dispatch.test_relay import drop, refuse, stream
 
 RESPONSES = "/v1/responses"
 FOLLOW_UPS = [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "/input_items")]

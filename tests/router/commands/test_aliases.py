@@ -10,8 +10,8 @@ import pytest
 
 from router.commands.aliases import read_targets
 from router.commands.client import CommandFailed
+from tests.router.cli.test_main import Cli
 from tests.router.commands.running import running_router
-from tests.router.test_cli import Cli
 
 
 @pytest.fixture(scope="module")

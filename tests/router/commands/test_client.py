@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from router.api.alias_views import AliasRow
+from router.api.admin.alias_views import AliasRow
 from router.commands.client import (
     AdminClient,
     CommandFailed,

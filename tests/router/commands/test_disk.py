@@ -8,8 +8,8 @@ import httpx
 import pytest
 import typer
 
-from router.api.admin_views import ModelPlace, ModelRow, OrderDone
-from router.api.disk_views import PullStarted
+from router.api.admin.disk_views import PullStarted
+from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.commands import disk, models
 from router.commands.client import AdminClient, CommandFailed
 from serving.stopped import Stopped

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.explain_views import (
+from router.api.admin.explain_views import (
     AccountsRow,
     AttemptRow,
     CostRow,

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from router.api.admin_views import ScheduleRow
+from router.api.admin.views import ScheduleRow
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.connection import NotConnected
 from router.commands.drain import Drain, asked, drain, maintain
 from router.commands.lifecycle import add_schedule, list_schedules, pin, read_keep_alive
 from serving.stopped import Stopped
 from tests.fakes import FakeClock
+from tests.router.cli.test_main import Cli
 from tests.router.commands.running import running_router
-from tests.router.test_cli import Cli
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 

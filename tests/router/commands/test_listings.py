@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from router.api.admin_views import (
+from router.api.admin.views import (
     BreakerRow,
     KeyRow,
     ModelPlace,

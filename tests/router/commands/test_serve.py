@@ -20,7 +20,7 @@ from router.settings import Settings
 from serving.quiet_server import Stop
 from tests.router.commands.running import TIMEOUT_S
 from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
-from tests.router.test_relay import HELLO, STREAM, in_band_error
+from tests.router.dispatch.test_relay import HELLO, STREAM, in_band_error
 from tests.router.test_relay_failing import hello_and_hang, until
 
 
@@ -43,7 +43,7 @@ def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
 def test_a_router_takes_more_callers_than_the_files_that_a_shell_allows(tmp_path: Path) -> None:
     """Each is there still when the last one has come."""
     few_files = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", sys.executable)
-    arguments = ("-m", "router.cli", "serve", "--home", str(tmp_path), "--port", "0")
+    arguments = ("-m", "router.cli.main", "serve", "--home", str(tmp_path), "--port", "0")
     with (
         subprocess.Popen(
             [*few_files, *arguments, "--exit-on-stdin-eof"],

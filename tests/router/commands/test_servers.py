@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from router.cli import app
+from router.cli.main import app
 from router.commands import nodes
 from router.commands.client import Place
 from tests.router.commands.test_listings import Played, answering, node

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from router.cli import app
+from router.cli.main import app
 from router.commands.simulate import print_rows
 from router.simulator.report import PolicyFigures
 from router.simulator.table import POLICIES

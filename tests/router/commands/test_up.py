@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from router.api.admin_views import NodeModel, NodeRow
+from router.api.admin.views import NodeModel, NodeRow
 from router.commands import fleet_of_one, up
 from router.commands.children import Child
 from router.commands.client import AdminClient, CommandFailed, Place

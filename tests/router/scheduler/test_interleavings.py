@@ -21,12 +21,12 @@ import pytest
 from node.engines import processes as engines_module
 from node.errors import ModelBusy, NodeError
 from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot, StatusEvent
-from router.api.admin_models import chosen_node
+from router.api.admin.models import chosen_node
 from router.core import Core
+from router.dispatch.scheduler_driver import Placing
 from router.errors import RouterError
 from router.fleet.fleet import Fleet
 from router.fleet.prefix_index import PrefixIndex
-from router.placing import Placing
 from router.records.decisions import Decisions
 from router.records.metrics import Metrics
 from router.scheduler.placement import PIPELINE_S

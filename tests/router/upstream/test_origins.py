@@ -24,8 +24,8 @@ from tests.router.conftest import (
     running_router,
     ticket,
 )
+from tests.router.dispatch.test_relay import WHOLE, whole
 from tests.router.records.test_ledger import FINISHED
-from tests.router.test_relay import WHOLE, whole
 
 
 def test_a_stamp_is_known_again_from_the_same_registry_only() -> None:

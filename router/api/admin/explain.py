@@ -1,0 +1,131 @@
+"""`/admin/explain`: where a request would go, where one has gone, and why."""
+
+import time
+
+import msgspec
+
+from node.protocol.messages import Finished
+from router.api.admin.explain_views import (
+    AccountsRow,
+    AskDecision,
+    AttemptRow,
+    CostRow,
+    DecidedRow,
+    DecisionRow,
+    RejectRow,
+)
+from router.api.admin.gate import AdminGiven
+from router.api.body_room import BodyRoom
+from router.api.tickets import Tickets
+from router.api.v1 import RELAYED_PATHS
+from router.errors import BadRequest, UnknownModel, UnknownRequest
+from router.records.decisions import KEPT, TERMS, Attempt, Decided
+from router.types import Decision, NodeTerms, Reject
+
+LIST_MODELS = "`router models` lists those there are."
+
+
+async def explain(admin: AdminGiven, asked: AskDecision) -> DecisionRow:
+    """A dry run, with the priority and the salt of the admin's own key: nothing is sent to a
+    node."""
+    if asked.path not in RELAYED_PATHS:
+        paths = ", ".join(sorted(RELAYED_PATHS))
+        raise BadRequest(f"path: a request goes to one of {paths}.", param="path")
+    try:
+        headers = [(name.lower().encode(), value.encode()) for name, value in asked.headers.items()]
+        body = msgspec.json.encode(asked.body)
+    except UnicodeEncodeError as error:
+        raise BadRequest(f"The request holds half of a character: {error.reason}.") from error
+    core = admin.core
+    tickets, now_s = Tickets(core, BodyRoom()), time.monotonic()
+    try:
+        call = await tickets.call(admin.caller, asked.path, headers, body, now_s)
+        ticket = await tickets.next(call)
+    except UnknownModel as error:
+        raise UnknownModel(f"{error.message} {LIST_MODELS}", param=error.param) from error
+    return _decision_row(core.traffic.explain(ticket), call.why)
+
+
+async def explain_request(admin: AdminGiven, request_id: str) -> DecidedRow:
+    """What was decided for one of the latest requests."""
+    decided = admin.core.decisions.find(request_id)
+    if decided is None:
+        raise UnknownRequest(
+            f"The router knows nothing of a request {request_id!r}; it remembers the last "
+            f"{KEPT:,} since its start, by any id that their callers saw."
+        )
+    return _decided_row(decided)
+
+
+def _decided_row(decided: Decided) -> DecidedRow:
+    return DecidedRow(
+        request_id=decided.request_id,
+        path=decided.path,
+        asked_model=decided.asked_model,
+        model=decided.model,
+        priority=decided.priority.name.lower(),
+        arrived_ago_s=max(0.0, time.monotonic() - decided.arrived_s),
+        attempts=tuple(map(_attempt_row, decided.attempts)),
+        target_reason=decided.why,
+        failed_targets=tuple(f"{model} ({code})" for model, code in decided.failed),
+        rejected=_reject_row(decided.reject) if decided.reject else None,
+    )
+
+
+def _attempt_row(attempt: Attempt) -> AttemptRow:
+    return AttemptRow(
+        decision=_decision_row(attempt.decision),
+        expected_ttft_s=attempt.expected_ttft_s,
+        ttft_s=attempt.ttft_s,
+        outcome=attempt.outcome or None,
+        accounts=_accounts_row(attempt.accounts) if attempt.accounts else None,
+    )
+
+
+def _accounts_row(accounts: Finished) -> AccountsRow:
+    return AccountsRow(
+        prompt_tokens=accounts.prompt_tokens,
+        cached_tokens=accounts.cached_tokens,
+        completion_tokens=accounts.completion_tokens,
+        queue_s=accounts.queue_s,
+        prefill_s=accounts.prefill_s,
+        decode_s=accounts.decode_s,
+        ttft_s=accounts.ttft_s,
+        reason=accounts.reason.value,
+    )
+
+
+def _reject_row(reject: Reject) -> RejectRow:
+    return RejectRow(
+        kind=reject.kind.value,
+        reason=reject.reason,
+        position=reject.position,
+        wait_s=reject.wait_s,
+    )
+
+
+def _decision_row(decision: Decision, why: str = "") -> DecisionRow:
+    chosen = decision.chosen
+    return DecisionRow(
+        model=decision.model,
+        node=chosen.name if chosen else None,
+        waited_s=decision.waited_s,
+        reason=decision.reason,
+        target_reason=why,
+        costs=tuple(_cost_row(terms, chosen=terms is chosen) for terms in decision.nodes),
+    )
+
+
+def _cost_row(terms: NodeTerms, *, chosen: bool) -> CostRow:
+    return CostRow(
+        node_id=terms.node_id,
+        node=terms.name,
+        chosen=chosen,
+        excluded=terms.excluded or None,
+        terms_s={name: getattr(terms, term) for term, name in TERMS.items()},
+        total_s=terms.total_s,
+        prompt_tokens=terms.prompt_tokens,
+        cached_tokens=terms.cached_tokens,
+        memory_tokens=terms.memory_tokens,
+        estimated=terms.is_estimated,
+    )

@@ -1,0 +1,279 @@
+"""`/admin/nodes`: which machines the fleet is made of."""
+
+import re
+import secrets
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from urllib.parse import urlsplit
+
+from msgspec import structs
+
+from node.protocol.messages import MemoryPressure
+from node.protocol.names import is_name
+from registry import nodes
+from registry.records import NodeRecord
+from router.api.admin.bodies import AcceptModels, AddNode, NodeNamed, NodeOrder
+from router.api.admin.gate import AdminGiven
+from router.api.admin.views import (
+    BreakerRow,
+    NodeCheckRow,
+    NodeModel,
+    NodePressure,
+    NodePrices,
+    NodeRow,
+)
+from router.core import Core
+from router.errors import BadRequest, Conflict, NodeRefused
+from router.fleet import checkup
+from router.scheduler.residency import fits
+from router.states import ACTIVE, KIND_OPENAI
+from router.upstream.credentials import NodeCredential, check_node_url
+from router.upstream.node_client import NodeClient
+
+_NAME_CHARS = 63
+
+
+async def list_nodes(admin: AdminGiven) -> list[NodeRow]:
+    async with admin.core.registry.read() as session:
+        records = await nodes.list_all(session)
+    return [node_row(admin.core, record) for record in records]
+
+
+async def add_node(admin: AdminGiven, asked: AddNode) -> NodeRow:
+    """Contacts the node before it is stored: what is registered has answered once."""
+    credential = NodeCredential(asked.token.strip(), asked.allow_plain_http)
+    credential.check()
+    url = check_node_url(asked.url, credential)
+    if asked.kind == KIND_OPENAI:
+        url = url.removesuffix("/v1")  # as other programs want their base URLs
+    _refuse_of_agents(asked)
+    async with NodeClient(url, credential, asked.kind) as client:
+        node_id, accepted = await _contact(client, asked)
+    async with admin.core.registry.read() as session:
+        known = await nodes.list_all(session)
+    _refuse_taken(known, asked.name, url)
+    _refuse_registered(known, node_id)
+    record = NodeRecord(
+        id=node_id,
+        name=asked.name or default_name(url, {node.name for node in known}),
+        url=url,
+        kind=asked.kind,
+        credential=credential.text(),
+        created_at_s=time.time(),
+        max_rows=asked.max_rows,
+        prices=asked.prices.model_dump(exclude_none=True) if asked.prices else None,
+        accepted=accepted,
+    )
+    await admin.change(
+        "node.add", record.name, f"{record.kind} {url}", lambda session: nodes.add(session, record)
+    )
+    await admin.core.watcher.watch(record)
+    return node_row(admin.core, record)
+
+
+async def remove_node(admin: AdminGiven, name: str) -> NodeRow:
+    """Sends the node nothing more and forgets it."""
+    record = await admin.change(
+        "node.remove", name, "", lambda session: nodes.remove(session, name)
+    )
+    row = node_row(admin.core, record)
+    await admin.core.lifecycle.leave_node(record.id)
+    await admin.core.watcher.unwatch(record.id)
+    admin.core.dispatcher.forget(record.id)
+    admin.core.lifecycle.forget_node(record.id)
+    return row
+
+
+async def check_nodes(admin: AdminGiven) -> list[NodeCheckRow]:
+    """Calls every node now, and tells what is wrong with it."""
+    async with admin.core.registry.read() as session:
+        records = await nodes.list_all(session)
+    return [NodeCheckRow(**asdict(found)) for found in await checkup.check_nodes(records)]
+
+
+async def set_state(admin: AdminGiven, order: NodeOrder) -> NodeRow:
+    """Cordons a node, puts it under maintenance, or makes it active again."""
+    record = await admin.change(
+        f"node.{order.state}",
+        order.node,
+        "",
+        lambda session: nodes.set_state(session, order.node, order.state),
+    )
+    admin.core.fleet.set_state(record.id, record.state)
+    return node_row(admin.core, record)
+
+
+async def accept_models(admin: AdminGiven, asked: AcceptModels) -> NodeRow:
+    """From now on, requests for these models may go to the server that lists them."""
+    core = admin.core
+    async with core.registry.read() as session:
+        record = await nodes.get(session, asked.node)
+    if record.kind != KIND_OPENAI:
+        raise BadRequest(
+            f"{record.name} is a node agent, all of whose models are served.", param="node"
+        )
+    view = core.fleet.node(record.id)
+    waiting = view.unaccepted if view else ()
+    _refuse_unlisted(asked.models, {*waiting, *(record.accepted or ())})
+    record = await admin.change(
+        "node.accept",
+        record.name,
+        ", ".join(asked.models),
+        lambda session: nodes.accept(session, record.name, asked.models),
+    )
+    core.watcher.accept(record)
+    return node_row(core, record)
+
+
+async def cut_requests(admin: AdminGiven, named: NodeNamed) -> NodeRow:
+    """Ends the requests that a cordoned node serves for this router: those without content go to
+    another node, the others end with their error."""
+    core = admin.core
+    async with core.registry.read() as session:
+        record = await nodes.get(session, named.node)
+    if record.state == ACTIVE:
+        raise Conflict(
+            f"The node {record.name!r} takes requests; `router cordon {record.name}` first.",
+            param="node",
+        )
+    row = node_row(core, record)
+    client = core.watcher.client(record.id)
+    if client is not None:
+        client.cut_all()
+    await admin.note("node.cut", record.name, f"{row.in_flight} in flight")
+    return row
+
+
+def default_name(url: str, taken: Collection[str]) -> str:
+    """A free node name made from the URL's host name."""
+    host = (urlsplit(url).hostname or "").lower()
+    base = re.sub(r"[^a-z0-9._-]+", "-", host).strip("._-")[: _NAME_CHARS - 4] or "node"
+    name, count = base, 1
+    while name in taken:
+        count += 1
+        name = f"{base}-{count}"
+    return name
+
+
+def _pressure(told: MemoryPressure | None) -> NodePressure | None:
+    return None if told is None else NodePressure(**structs.asdict(told), effect=told.effect)
+
+
+def node_row(core: Core, record: NodeRecord) -> NodeRow:
+    view = core.fleet.node(record.id)
+    status = view.status if view else None
+    there = frozenset(model.name for model in status.models) if status else frozenset[str]()
+    return NodeRow(
+        id=record.id,
+        name=record.name,
+        url=record.url,
+        kind=record.kind,
+        created_at_s=record.created_at_s,
+        reachable=view is not None and view.reachable,
+        error=view.error if view else "The node is not watched.",
+        heard_ago_s=max(0.0, time.monotonic() - view.heard_s) if view and view.heard_s else None,
+        version=status.version if status else None,
+        engine=status.engine if status else None,
+        chip=status.chip if status else None,
+        memory_budget_bytes=status.memory_budget_bytes if status else None,
+        memory_leased_bytes=status.memory_leased_bytes if status else None,
+        in_flight=core.traffic.in_flight(record.id),
+        leases=sum(model.leases for model in status.models) if status else 0,
+        state=record.state,
+        max_rows=record.max_rows,
+        breakers=_breaker_rows(core, record.id, there),
+        unaccepted=view.unaccepted if view else (),
+        wedged=tuple(sorted(view.wedged & there)) if view else (),
+        too_large=tuple(each.name for each in status.models if not fits(status, each))
+        if status
+        else (),
+        pressure=_pressure(status.pressure) if status else None,
+        broken=tuple(each.name for each in status.broken) if status else (),
+        prices=NodePrices(**record.prices) if record.prices is not None else None,
+        models=tuple(
+            NodeModel(name=model.name, state=model.state.value)
+            for model in (status.models if status else ())
+        ),
+    )
+
+
+def _breaker_rows(core: Core, node_id: str, there: frozenset[str]) -> tuple[BreakerRow, ...]:
+    """Of the models that are still on the node."""
+    return tuple(
+        BreakerRow(
+            model=each.model,
+            state=each.state.value,
+            failures=each.failures,
+            outcomes=each.outcomes,
+        )
+        for each in core.traffic.breakers()
+        if each.node_id == node_id and each.model in there
+    )
+
+
+async def _contact(client: NodeClient, asked: AddNode) -> tuple[str, tuple[str, ...] | None]:
+    """The node's id, from its own mouth where it has one, and the models of a server that requests
+    may go to."""
+    if asked.kind == KIND_OPENAI:
+        listed = await client.foreign_models()
+        _refuse_unlisted(asked.models or (), listed)
+        return secrets.token_hex(8), tuple(listed if asked.models is None else asked.models)
+    node_id = (await client.status()).node_id
+    if not is_name(node_id):
+        raise NodeRefused(f"{asked.url} has an id that cannot be shown.")
+    return node_id, None
+
+
+def _refuse_of_agents(asked: AddNode) -> None:
+    """What is said of servers of kind openai only."""
+    if asked.kind == KIND_OPENAI:
+        return
+    if asked.max_rows is not None:
+        raise BadRequest(
+            "`max_rows` is for a server of kind openai; a node agent has its own limit, "
+            "`node-agent serve --max-rows`.",
+            param="max_rows",
+        )
+    if asked.prices is not None:
+        raise BadRequest("Only a server of kind openai has prices.", param="prices")
+    if asked.models is not None:
+        raise BadRequest(
+            "`models` is for a server of kind openai; all models of a node agent are served.",
+            param="models",
+        )
+
+
+def _refuse_unlisted(models: Sequence[str], listed: Collection[str]) -> None:
+    for model in models:
+        if model not in listed:
+            raise BadRequest(
+                f"The server does not list {model!r}; it lists {', '.join(listed) or 'none'}.",
+                param="models",
+            )
+
+
+def _refuse_taken(known: list[NodeRecord], name: str | None, url: str) -> None:
+    for node in known:
+        if node.name == name:
+            raise Conflict(
+                f"A node named {name!r} exists already, at {node.url}; choose another name, or "
+                f"forget it with `router remove-node {name}`.",
+                param="name",
+            )
+        if node.url == url:
+            raise Conflict(
+                f"The node {node.name!r} has this address already; "
+                f"`router remove-node {node.name}` forgets it.",
+                param="url",
+            )
+
+
+def _refuse_registered(known: list[NodeRecord], node_id: str) -> None:
+    for node in known:
+        if node.id == node_id:
+            raise Conflict(
+                f"The node agent at this address is registered already, as {node.name!r} at "
+                f"{node.url}; `router remove-node {node.name}` forgets it.",
+                param="url",
+            )

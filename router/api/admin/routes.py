@@ -1,0 +1,53 @@
+"""Everything under `/admin`, as one table of routes."""
+
+from collections.abc import Callable
+
+from fastapi import APIRouter
+
+from router.api.admin import aliases, disk, explain, keys, lifecycle, models, nodes, reports
+from router.api.admin.gate import gated_route
+from router.core import Core
+
+
+def admin_routes(core_of: Callable[[], Core]) -> APIRouter:
+    """The admin API over the core that `core_of` gives once the app has started."""
+    router = APIRouter(prefix="/admin", route_class=gated_route(core_of))
+    add = router.add_api_route
+    # What stands in a path may hold slashes, as model names on the hub do, or be empty.
+    add("/nodes", nodes.list_nodes, methods=["GET"])
+    add("/nodes", nodes.add_node, methods=["POST"], status_code=201)
+    add("/nodes/check", nodes.check_nodes, methods=["POST"])
+    add("/nodes/state", nodes.set_state, methods=["POST"])
+    add("/nodes/accept", nodes.accept_models, methods=["POST"])
+    add("/nodes/cut", nodes.cut_requests, methods=["POST"])
+    add("/nodes/{name:path}", nodes.remove_node, methods=["DELETE"])
+    add("/models", models.list_models, methods=["GET"])
+    add("/models/load", models.load_model, methods=["POST"])
+    add("/models/unload", models.unload_model, methods=["POST"])
+    add("/models/pull", disk.pull_model, methods=["POST"], status_code=202)
+    add("/models/cancel-pull", disk.cancel_pull, methods=["POST"])
+    add("/models/remove", disk.remove_model, methods=["POST"])
+    add("/aliases", aliases.list_aliases, methods=["GET"])
+    add("/aliases/{name:path}", aliases.get_alias, methods=["GET"])
+    add("/aliases/{name:path}", aliases.set_alias, methods=["PUT"])
+    add("/aliases/{name:path}", aliases.remove_alias, methods=["DELETE"])
+    add("/keys", keys.list_keys, methods=["GET"])
+    add("/keys", keys.create_key, methods=["POST"], status_code=201)
+    add("/keys/{id_or_name:path}", keys.set_budget, methods=["PATCH"])
+    add("/keys/{id_or_name:path}", keys.revoke_key, methods=["DELETE"])
+    add("/registry", reports.show_registry, methods=["GET"])
+    add("/usage", reports.show_usage, methods=["GET"])
+    add("/audit", reports.show_audit, methods=["GET"])
+    add("/explain", explain.explain, methods=["POST"])
+    add("/explain/{request_id:path}", explain.explain_request, methods=["GET"])
+    _add_lifecycle(router)
+    return router
+
+
+def _add_lifecycle(router: APIRouter) -> None:
+    add = router.add_api_route
+    add("/policies", lifecycle.list_policies, methods=["GET"])
+    add("/policies", lifecycle.change_policy, methods=["PATCH"])
+    add("/schedules", lifecycle.list_schedules, methods=["GET"])
+    add("/schedules", lifecycle.add_schedule, methods=["POST"], status_code=201)
+    add("/schedules/{schedule_id:path}", lifecycle.remove_schedule, methods=["DELETE"])

@@ -1,0 +1,343 @@
+"""The `router` command: arguments only. A verb imports its own module, so that `--help` stays
+fast."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from router.cli.keys import alias_app, keys_app
+from router.cli.lifecycle import add_to
+from router.cli.models import models_app
+from router.cli.verbs import RouterVerbs, admin, group
+from router.commands import options
+from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
+from serving.terminal import put
+
+app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=RouterVerbs)
+app.add_typer(models_app, name="models")
+app.add_typer(alias_app, name="alias")
+app.add_typer(keys_app, name="keys")
+
+
+def main() -> None:
+    app(prog_name="router")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            put(f"router {version('mlx-fleet')}")
+        except PackageNotFoundError:
+            put("router (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="The version.")
+    ] = False,
+) -> None:
+    """Local language models on a handful of Macs, as one OpenAI endpoint."""
+
+
+# --- processes ---
+
+
+@app.command()
+def serve(
+    home: Home = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Port = None,
+    registry_url: RegistryUrl = None,
+    allow_plain_http: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-plain-http/--no-allow-plain-http",
+            help="Listen without TLS where other machines can read along.",
+        ),
+    ] = None,
+    log_requests: Annotated[
+        bool | None,
+        typer.Option("--log-requests/--no-log-requests", help="One line for each request."),
+    ] = None,
+    hold_head_s: Annotated[
+        float | None,
+        typer.Option(
+            "--hold-head",
+            min=0.01,
+            max=3599,
+            help="Longest silence of a stream, its head included, in seconds.",
+        ),
+    ] = None,
+    queue_limit: options.QueueLimit = None,
+    promote_after_s: options.PromoteAfter = None,
+    stall_s: options.Stall = None,
+    load_timeout_s: options.LoadTimeout = None,
+    first_token_timeout_s: options.FirstTokenTimeout = None,
+    stay_awake: options.StayAwakeWhen = None,
+    exit_on_stdin_eof: Annotated[
+        bool | None,
+        typer.Option(
+            "--exit-on-stdin-eof/--no-exit-on-stdin-eof",
+            help="End when standard input closes.",
+        ),
+    ] = None,
+) -> None:
+    """Serve the OpenAI endpoint and the admin API. Options win over MLX_FLEET_ROUTER_…"""
+    from router.commands import serve as command
+
+    options = {name: value for name, value in locals().items() if name != "command"}
+    command.run(command.read_settings(options))
+
+
+@app.command()
+def up(
+    home: Home = None,
+    port: Port = None,
+    node_home: Annotated[
+        Path | None,
+        typer.Option(envvar="MLX_FLEET_NODE_HOME", help="The node agent's folder: token, models."),
+    ] = None,
+    node_port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, envvar="MLX_FLEET_NODE_PORT", help="0 takes any free port."),
+    ] = 8801,
+    engine: Annotated[
+        str | None, typer.Option(help="The node agent's engine: text or scripted.")
+    ] = None,
+    once: Annotated[
+        str | None, typer.Option(metavar="PROMPT", help="Answer this prompt, then stop everything.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model for --once.")] = None,
+) -> None:
+    """Start a whole fleet on this machine: router, node agent, key. Ctrl-C stops it."""
+    from router.commands import up as command
+    from router.commands.fleet_of_one import Plan
+    from router.commands.serve import read_settings
+    from router.settings import default_home
+
+    if model is not None and once is None:
+        raise typer.BadParameter("--model is that of --once; without it, each request names one")
+    settings = read_settings({"home": home, "port": port})
+    plan = Plan(
+        home=settings.home,
+        node_home=node_home or default_home().parent / "node",
+        port=settings.port,
+        node_port=node_port,
+        engine=engine,
+        quiet=once is not None,
+    )
+    command.run(plan, once, model)
+
+
+@app.command()
+def migrate(home: Home = None, registry_url: RegistryUrl = None) -> None:
+    """Bring the registry up to this version of mlx-fleet, with the router stopped."""
+    from router.commands import migrate as command
+    from router.commands.serve import read_settings
+
+    command.run(read_settings({"home": home, "registry_url": registry_url}))
+
+
+# --- nodes and models ---
+
+
+@app.command("add-node")
+def add_node(
+    url: Annotated[str, typer.Argument(help="The node's address: http://HOST:8801")],
+    name: Annotated[str | None, typer.Option(help="If not its host name.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLX_FLEET_NODE_TOKEN",
+            show_envvar=True,
+            help="The token that `node-agent token` shows; - reads it from standard input.",
+        ),
+    ] = None,
+    kind: Annotated[
+        str, typer.Option(help="agent, or openai for another OpenAI-compatible server.")
+    ] = "agent",
+    allow_plain_http: Annotated[
+        bool,
+        typer.Option("--allow-plain-http", help="Plain HTTP to another machine: it shows keys."),
+    ] = False,
+    max_rows: options.MaxRows = None,
+    model: options.ServerModels = None,
+    paid: options.Paid = False,
+    price_input: options.PriceInput = None,
+    price_output: options.PriceOutput = None,
+    price_cached: options.PriceCached = None,
+    router: Router = None,
+) -> None:
+    """Add a node to the fleet."""
+    from router.commands import nodes
+
+    asked = {
+        "url": url,
+        "name": name,
+        "token": nodes.read_token(token),
+        "kind": kind,
+        "allow_plain_http": allow_plain_http,
+        "max_rows": max_rows,
+        "models": model,
+        "prices": nodes.read_prices(price_input, price_output, price_cached, paid=paid),
+    }
+    client = admin(router)
+    nodes.add(client, asked)
+
+
+@app.command()
+def accept(
+    node: Annotated[str, typer.Argument(help="A server of kind openai.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...")],
+    router: Router = None,
+) -> None:
+    """Let requests go to models that a server of kind openai lists since it was added."""
+    from router.commands import nodes
+
+    client = admin(router)
+    nodes.accept(client, node, models)
+
+
+@app.command("remove-node")
+def remove_node(name: str, router: Router = None) -> None:
+    """Forget a node; requests that it serves go on."""
+    from router.commands import nodes
+
+    client = admin(router)
+    nodes.remove(client, name)
+
+
+@app.command()
+def nodes(router: Router = None, as_json: AsJson = False, wide: Wide = False) -> None:
+    """List the nodes and how they are."""
+    from router.commands import nodes as command
+
+    client = admin(router)
+    command.show(client, as_json=as_json, wide=wide)
+
+
+@app.command()
+def doctor(router: Router = None, as_json: AsJson = False) -> None:
+    """Call every node, and say what is wrong where one does not answer."""
+    from router.commands import doctor as command
+
+    client = admin(router)
+    if not command.run(client, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def load(model: str, node: Node = None, router: Router = None) -> None:
+    """Load a model, on the node with most free memory if none is named."""
+    from router.commands import models as command
+
+    client = admin(router)
+    command.load(client, model, node)
+
+
+@app.command()
+def unload(model: str, node: Node = None, router: Router = None) -> None:
+    """Unload a model, on every node if none is named."""
+    from router.commands import models as command
+
+    client = admin(router)
+    command.unload(client, model, node)
+
+
+add_to(app)
+
+
+# --- use and reports ---
+
+
+@app.command()
+def chat(
+    model: str,
+    prompt: Annotated[
+        str | None, typer.Argument(help="None: a conversation, or what standard input holds.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is told first.")] = None,
+    router: Router = None,
+) -> None:
+    """Ask a model, through the router."""
+    from router.commands import chat as command
+    from router.commands.answer import Chat
+    from router.commands.client import find_place
+
+    with Chat(find_place(router)) as talk:
+        command.run(talk, model, prompt, system)
+
+
+@app.command()
+def usage(
+    since: Annotated[
+        str | None, typer.Option(help="Only the last 30m, 24h, 7d, 2w.", metavar="TIME")
+    ] = None,
+    router: Router = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Show requests and tokens by key and model."""
+    from router.commands import reports
+
+    client = admin(router)
+    reports.show_usage(client, since, as_json=as_json, wide=wide)
+
+
+@app.command()
+def audit(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many entries.")] = 50,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what, newest first."""
+    from router.commands import reports
+
+    client = admin(router)
+    reports.show_audit(client, limit, as_json=as_json)
+
+
+@app.command()
+def explain(
+    request: options.RequestFile = None,
+    request_id: options.RequestId = None,
+    path: options.RequestPath = None,
+    session: options.Session = None,
+    router: Router = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show where a request would go, or went, and what it costs on each node."""
+    from router.commands import explain as command
+
+    client = admin(router)
+    wanted = command.Wanted(request, request_id, path, session)
+    command.run(client, wanted, as_json=as_json)
+
+
+@app.command()
+def simulate(
+    trace: options.Trace,
+    fleet: options.FleetFile = None,
+    nodes: options.Nodes = None,
+    policy: options.Policy = "all",
+    clones: options.Clones = 1,
+    gap_s: options.GapS = None,
+    seed: options.Seed = 1,
+    block_tokens: options.BlockTokens = None,
+    as_json: AsJson = False,
+    wide: Wide = False,
+) -> None:
+    """Play a trace against the scheduler and other policies, in virtual time."""
+    from router.commands import simulate as command
+
+    asked = command.Asked(trace, fleet, nodes, policy, clones, gap_s, seed, block_tokens)
+    command.run(asked, as_json=as_json, wide=wide)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,301 @@
+"""Performs the scheduler's actions: opens requests on nodes, and tells scheduler and ledger how
+they ended. Nothing else sends an inference request to a node."""
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from router.dispatch.scheduler_driver import Placing
+from router.errors import (
+    DeadlineExceeded,
+    NodeAway,
+    NodeFailed,
+    NodeRefused,
+    RouterError,
+    WrongNodeToken,
+)
+from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import Progress, Stalls
+from router.fleet.watcher import Watcher
+from router.records.decisions import Decisions
+from router.records.ledger import (
+    OUTCOME_CANCELLED,
+    OUTCOME_NODE_FAILED,
+    OUTCOME_REFUSED,
+    OUTCOME_SERVED,
+    Ledger,
+)
+from router.records.metrics import Metrics
+from router.settings import CONNECT_TIMEOUT_S
+from router.states import KIND_AGENT
+from router.types import (
+    PATH_COUNT_TOKENS,
+    Caller,
+    Failure,
+    Lease,
+    NodeView,
+    Ticket,
+    Verdict,
+)
+from router.upstream.foreign import ForeignAnswer
+from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
+from router.upstream.node_client import WholeAnswer
+from serving.said import said
+from serving.seldom import Seldom
+
+log = logging.getLogger("mlx_fleet.router")
+
+RETRY_AFTER_S = 5
+"""What a caller is told to wait for a node that is away."""
+REFUSAL_STATUSES = frozenset((*range(300, 400), 401, 403, 421, 426))
+"""A node's word on the router's token, address or version: the caller's own key was good. A
+redirect is none of the caller's business either: it would lead past the router."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the router keeps of the requests that it places."""
+
+    prefixes: PrefixIndex
+    predictions: Predictions
+    decisions: Decisions
+    metrics: Metrics
+    stalls: Stalls
+
+
+class NotSent(NodeFailed):
+    """The node that was to answer is not there any more."""
+
+
+class Cut(NodeFailed):
+    """An admin has ended the request on its node, which has not failed."""
+
+
+class Dispatcher:
+    """One road from a ticket to a node and back."""
+
+    def __init__(
+        self, fleet: Fleet, watcher: Watcher, ledger: Ledger, placing: Placing, known: Known
+    ) -> None:
+        self._fleet = fleet
+        self._watcher = watcher
+        self._ledger = ledger
+        self._placing = placing
+        self._known = known
+        self.traffic = placing.traffic
+        self.decisions = known.decisions
+        self._plain: set[str] = set()
+        """Servers that do not take what asks them for a count of tokens."""
+        self._seldom = Seldom()
+        ledger.on_verdict = self._on_verdict
+        ledger.on_cut = self._on_cut
+        ledger.on_refused = known.decisions.on_verdict
+        ledger.on_prefilled = placing.on_prefilled
+        known.stalls.on_stalled = known.metrics.stalled
+
+    async def place(self, ticket: Ticket) -> Lease:
+        """As `Placing.place`."""
+        try:
+            return await self._placing.place(ticket)
+        except RouterError as error:
+            self._known.metrics.request_ended(ticket.model, "", error.code)
+            raise
+        except asyncio.CancelledError:
+            self._known.metrics.request_ended(ticket.model, "", OUTCOME_CANCELLED)
+            self._ledger.left(ticket)
+            raise
+
+    async def place_again(
+        self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
+    ) -> Lease | None:
+        """A lease in place of one whose node failed before content, as `Placing.place_again`; None
+        if no node takes it.
+
+        Raises `DeadlineExceeded`.
+        """
+        was_told = how in (Failure.ANSWERED, Failure.TURNED_AWAY)
+        outcome = OUTCOME_REFUSED if was_told else OUTCOME_NODE_FAILED
+        self._ledger.ended(lease, time.monotonic(), outcome)
+        self._ended(lease, outcome)
+        try:
+            return await self._placing.place_again(ticket, lease, how, retry_after_s)
+        except DeadlineExceeded:
+            raise
+        except asyncio.CancelledError:
+            self._ledger.left(ticket)
+            raise
+        except RouterError:
+            return None
+        finally:
+            self._release_client(lease.node_id)
+
+    def prepare(self, ticket: Ticket, lease: Lease) -> ForeignAnswer | None:
+        """Begins the accounts of an attempt; what reads the answer of a node that keeps none.
+
+        Raises `NotSent` where its node is not there any more.
+        """
+        view = self._fleet.node(lease.node_id)
+        if view is None or self._watcher.client(lease.node_id) is None:
+            raise NotSent("The node was removed from the fleet.")
+        instance_id = view.status.instance_id if view.status else ""
+        if instance_id != lease.instance_id:
+            raise NotSent(f"The node {view.name} has started anew.")
+        reported = view.kind == KIND_AGENT
+        if ticket.path != PATH_COUNT_TOKENS:
+            self._ledger.opened(ticket, lease, view.name, instance_id, reported=reported)
+        if reported:
+            return None
+        ask = lease.node_id not in self._plain
+        return ForeignAnswer(ticket.path, ticket.body, stream=ticket.stream, ask=ask)
+
+    def open(
+        self, ticket: Ticket, lease: Lease, foreign: ForeignAnswer | None
+    ) -> Awaitable[Response]:
+        """Sends the ticket to its node; returns at the response's head. `foreign` is what `prepare`
+        made. Raises `OSError` where the connection fails before that."""
+        client = self._watcher.client(lease.node_id)
+        if client is None:
+            raise NotSent("The node was removed from the fleet.")
+        if foreign is not None and foreign.body is not ticket.body:
+            ticket = replace(ticket, body=foreign.body)
+        return client.open(ticket, lease, self._ledger.origins.stamp(ticket, lease))
+
+    def ask_no_more(self, lease: Lease) -> None:
+        """The lease's node does not take what asks it for a count of tokens."""
+        self._plain.add(lease.node_id)
+
+    def watch(self, ticket: Ticket, lease: Lease, is_paused: Callable[[], bool]) -> Progress:
+        """As `Stalls.watch`."""
+        return self._known.stalls.watch(lease, is_paused, ticket.deadline_s)
+
+    async def follow_up(
+        self, view: NodeView, caller: Caller, method: str, target: str
+    ) -> WholeAnswer:
+        """Asks a node for something that it holds; its answer, whatever its status.
+
+        Raises `NodeAway` where the node cannot be reached, and what `refused` makes of its refusal
+        of the router.
+        """
+        client = self._watcher.client(view.node_id)
+        if client is None or not view.reachable:
+            raise node_away(view)
+        try:
+            answer = await client.follow_up(method, target, self._ledger.origins.of(caller))
+        except OSError as error:
+            raise node_away(view) from error
+        if answer.status in REFUSAL_STATUSES:
+            raise _refusal(view.name, answer.status)
+        return answer
+
+    def node_failed(self, lease: Lease, error: Exception) -> NodeFailed:
+        """The sentence for a connection to the lease's node that broke."""
+        if isinstance(error, CutOff):
+            return Cut(f"The node {self.node_name(lease)} is being drained.")
+        if isinstance(error, NotConnected):
+            name = self.node_name(lease)
+            return NodeFailed(f"The node {name} took no connection within {CONNECT_TIMEOUT_S:g} s.")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            short = "The router has as many files open as it may (`ulimit -n`)"
+            if self._seldom.due(short):
+                more = self._seldom.more(short)
+                log.warning("%s: a request could not be sent to its node%s.", short, more)
+            return NotSent(f"{short}.")
+        return NodeFailed(f"The connection to the node {self.node_name(lease)} broke{_how(error)}.")
+
+    def refused(self, lease: Lease, status: int) -> RouterError:
+        """A node's own refusal of the router: no word on the caller's key."""
+        return _refusal(self.node_name(lease), status)
+
+    def node_name(self, lease: Lease) -> str:
+        return self._fleet.name_of(lease.node_id)
+
+    def on_first_content(self, ticket: Ticket, lease: Lease) -> None:
+        """The answer's first content is on its way to the caller."""
+        self._ledger.began(lease)
+        self._placing.on_first_content(lease, time.monotonic() - ticket.arrived_s)
+
+    def done(
+        self, ticket: Ticket, lease: Lease, outcome: str, answer: ForeignAnswer | None = None
+    ) -> None:
+        """The request is over, as `outcome` says. Whether an agent served it, its accounts say;
+        what a server of others took, its answer."""
+        now_s = time.monotonic()
+        view = self._fleet.node(lease.node_id)
+        judged_later = view is None or view.kind == KIND_AGENT
+        served = outcome == OUTCOME_SERVED and not judged_later
+        self._placing.on_done(lease, served=served, failed=outcome == OUTCOME_NODE_FAILED)
+        tokens = answer.tokens if answer else None
+        if served and ticket.chain is not None:
+            prompt_tokens = (tokens.prompt if tokens else 0) or lease.prompt_tokens
+            self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
+        if answer is not None and tokens is not None:
+            self._known.metrics.foreign_tokens(lease, tokens)
+            accounts = answer.accounts(lease, now_s)
+            self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
+        self._ledger.ended(lease, now_s, outcome, tokens)
+        self._ended(lease, outcome)
+        self._release_client(lease.node_id)
+
+    def _ended(self, lease: Lease, outcome: str) -> None:
+        self._known.decisions.ended(lease.ticket_id, outcome)
+        self._known.metrics.request_ended(lease.model, lease.node_id, outcome)
+
+    def _on_verdict(self, verdict: Verdict, ticket: Ticket) -> None:
+        self._placing.on_verdict(verdict)
+        ttft_s = verdict.accounts.ttft_s if verdict.accounts else None
+        if not ticket.stream and ttft_s is not None:
+            waited_s = verdict.lease.granted_s - ticket.arrived_s
+            self._known.metrics.first_content(verdict.lease, waited_s + ttft_s)
+        self._known.predictions.on_verdict(verdict, ticket.chain)
+
+    def _on_cut(self, verdict: Verdict, ticket: Ticket) -> None:
+        self._known.predictions.on_verdict(verdict, ticket.chain)
+
+    def forget(self, node_id: str) -> None:
+        """A node has been removed: its learned times go, and its client once it is idle."""
+        self._placing.on_node_removed(node_id)
+        self._plain.discard(node_id)
+        self._release_client(node_id)
+
+    def _release_client(self, node_id: str) -> None:
+        if self._watcher.is_leaving(node_id) and not self.traffic.in_flight(node_id):
+            self._watcher.release(node_id)
+            # One that was added again meanwhile keeps what was learned of it since.
+            if self._watcher.client(node_id) is None:
+                self._placing.on_node_removed(node_id)
+
+
+def node_away(view: NodeView, otherwise: str = "") -> NodeAway:
+    """That a node which alone can serve the caller is not there; `otherwise` is what else the
+    caller may do, as the rest of a sentence."""
+    return NodeAway(
+        f"The node {view.name}, which holds this, cannot be reached now; try again later"
+        f"{otherwise}.",
+        retry_after_s=RETRY_AFTER_S,
+    )
+
+
+def _how(error: Exception) -> str:
+    """How a connection broke, as the end of a sentence. The text of an error that is not ours may
+    hold the node's address, which is no caller's business."""
+    if isinstance(error, UpstreamBroken):
+        return f" ({said(error)})"
+    number = error.errno if isinstance(error, OSError) else None
+    return "" if number is None else f" ({os.strerror(number)})"
+
+
+def _refusal(name: str, status: int) -> RouterError:
+    if status in (401, 403):
+        return WrongNodeToken(
+            f"The node {name} refused the router's token; it has to be removed and added again "
+            "with the right one."
+        )
+    return NodeRefused(f"The node {name} refused the router's request with status {status}.")

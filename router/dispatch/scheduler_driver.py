@@ -1,0 +1,234 @@
+"""Brings the scheduler every event, and its actions to those who wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from msgspec.structs import replace
+
+from router.dispatch.traffic import QueuedTicket, Traffic
+from router.errors import (
+    DeadlineExceeded,
+    NoNodeReady,
+    NotTaken,
+    QueueFull,
+    RouterError,
+    UnknownModel,
+)
+from router.fleet.fleet import Fleet
+from router.records.decisions import Decisions
+from router.records.ledger import OUTCOME_CANCELLED
+from router.records.metrics import Metrics
+from router.scheduler.scheduler import Scheduler
+from router.types import (
+    Action,
+    Failure,
+    Grant,
+    Lease,
+    Moment,
+    Queued,
+    Reject,
+    RejectKind,
+    Ticket,
+    Verdict,
+)
+
+_ERRORS: dict[RejectKind, type[RouterError]] = {
+    RejectKind.UNKNOWN_MODEL: UnknownModel,
+    RejectKind.NO_NODE: NoNodeReady,
+    RejectKind.NOT_TAKEN: NotTaken,
+    RejectKind.QUEUE_FULL: QueueFull,
+    RejectKind.DEADLINE: DeadlineExceeded,
+}
+
+
+class Placing:
+    """Owner of the scheduler and of the tickets' waiting tasks."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        fleet: Fleet,
+        decisions: Decisions,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._fleet = fleet
+        self._decisions = decisions
+        self._metrics = metrics
+        self._clock = clock
+        self._waiting: dict[str, QueuedTicket] = {}
+        self.traffic = Traffic(scheduler, fleet, self._waiting, clock)
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = 0.0
+        """When it fires, on the clock of the moments."""
+        fleet.listen(self._on_fleet)
+
+    # --- for those who want a node ---
+
+    async def place(self, ticket: Ticket) -> Lease:
+        """A lease, once a node can take the ticket.
+
+        Raises `UnknownModel`, `NoNodeReady`, `QueueFull` or `DeadlineExceeded`.
+        """
+        own = self._perform(self._scheduler.on_request(ticket, self._moment()), ticket)
+        return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
+
+    async def place_again(
+        self, ticket: Ticket, lease: Lease, how: Failure, retry_after_s: float | None = None
+    ) -> Lease:
+        """A lease in place of one whose node failed before content, as `Scheduler.on_failed`.
+        Raises what `place` raises."""
+        actions = self._scheduler.on_failed(lease, self._moment(), how, retry_after_s)
+        own = self._perform(actions, ticket)
+        return _lease(await self._wait(ticket, own) if isinstance(own, Queued) else own)
+
+    # --- events ---
+
+    def on_first_content(self, lease: Lease, ttft_s: float) -> None:
+        """The lease's answer has begun, so long after its ticket's arrival."""
+        self._decisions.first_content(lease.ticket_id, ttft_s)
+        self._metrics.first_content(lease, ttft_s)
+        self._perform(self._scheduler.on_first_content(lease, self._moment()))
+
+    def on_prefilled(self, lease: Lease) -> None:
+        """The lease's node has its first token, of which its caller sees nothing yet."""
+        self._perform(self._scheduler.on_first_content(lease, self._moment()))
+
+    def on_done(self, lease: Lease, *, served: bool, failed: bool = False) -> None:
+        """As `Scheduler.on_done`."""
+        actions = self._scheduler.on_done(lease, self._moment(), served=served, failed=failed)
+        self._perform(actions)
+
+    def on_verdict(self, verdict: Verdict) -> None:
+        """A node's accounts of a lease that has ended."""
+        self._scheduler.on_verdict(verdict)
+        self._decisions.on_verdict(verdict)
+
+    def on_node_removed(self, node_id: str) -> None:
+        self._scheduler.on_node_removed(node_id)
+
+    def _on_fleet(self) -> None:
+        self._perform(self._scheduler.on_fleet(self._moment()))
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self._perform(self._scheduler.on_time(self._moment()))
+
+    # --- actions ---
+
+    def _moment(self) -> Moment:
+        return Moment(self._clock(), self._fleet.snapshot)
+
+    async def _wait(self, ticket: Ticket, queued: Queued) -> Grant | Reject:
+        answer: asyncio.Future[Grant | Reject] = asyncio.get_running_loop().create_future()
+        ticket_id, begin_s = ticket.request_id, self._clock()
+        self._waiting[ticket_id] = QueuedTicket(ticket, queued, answer)
+        self._arm()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._leave(ticket_id, answer)
+            raise
+        finally:
+            self._metrics.queue_left(ticket.model, ticket.priority, self._clock() - begin_s)
+
+    def _leave(self, ticket_id: str, answer: asyncio.Future[Grant | Reject]) -> None:
+        """The waiting task is cancelled, perhaps between its grant and its waking."""
+        if self._waiting.pop(ticket_id, None) is not None:
+            self._perform(self._scheduler.on_left(ticket_id, self._moment()))
+        elif answer.done() and not answer.cancelled():
+            granted = answer.result()
+            if isinstance(granted, Grant):
+                self._perform(self._give_back(granted.lease))
+
+    def _perform(self, actions: Iterable[Action], of: Ticket | None = None) -> Action:
+        """Tells those who wait. Returns the last word on the ticket `of`, which does not wait
+        yet."""
+        own: Action = _NOTHING
+        due = deque(actions)
+        while due:
+            action = due.popleft()
+            is_own = of is not None and _ticket_id(action) == of.request_id
+            ticket = of if is_own else self._ticket(action)
+            if ticket is not None:
+                self._note(ticket, action)
+            if is_own:
+                own = action
+            elif not isinstance(action, Queued):
+                due.extend(self._wake(action))
+        self._arm()
+        return own
+
+    def _ticket(self, action: Action) -> Ticket | None:
+        waiting = self._waiting.get(_ticket_id(action))
+        return waiting.ticket if waiting else None
+
+    def _note(self, ticket: Ticket, action: Action) -> None:
+        if isinstance(action, Grant):
+            self._decisions.granted(ticket, action.decision)
+        elif isinstance(action, Reject):
+            self._decisions.rejected(ticket, action)
+
+    def _wake(self, action: Grant | Reject) -> list[Action]:
+        """Tells the ticket's task; the actions that follow where that takes no grant any more."""
+        waiting = self._waiting.pop(_ticket_id(action), None)
+        if waiting is None or waiting.answer.done():
+            # Its caller has left, and its task has not run since to say so.
+            return self._give_back(action.lease) if isinstance(action, Grant) else []
+        if isinstance(action, Reject) and not action.position:
+            told = waiting.told
+            action = replace(action, position=told.position, wait_s=told.wait_s)
+        waiting.answer.set_result(action)
+        return []
+
+    def _give_back(self, lease: Lease) -> list[Action]:
+        """A lease that nobody is there to take."""
+        self._decisions.ended(lease.ticket_id, OUTCOME_CANCELLED)
+        return self._scheduler.on_done(lease, self._moment(), served=False)
+
+    def _arm(self) -> None:
+        """One timer, for the time that the scheduler names."""
+        wake_s = self._scheduler.wake_s()
+        if wake_s is None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            return
+        if self._timer is not None:
+            if self._timer_s == wake_s:
+                return
+            self._timer.cancel()
+        self._timer_s = wake_s
+        after_s = max(0.0, wake_s - self._clock())
+        self._timer = asyncio.get_running_loop().call_later(after_s, self._on_time)
+
+
+_NOTHING = Reject("", RejectKind.NO_NODE, "The scheduler said nothing.", 1)
+
+
+def _ticket_id(action: Action) -> str:
+    return action.lease.ticket_id if isinstance(action, Grant) else action.ticket_id
+
+
+def _lease(action: Action) -> Lease:
+    """Of a ticket that waits no longer. Raises what it was rejected with."""
+    if isinstance(action, Grant):
+        return action.lease
+    assert isinstance(action, Reject)
+    raise _error(action)
+
+
+def _error(action: Reject) -> RouterError:
+    kind = _ERRORS[action.kind]
+    if kind is UnknownModel:
+        return UnknownModel(action.reason, param="model")
+    error = kind(action.reason, retry_after_s=action.retry_after_s)
+    if action.position:
+        error.position = action.position
+        error.estimated_wait_s = action.wait_s
+    return error

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from node.protocol.errors import BROKEN_CALL
+from node.protocol.overflow import Overflow
+from router.client.error_dialects import Dialect
+from router.dispatch.attempt_outcome import (
+    MAX_TOLD_CHARS,
+    Answered,
+    enveloped,
+    how,
+    outcome_of,
+    respelled,
+)
+from router.dispatch.dispatcher import NotSent
+from router.errors import NodeFailed, NodeRefused, RouterError, WrongNodeToken
+from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, OUTCOME_SERVED
+from router.types import Failure
+
+TEXT = b"404 page\n not found\n"
+
+
+def test_a_page_that_is_no_error_is_told_in_the_caller_s_dialect() -> None:
+    said = "The node a answered with status 404: 404 page not found"
+    told = json.loads(enveloped("a", 404, TEXT, Dialect.ANTHROPIC) or b"")
+    assert told == {"type": "error", "error": {"type": "not_found_error", "message": said}}
+    told = json.loads(enveloped("a", 404, TEXT, Dialect.RESPONSES) or b"")
+    assert (told["error"]["message"], told["error"]["code"]) == (said, "node_refused")
+    told = json.loads(enveloped("a", 500, b"", Dialect.RESPONSES) or b"")
+    assert told["error"]["message"] == "The node a answered with status 500."
+    assert told["error"]["code"] == "node_failed"
+
+
+VLLM = (
+    b'{"error":{"message":"This model\'s maximum context length is 8 tokens, not 9.",'
+    b'"type":"BadRequestError","param":null,"code":400}}'
+)
+OLLAMA = b'{"error":"the input length exceeds the context length"}'
+TOO_LONG = {"vllm": VLLM, "ollama": OLLAMA}
+SPELLED = {
+    "vllm": Overflow(9, 8).anthropic,
+    "ollama": "prompt is too long: the input length exceeds the context length",
+}
+
+
+@pytest.mark.parametrize("server", TOO_LONG)
+def test_a_prompt_that_is_too_long_is_told_in_the_words_that_anthropic_s_clients_know(
+    server: str,
+) -> None:
+    error = {"type": "invalid_request_error", "message": SPELLED[server]}
+    whole = json.loads(enveloped("a", 400, TOO_LONG[server], Dialect.ANTHROPIC) or b"")
+    assert whole == {"type": "error", "error": error}
+    event = respelled(b": x\n\ndata: " + TOO_LONG[server] + b"\n\n", Dialect.ANTHROPIC) or b""
+    assert json.loads(event.removeprefix(b"event: error\ndata: ")) == whole
+
+
+@pytest.mark.parametrize("dialect", [Dialect.OPENAI, Dialect.RESPONSES])
+def test_others_know_it_by_the_server_s_own(dialect: Dialect) -> None:
+    assert enveloped("a", 400, VLLM, dialect) is None
+    assert respelled(b"data: " + VLLM + b"\n\n", dialect) is None
+
+
+def test_what_is_in_anthropic_s_words_stays_as_it_is() -> None:
+    error = {"type": "invalid_request_error", "message": Overflow(9, 8).anthropic}
+    body = json.dumps({"type": "error", "error": error}).encode()
+    assert enveloped("a", 400, body, Dialect.ANTHROPIC) is None
+    assert respelled(b"event: error\ndata: " + body + b"\n\n", Dialect.ANTHROPIC) is None
+    assert respelled(b'event: message_start\ndata: {"type":"x"}\n\n', Dialect.ANTHROPIC) is None
+
+
+def test_a_long_page_is_cut() -> None:
+    told = json.loads(enveloped("a", 400, b"\xff" * 9999, Dialect.RESPONSES) or b"")
+    assert told["error"]["message"].endswith("400: " + "\ufffd" * MAX_TOLD_CHARS)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "dialect"),
+    [
+        (200, TEXT, Dialect.ANTHROPIC),
+        (404, TEXT, Dialect.OPENAI),
+        (404, b'{"error":"No."}', Dialect.ANTHROPIC),
+        (404, b'{"error":{"message":"No."}}', Dialect.RESPONSES),
+    ],
+)
+def test_what_the_caller_can_read_stays_as_it_is(
+    status: int, body: bytes, dialect: Dialect
+) -> None:
+    assert enveloped("a", status, body, dialect) is None
+
+
+RETRY = {b"retry-after": b"5"}
+
+
+def said(code: str) -> bytes:
+    error = {"message": "No.", "type": "server_error", "param": None, "code": code}
+    return json.dumps({"error": error}).encode()
+
+
+@pytest.mark.parametrize("status", [404, 409, 429])
+@pytest.mark.parametrize("headers", [{}, RETRY])
+def test_a_node_that_cannot_take_a_request_has_not_failed(
+    status: int, headers: dict[bytes, bytes]
+) -> None:
+    assert how(Answered(status, headers, b"{}")) is Failure.TURNED_AWAY
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"<html>", said("shutting_down"), b'{"error":"No."}'])
+def test_a_503_turns_a_request_away_where_it_tells_when_to_come_back(body: bytes) -> None:
+    assert how(Answered(503, RETRY, body)) is Failure.TURNED_AWAY
+    assert how(Answered(503, {}, body)) is Failure.ANSWERED
+    assert how(Answered(503, {b"retry-after": b"soon"}, body)) is Failure.ANSWERED
+
+
+@pytest.mark.parametrize("code", ["engine_died", "engine_silent", "load_failed"])
+def test_an_engine_that_has_failed_has_failed_though_its_agent_tells_when_to_come_back(
+    code: str,
+) -> None:
+    assert how(Answered(503, RETRY, said(code))) is Failure.ANSWERED
+
+
+@pytest.mark.parametrize("status", [500, 502, 529])
+def test_any_other_error_of_a_server_is_a_failure_that_it_told(status: int) -> None:
+    assert how(Answered(status, RETRY, b"{}")) is Failure.ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("failure", "ends"),
+    [
+        (NotSent("Gone."), Failure.UNSENT),
+        (NodeFailed("It broke."), Failure.BROKEN),
+        (NodeRefused("No."), Failure.ANSWERED),
+        (WrongNodeToken("No."), Failure.ANSWERED),
+    ],
+)
+def test_what_broke_may_be_tried_there_again_and_what_was_told_not(
+    failure: RouterError, ends: Failure
+) -> None:
+    assert how(failure) is ends
+
+
+def test_an_answer_that_failed_for_what_the_model_said_counts_as_served() -> None:
+    broken = json.dumps({"error": {"message": f"{BROKEN_CALL}f: it ended."}}).encode()
+    assert outcome_of(500, broken) == OUTCOME_SERVED
+    assert outcome_of(500, b'{"error":{"message":"It broke."}}') == OUTCOME_NODE_FAILED
+    assert outcome_of(500, b"") == OUTCOME_NODE_FAILED
+    assert outcome_of(400, b"") == OUTCOME_REFUSED
+    assert outcome_of(200) == OUTCOME_SERVED

@@ -1,0 +1,353 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from node.protocol.messages import Began, FinishReason, ModelState
+from registry.records import ResidencyRecord
+from router.dispatch.dispatcher import Dispatcher, Known, NotSent
+from router.dispatch.scheduler_driver import Placing
+from router.errors import DeadlineExceeded, NoNodeReady, UnknownModel
+from router.fleet.fleet import Fleet
+from router.fleet.predictions import Predictions
+from router.fleet.prefix_index import PrefixIndex
+from router.fleet.stall_watchdog import Limits, Stalls
+from router.fleet.watcher import Watcher
+from router.records.decisions import Decisions
+from router.records.ledger import (
+    OUTCOME_CANCELLED,
+    OUTCOME_NODE_FAILED,
+    OUTCOME_REFUSED,
+    OUTCOME_SERVED,
+    Ledger,
+)
+from router.records.metrics import Metrics
+from router.scheduler.scheduler import Scheduler
+from router.types import Failure, Loading
+from router.upstream.http_response import UpstreamBroken
+from tests.fakes import FakeClock
+from tests.router.conftest import (
+    ORIGINS,
+    WAIT_S,
+    Request,
+    StartNode,
+    lease,
+    model_status,
+    node_record,
+    node_status,
+    proven,
+    silent,
+    ticket,
+)
+from tests.router.records.test_ledger import FINISHED
+
+
+class World:
+    def __init__(self, fleet: Fleet | None = None) -> None:
+        self.fleet = fleet or Fleet()
+        self.ledger = Ledger(ORIGINS)
+        self.prefixes = PrefixIndex()
+        self.watcher = Watcher(self.fleet, self.ledger, self.prefixes)
+        self.clock = FakeClock()
+        metrics, decisions = Metrics(str), Decisions()
+        self.metrics = metrics
+        self.placing = Placing(Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock)
+        stalls = Stalls(self.fleet, Limits())
+        known = Known(
+            self.prefixes, Predictions(self.prefixes, metrics), decisions, metrics, stalls
+        )
+        self.dispatcher = Dispatcher(self.fleet, self.watcher, self.ledger, self.placing, known)
+
+    def add(self, name: str) -> None:
+        """A node that is heard of and that nobody can dial."""
+        self.fleet.add(node_record("http://x", name))
+        self.fleet.heard("id-" + name, node_status(model_status("m")))
+
+
+def first_contents(world: World) -> float | None:
+    """How many the metrics have counted; None before the first."""
+    start = 'mlx_fleet_ttft_seconds_count{model="m",node="id-a"} '
+    lines = world.metrics.text().decode().splitlines()
+    return next((float(line.removeprefix(start)) for line in lines if line.startswith(start)), None)
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await asyncio.wait_for(made.watcher.close(), WAIT_S)
+
+
+async def test_a_model_that_no_node_has_is_unknown(world: World) -> None:
+    with pytest.raises(UnknownModel, match="router models"):
+        await world.dispatcher.place(ticket())
+
+
+async def test_a_model_whose_nodes_are_away_has_no_node_ready(world: World) -> None:
+    world.add("a")
+    world.fleet.lost("id-a", "Gone.")
+    with pytest.raises(NoNodeReady, match="router nodes") as raised:
+        await world.dispatcher.place(ticket())
+    assert raised.value.retry_after_s
+    assert world.dispatcher.traffic.open_leases == 0
+
+
+async def test_a_node_that_was_removed_before_the_request_went_out_has_failed(
+    world: World,
+) -> None:
+    world.add("a")
+    lease = await world.dispatcher.place(ticket())
+    world.fleet.remove("id-a")
+    with pytest.raises(NotSent, match="removed from the fleet"):
+        world.dispatcher.prepare(ticket(), lease)
+    assert world.dispatcher.node_name(lease) == "id-a"
+    assert await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT) is None
+    assert world.dispatcher.traffic.open_leases == 0
+    assert world.ledger.open_requests == 0
+    world.dispatcher.forget("id-a")
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_router_without_files_blames_no_node(
+    world: World, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = OSError(number, "Too many open files")
+    for _ in range(100):
+        failure = world.dispatcher.node_failed(lease(), error)
+        assert isinstance(failure, NotSent)
+        assert "as many files open as it may" in failure.message
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "how"),
+    [
+        (UpstreamBroken("The node has gone silent."), " (The node has gone silent)"),
+        (OSError(errno.ECONNRESET, "10.0.0.7 did it"), " (Connection reset by peer)"),
+        (ConnectionResetError(), ""),
+        (RuntimeError("10.0.0.7 did it"), ""),
+    ],
+)
+def test_a_broken_connection_is_told_in_words_and_without_addresses(
+    world: World, error: Exception, how: str
+) -> None:
+    failure = world.dispatcher.node_failed(lease(), error)
+    name = world.dispatcher.node_name(lease())
+    assert failure.message == f"The connection to the node {name} broke{how}."
+
+
+async def test_a_lease_ends_in_scheduler_and_ledger(world: World) -> None:
+    world.add("a")
+    lease = await world.dispatcher.place(ticket())
+    assert lease.granted_s == world.clock.now_s
+    assert (world.dispatcher.traffic.in_flight("id-a"), world.dispatcher.traffic.open_leases) == (
+        1,
+        1,
+    )
+    world.ledger.opened(ticket(), lease, "a", "i1", reported=False)
+    world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_SERVED)
+    assert (world.dispatcher.traffic.in_flight("id-a"), world.dispatcher.traffic.open_leases) == (
+        0,
+        0,
+    )
+    assert [row.reason for row in world.ledger.take_rows()] == [OUTCOME_SERVED]
+
+
+async def test_a_node_that_was_added_again_keeps_what_was_learned_of_it_since(
+    world: World, start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(world.placing, "on_node_removed", forgotten.append)
+    record = node_record((await start_node(silent)).url, "a")
+    for is_back in (True, False):
+        await world.watcher.watch(record)
+        lease = await world.dispatcher.place(ticket(f"{is_back}"))
+        await world.watcher.unwatch("id-a")
+        world.dispatcher.forget("id-a")
+        if is_back:
+            await world.watcher.watch(record)
+        world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_CANCELLED)
+        assert not world.watcher.is_leaving("id-a")
+        assert forgotten == ["id-a"] * (1 if is_back else 2)
+        forgotten.clear()
+        await world.watcher.unwatch("id-a")
+        world.watcher.release("id-a")
+
+
+async def test_a_node_that_failed_a_request_is_passed_over_for_a_while(world: World) -> None:
+    world.add("a")
+    world.add("b")
+    lease = await world.dispatcher.place(ticket("1"))
+    world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_NODE_FAILED)
+    for number in range(2, 5):
+        other = await world.dispatcher.place(ticket(str(number)))
+        assert other.node_id != lease.node_id
+    world.clock.advance(60.0)
+    assert (await world.dispatcher.place(ticket("5"))).node_id == lease.node_id
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_first_content_of_each_answer_is_counted_once(world: World, stream: bool) -> None:
+    world.add("a")
+    asked = ticket("1", stream=stream)
+    lease = await world.dispatcher.place(asked)
+    world.ledger.opened(asked, lease, "a", "i1", reported=True)
+    world.ledger.on_began("id-a", "i1", Began("1", FINISHED.origin))
+    if stream:
+        world.dispatcher.on_first_content(asked, lease)
+    assert first_contents(world) == (1.0 if stream else None)
+    world.dispatcher.done(asked, lease, OUTCOME_SERVED)
+    finished = proven(msgspec.structs.replace(FINISHED, request_id="1"), "id-a")
+    world.ledger.on_finished("id-a", "i1", finished)
+    assert first_contents(world) == 1.0
+    decided = world.dispatcher.decisions.find("1")
+    assert decided is not None and decided.attempts[0].ttft_s is not None
+
+
+async def test_a_node_s_accounts_are_heard_before_the_next_request_is_placed(world: World) -> None:
+    world.add("a")
+    world.add("b")
+    lease = await world.dispatcher.place(ticket("1"))
+    world.ledger.opened(ticket("1"), lease, "a", "i1", reported=True)
+    world.dispatcher.done(ticket(lease.ticket_id), lease, OUTCOME_SERVED)
+    finished = msgspec.structs.replace(FINISHED, request_id="1", reason=FinishReason.ERROR)
+    world.ledger.on_finished(lease.node_id, "i1", proven(finished, lease.node_id))
+    for number in range(2, 5):
+        assert (await world.dispatcher.place(ticket(str(number)))).node_id != lease.node_id
+
+
+async def test_a_model_of_a_node_that_has_not_spoken_since_the_start_has_no_node_ready() -> None:
+    world = World(Fleet([ResidencyRecord("id-a", "m", "ready", 1, 0.0)]))
+    world.fleet.add(node_record("http://x"))
+    assert world.fleet.models == {"m"}
+    with pytest.raises(NoNodeReady):
+        await world.dispatcher.place(ticket())
+
+
+async def test_a_node_that_started_anew_meanwhile_is_not_sent_the_request(
+    world: World, start_node: StartNode
+) -> None:
+    async def never(_request: Request) -> None:
+        raise AssertionError
+
+    node = await start_node(never)
+    await asyncio.wait_for(world.watcher.watch(node_record(node.url)), WAIT_S)
+    lease = await world.dispatcher.place(ticket())
+    world.fleet.heard("id-a", node_status(model_status("m"), instance_id="i2"))
+    with pytest.raises(NotSent, match="started anew"):
+        world.dispatcher.prepare(ticket(), lease)
+    again = await world.dispatcher.place_again(ticket(), lease, Failure.UNSENT)
+    assert again is not None
+    assert (again.instance_id, again.attempt) == ("i2", 1)
+    world.dispatcher.done(ticket(), again, OUTCOME_SERVED)
+    assert world.dispatcher.traffic.open_leases == 0
+
+
+async def test_a_retry_that_comes_too_late_for_its_deadline_says_so(world: World) -> None:
+    world.add("a")
+    late = ticket(deadline_s=world.clock.now_s + 1.0)
+    lease = await world.dispatcher.place(late)
+    world.clock.advance(2.0)
+    with pytest.raises(DeadlineExceeded):
+        await world.dispatcher.place_again(late, lease, Failure.BROKEN)
+    assert world.dispatcher.traffic.open_leases == 0
+
+
+async def test_a_node_that_does_not_take_the_connection_has_failed(
+    world: World, start_node: StartNode
+) -> None:
+    async def never(_request: Request) -> None:
+        raise AssertionError
+
+    node = await start_node(never)
+    await asyncio.wait_for(world.watcher.watch(node_record(node.url)), WAIT_S)
+    lease = await world.dispatcher.place(ticket())
+    assert node._server is not None
+    node._server.close()
+    foreign = world.dispatcher.prepare(ticket(), lease)
+    with pytest.raises(OSError) as broke:
+        await world.dispatcher.open(ticket(), lease, foreign)
+    failure = world.dispatcher.node_failed(lease, broke.value)
+    assert "connection to the node a broke" in failure.message
+    assert world.ledger.open_requests == 1
+
+
+# --- what is waited for ---
+
+
+async def test_a_request_on_a_node_waits_for_that_node_s_load(world: World) -> None:
+    world.add("a")
+    lease = await world.dispatcher.place(ticket())
+    assert world.dispatcher.traffic.waits_for(ticket(), lease) is None
+    loading = model_status("m", state=ModelState.LOADING, progress=0.25)
+    world.add("b")
+    world.fleet.heard("id-b", node_status(loading))
+    assert world.dispatcher.traffic.waits_for(ticket(), lease) is None
+    world.fleet.heard("id-a", node_status(loading))
+    assert world.dispatcher.traffic.waits_for(ticket(), lease) == Loading("m", 0.25)
+    world.dispatcher.done(ticket(), lease, OUTCOME_CANCELLED)
+
+
+async def test_a_request_that_waits_in_the_queue_waits_for_any_node_s_load(world: World) -> None:
+    world.fleet.add(node_record("http://x", "a"))
+    world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
+    lease = await world.dispatcher.place(ticket("1"))
+    waiting = asyncio.create_task(world.dispatcher.place(ticket("2")))
+    while (standing := world.dispatcher.traffic.standing("2")) is None:
+        await asyncio.sleep(0)
+    assert world.dispatcher.traffic.waits_for(ticket("2"), None) == standing
+    loading = model_status("m", max_rows=1, state=ModelState.LOADING)
+    world.fleet.heard("id-a", node_status(loading))
+    assert world.dispatcher.traffic.waits_for(ticket("2"), lease) == Loading("m", None)
+    world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
+    world.dispatcher.done(ticket("2"), await waiting, OUTCOME_CANCELLED)
+
+
+# --- callers that leave while no node has their request ---
+
+
+def full(world: World) -> None:
+    """A node with one place."""
+    world.fleet.add(node_record("http://x", "a"))
+    world.fleet.heard("id-a", node_status(model_status("m", max_rows=1)))
+
+
+async def leave(world: World, waiting: asyncio.Task[Any], request_id: str) -> None:
+    while world.dispatcher.traffic.standing(request_id) is None:
+        assert not waiting.done()
+        await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_who_leaves_the_queue_has_a_row_without_a_node(world: World) -> None:
+    full(world)
+    lease = await world.dispatcher.place(ticket("1"))
+    await leave(world, asyncio.create_task(world.dispatcher.place(ticket("2"))), "2")
+    (row,) = world.ledger.take_rows()
+    assert (row.request_id, row.node_id, row.reason) == ("2", "", OUTCOME_CANCELLED)
+    world.dispatcher.done(ticket("1"), lease, OUTCOME_CANCELLED)
+
+
+async def test_who_leaves_the_queue_after_a_node_s_failure_has_a_row_for_that_too(
+    world: World,
+) -> None:
+    full(world)
+    first = await world.dispatcher.place(ticket("1"))
+    world.ledger.opened(ticket("1"), first, "a", "i1", reported=False)
+    world.fleet.add(node_record("http://x", "b"))
+    world.fleet.heard("id-b", node_status(model_status("m", max_rows=1)))
+    second = await world.dispatcher.place(ticket("2"))
+    assert second.node_id == "id-b"
+    again = world.dispatcher.place_again(ticket("1"), first, Failure.ANSWERED)
+    await leave(world, asyncio.create_task(again), "1")
+    told = [(row.request_id, row.node_id, row.reason) for row in world.ledger.take_rows()]
+    assert told == [("1", "id-a", OUTCOME_REFUSED), ("1", "", OUTCOME_CANCELLED)]
+    world.dispatcher.done(ticket("2"), second, OUTCOME_CANCELLED)
