@@ -1,6 +1,6 @@
 """The command `node-agent`, also as `python -m node`."""
 
-from serving.stopped import leave
+from serving.terminal.interrupt import leave
 
 
 def main() -> None:

@@ -34,11 +34,11 @@ from node.server.response_store import ResponseStore, StoreLimits
 from node.server.v1 import Api, ApiOptions
 from node.settings import HOLD_HEAD_S, Settings
 from serving import awake
-from serving.callers import Callers, Limits
-from serving.exchange import as_get
+from serving.http.callers import Callers, Limits
+from serving.http.exchange import as_get
+from serving.http.timeouts import USUAL, Patience
 from serving.open_files import open_files
 from serving.own_machine import is_loopback
-from serving.patience import USUAL, Patience
 from serving.units import gib
 from serving.version import own_version
 

@@ -14,8 +14,8 @@ import typer
 from node.commands import options
 from node.errors import NodeError, StartError
 from node.settings import Settings
-from serving.terminal import put, shown
-from serving.verbs import Verbs
+from serving.terminal.output import put, shown
+from serving.terminal.verbs import Verbs
 
 NAME = "node-agent"
 

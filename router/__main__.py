@@ -1,6 +1,6 @@
 """The command `router`, also as `python -m router`."""
 
-from serving.stopped import leave
+from serving.terminal.interrupt import leave
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.upstream.origins import Origins
 from serving.awake import Awake
-from serving.exchange import Receive, Send, as_get
+from serving.http.exchange import Receive, Send, as_get
 from serving.sleep_watch import watch_sleep
 
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
-from serving.said import said
+from serving.terminal.error_text import said
 
 _NUMBERS = re.compile(r"\[Errno (\d+)\]")
 """What a race to several addresses says where they failed in different ways."""

@@ -20,7 +20,7 @@ import node.settings
 import router.cli.main
 import router.errors
 import router.settings
-import serving.refusals
+import serving.http.refusals
 from node.engine.scripted.script import Script
 from router.api.v1 import RELAYED_PATHS
 from router.records.metrics import Metrics

@@ -14,8 +14,8 @@ from node.commands.configuration import read_settings
 from node.errors import NodeError, StartError
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
 from serving.own_machine import is_loopback
-from serving.said import said
-from serving.terminal import put
+from serving.terminal.error_text import said
+from serving.terminal.output import put
 
 CONNECT_TIMEOUT_S = 5.0
 

@@ -14,9 +14,9 @@ from rich.text import Text
 
 from node.commands.agent_client import CommandFailed, NotRunning, Place, tell
 from node.commands.bench_load import Load, Repeat, Sessions, Stall, Streams
-from serving.bars import shown_bars
-from serving.screen import Screen
-from serving.terminal import put, put_json
+from serving.terminal.bars import shown_bars
+from serving.terminal.output import put, put_json
+from serving.terminal.screen import Screen
 
 STREAMS = (1, 4, 8, 16)
 Result = Streams | Repeat | Stall | Sessions

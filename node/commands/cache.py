@@ -10,7 +10,7 @@ from node.commands.agent_client import NotRunning, Place, posting
 from node.commands.configuration import read_settings
 from node.engine.cache.disk.home import clear_folder
 from node.protocol.messages import PATH_CLEAR_CACHE, ClearedCache
-from serving.terminal import put
+from serving.terminal.output import put
 
 _decode = msgspec.json.Decoder(ClearedCache).decode
 

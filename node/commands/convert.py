@@ -16,8 +16,8 @@ from node.errors import NodeError
 from node.hardware import python_command
 from node.models.store import partial_folder
 from serving.awake import kept_awake
-from serving.bars import shown_bars
-from serving.terminal import put
+from serving.terminal.bars import shown_bars
+from serving.terminal.output import put
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,10 @@ from node.hardware import (
 )
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.settings import Settings
-from serving.listening import CannotListen, PortInUse, listening
-from serving.screen import Screen
+from serving.http.listening import CannotListen, PortInUse, listening
 from serving.stay_awake import StayAwake
-from serving.terminal import put_json
+from serving.terminal.output import put_json
+from serving.terminal.screen import Screen
 from serving.units import gib
 
 CHILD_TIMEOUT_S = 60.0

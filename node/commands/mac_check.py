@@ -22,8 +22,8 @@ from node.engine.probe.line import Line, not_here
 from node.errors import StartError
 from node.hardware import python_command, read_machine, run_command, this_kernel
 from node.settings import Settings
-from serving.screen import Screen
-from serving.terminal import put_json
+from serving.terminal.output import put_json
+from serving.terminal.screen import Screen
 
 REPORT = "mac-report"
 MODEL = "smollm2"

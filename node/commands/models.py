@@ -10,8 +10,8 @@ from rich.table import Table
 from node.commands.own_store import open_store
 from node.errors import UnknownModel
 from node.models.store import Broken, ModelEntry
-from serving.screen import Screen
-from serving.terminal import put, put_json
+from serving.terminal.output import put, put_json
+from serving.terminal.screen import Screen
 
 
 def list_models(home: Path | None, *, as_json: bool) -> None:

@@ -10,9 +10,9 @@ from node.commands.own_store import open_store
 from node.models.pull import HubSource, open_hub, pull
 from node.protocol.lifecycle import PullCommand
 from serving.awake import kept_awake
-from serving.bars import shown_bars
-from serving.stopped import Stopped
-from serving.terminal import put
+from serving.terminal.bars import shown_bars
+from serving.terminal.interrupt import Stopped
+from serving.terminal.output import put
 
 
 def pull_model(

@@ -22,13 +22,13 @@ from node.commands.own_name import own_ipv4, own_name
 from node.errors import StartError
 from node.hardware import is_mac, run_command
 from node.settings import Settings, default_home
-from serving.client_connection import KEEP_ALIVE_S, protocol_of
-from serving.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
+from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.http.listening import BACKLOG, CannotListen, is_unspecified, listening, url_of
+from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files
 from serving.own_machine import is_loopback
 from serving.process_lock import ProcessLock, Taken
-from serving.quiet_server import QuietServer, Stop
-from serving.terminal import log_lines, put
+from serving.terminal.output import log_lines, put
 
 GRACE_S = 10.0
 """How long running answers may take to end at shutdown."""

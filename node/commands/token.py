@@ -5,7 +5,7 @@ from pathlib import Path
 from node.app import load_token
 from node.commands.agent_client import CommandFailed
 from node.commands.configuration import read_settings
-from serving.terminal import put
+from serving.terminal.output import put
 
 
 def show(home: Path | None) -> None:

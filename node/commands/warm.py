@@ -21,9 +21,9 @@ from node.agent.warm_prompts import (
 from node.commands.agent_client import CommandFailed, Place, posting, tell
 from node.errors import StartError
 from node.protocol.messages import PATH_WARM
-from serving.bars import shown_bars
-from serving.screen import Screen
-from serving.terminal import put_json
+from serving.terminal.bars import shown_bars
+from serving.terminal.output import put_json
+from serving.terminal.screen import Screen
 
 
 class Warmed(msgspec.Struct, frozen=True):

@@ -50,7 +50,7 @@ from node.ipc.messages import (
 )
 from node.ipc.outbox import Outbox
 from node.protocol.messages import FinishReason
-from serving.terminal import log_lines
+from serving.terminal.output import log_lines
 
 logger = logging.getLogger("node.engine.worker")
 

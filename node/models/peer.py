@@ -12,7 +12,7 @@ from node.errors import DownloadError
 from node.models.download import ArrivingFile, WantedFile
 from node.models.manifest import is_model_file
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES, ManifestFile, Peer
-from serving.said import said
+from serving.terminal.error_text import said
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 
 SILENCE_S = 30.0

@@ -18,7 +18,7 @@ from node.errors import NodeError
 from node.models.pull import Progress, pull
 from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand
-from serving.terminal import log_lines
+from serving.terminal.output import log_lines
 
 Write = Callable[[bytes], object]
 

@@ -26,7 +26,7 @@ from node.parsing.selection import Formats
 from node.protocol.models import near_names
 from node.protocol.names import is_name
 from node.request import TextRequest
-from serving.said import said
+from serving.terminal.error_text import said
 
 PARTIAL_MARKER = ".partial"
 """A file in a folder that is being written, and the suffix of a folder that will be renamed."""

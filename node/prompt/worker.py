@@ -37,8 +37,8 @@ from node.prompt.wire import (
     decode_command,
     pack,
 )
-from serving.said import said
-from serving.terminal import log_lines
+from serving.terminal.error_text import said
+from serving.terminal.output import log_lines
 
 logger = logging.getLogger("node.prompt.worker")
 

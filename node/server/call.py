@@ -22,9 +22,9 @@ from node.server.body_memory import Bodies
 from node.server.left_out import left_out_headers, sentence
 from node.server.stream import Headers
 from node.settings import MAX_BODY_BYTES, THREAD_BODY_BYTES
-from serving.exchange import vouch
 from serving.fair_shares import Share
-from serving.refusals import Refusal
+from serving.http.exchange import vouch
+from serving.http.refusals import Refusal
 
 _ANTHROPIC = "/v1/messages"
 

@@ -9,7 +9,7 @@ from fastapi import Request, Response
 
 from node.errors import BadRequest, Unauthorized, WrongProtocol
 from node.protocol.messages import HEADER_PROTOCOL, PROTOCOL_VERSION
-from serving.exchange import vouch
+from serving.http.exchange import vouch
 
 MAX_COMMAND_BYTES = 4 * 1024 * 1024
 """The manifest of a model is in a command, too."""

@@ -21,7 +21,7 @@ from node.protocol.lifecycle import (
 from node.protocol.messages import ModelCommand, encode_status
 from node.server.control_auth import ControlGate, command_of, json_answer
 from serving.awake import Awake
-from serving.exchange import vouch
+from serving.http.exchange import vouch
 
 MODEL_COMMAND = Depends(command_of(ModelCommand))
 

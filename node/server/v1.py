@@ -33,7 +33,7 @@ from node.server.response_store import ResponseStore
 from node.server.responses import ResponsesApi
 from node.server.stream import EventStream, collect
 from node.settings import HOLD_HEAD_S
-from serving.callers import Callers
+from serving.http.callers import Callers
 
 MODELS_PATH = "/v1/models"
 REQUESTS_PATH = "/v1/requests"

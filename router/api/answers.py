@@ -5,7 +5,7 @@ import msgspec
 from router.client.error_dialects import Dialect, error_body, id_headers
 from router.client.response_headers import HEADER_SHOULD_RETRY
 from router.errors import MethodNotAllowed, RouterError
-from serving.exchange import Send
+from serving.http.exchange import Send
 
 JSON_HEADERS = [(b"content-type", b"application/json")]
 

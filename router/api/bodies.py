@@ -13,7 +13,7 @@ import msgspec
 from node.protocol.prefix import Fields, read_fields
 from router.errors import BadRequest, BodyTooLarge
 from router.settings import MAX_BODY_BYTES
-from serving.exchange import Receive
+from serving.http.exchange import Receive
 
 Scope = MutableMapping[str, Any]
 

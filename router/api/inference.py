@@ -18,7 +18,7 @@ from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, RequestCancelled, RouterError, ShuttingDown
 from router.routing.alias_targets import leads_on
 from router.types import Caller, Ticket
-from serving.exchange import EXTENSION, Exchange, Receive
+from serving.http.exchange import EXTENSION, Exchange, Receive
 
 log = logging.getLogger("mlx_fleet.router")
 

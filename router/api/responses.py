@@ -13,7 +13,7 @@ from router.core import Core
 from router.errors import BadRequest, ShuttingDown, UnknownPath, UnknownResponse
 from router.types import Caller, NodeView
 from router.upstream.node_client import WholeAnswer
-from serving.exchange import Send
+from serving.http.exchange import Send
 
 PATH = "/v1/responses"
 

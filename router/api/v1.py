@@ -20,7 +20,7 @@ from router.client.error_dialects import dialect_of
 from router.core import Core
 from router.errors import RouterError, ShuttingDown, UnknownModel, UnknownPath
 from router.types import PATH_COUNT_TOKENS, Caller
-from serving.exchange import Receive, Send, vouch
+from serving.http.exchange import Receive, Send, vouch
 
 log = logging.getLogger("mlx_fleet.router")
 

@@ -12,7 +12,7 @@ from router.cli.models import models_app
 from router.cli.verbs import RouterVerbs, admin, group
 from router.commands import options
 from router.commands.options import AsJson, Home, Node, Port, RegistryUrl, Router, Wide
-from serving.terminal import put
+from serving.terminal.output import put
 
 app = group("Local language models on a handful of Macs, as one OpenAI endpoint.", cls=RouterVerbs)
 app.add_typer(models_app, name="models")

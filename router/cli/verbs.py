@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from router.errors import RouterError, StartError
-from serving.terminal import put, shown
-from serving.verbs import Verbs
+from serving.terminal.output import put, shown
+from serving.terminal.verbs import Verbs
 
 if TYPE_CHECKING:
     from router.commands.client import AdminClient

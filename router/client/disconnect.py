@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import cast
 
 from router.errors import ShuttingDown
-from serving.exchange import Exchange
+from serving.http.exchange import Exchange
 
 
 class CancelWhenLeft:

@@ -8,7 +8,7 @@ import msgspec
 from node.protocol.errors import anthropic_kind
 from node.protocol.overflow import ANTHROPIC_WORDS
 from router.errors import ContextTooLong, RouterError
-from serving.refusals import Refusal
+from serving.http.refusals import Refusal
 
 
 class Dialect(StrEnum):

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from serving.exchange import Exchange
+from serving.http.exchange import Exchange
 
 LOOK_S = 1.0
 """How often it is looked whether there is something new to say."""

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from router.commands import console
 from router.commands.answer import Answer, Chat, Message, summary
 from router.commands.client import CommandFailed
-from serving.terminal import put
+from serving.terminal.output import put
 
 _LEAVE = ("/exit", "/quit", "/bye")
 

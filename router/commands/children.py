@@ -19,7 +19,7 @@ from typing import IO
 
 from router.commands.client import CommandFailed
 from router.commands.fleet_of_one import failure
-from serving.terminal import put
+from serving.terminal.output import put
 
 _LISTENING = re.compile(r"listening on (https?://\S+)")
 _LAST_WORDS = 30

@@ -15,8 +15,8 @@ from router.commands.connection import Answered, Asked, NotConnected, Send, send
 from router.errors import RouterError
 from router.settings import Settings, default_home
 from serving.own_machine import is_loopback
-from serving.said import said
-from serving.stopped import Stopped
+from serving.terminal.error_text import said
+from serving.terminal.interrupt import Stopped
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from rich.progress import (
 from rich.text import Text
 
 from router.commands.tables import Cell, Contents, lay_out, print_on
-from serving.screen import Screen
-from serving.terminal import put, put_json, shown
+from serving.terminal.output import put, put_json, shown
+from serving.terminal.screen import Screen
 
 _PIPE_COLUMNS = 200
 """Width of a table that goes to a file or a pipe, where no window limits it."""

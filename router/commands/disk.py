@@ -10,7 +10,7 @@ from router.api.admin.disk_views import PullStarted
 from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.commands import console
 from router.commands.client import AdminClient, CommandFailed, goes_on, read_row, read_rows
-from serving.stopped import Stopped
+from serving.terminal.interrupt import Stopped
 
 POLL_S = 0.5
 ORDER_TIMEOUT_S = 3600.0

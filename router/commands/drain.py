@@ -11,7 +11,7 @@ from router.commands import console, durations, wording
 from router.commands.client import AdminClient, CommandFailed, Unreachable, read_rows
 from router.commands.nodes import in_flight, set_state
 from router.states import CORDONED, KIND_OPENAI, MAINTENANCE
-from serving.stopped import Stopped
+from serving.terminal.interrupt import Stopped
 
 T = TypeVar("T")
 

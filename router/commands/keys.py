@@ -9,7 +9,7 @@ from rich.text import Text
 from router.api.admin.views import KeyRow, NewKey, RevokedKey
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row, read_rows
-from serving.terminal import put
+from serving.terminal.output import put
 
 NO_KEYS = "There are no keys yet; `router keys create NAME` makes one."
 

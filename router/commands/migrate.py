@@ -7,7 +7,7 @@ from registry.errors import RegistryError
 from registry.migrate import Migration, migrate
 from router.errors import StartError
 from router.settings import Settings
-from serving.terminal import put
+from serving.terminal.output import put
 
 
 def run(settings: Settings) -> None:

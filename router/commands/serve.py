@@ -22,13 +22,13 @@ from router.core import Core
 from router.errors import StartError
 from router.settings import Settings, default_home, read_environment
 from serving import awake
-from serving.callers import Callers, Limits
-from serving.client_connection import KEEP_ALIVE_S, protocol_of
-from serving.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
+from serving.http.callers import Callers, Limits
+from serving.http.client_connection import KEEP_ALIVE_S, protocol_of
+from serving.http.listening import BACKLOG, CannotListen, PortInUse, listening, url_of
+from serving.http.quiet_server import QuietServer, Stop
 from serving.open_files import allow_many_files, open_files
 from serving.own_machine import is_loopback
-from serving.quiet_server import QuietServer, Stop
-from serving.terminal import LineFormatter, log_lines, put
+from serving.terminal.output import LineFormatter, log_lines, put
 
 SHUTDOWN_S = 5.0
 """How long requests may go on once the router is told to end."""

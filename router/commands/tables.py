@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from serving.terminal import shown_lines
+from serving.terminal.output import shown_lines
 
 Cell = str | Text
 

@@ -18,9 +18,9 @@ from router.commands.children import Child
 from router.commands.client import AdminClient, CommandFailed, Place, in_path, read_row, read_rows
 from router.commands.fleet_of_one import AGENT, ROUTER, Plan
 from router.errors import StartError
-from serving.listening import CannotListen, listening
-from serving.stopped import Stopped
-from serving.terminal import put
+from serving.http.listening import CannotListen, listening
+from serving.terminal.interrupt import Stopped
+from serving.terminal.output import put
 
 AGENT_START_S = 120.0
 ROUTER_START_S = 60.0

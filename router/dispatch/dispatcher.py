@@ -48,8 +48,8 @@ from router.types import (
 from router.upstream.foreign import ForeignAnswer
 from router.upstream.http_response import CutOff, NotConnected, Response, UpstreamBroken
 from router.upstream.node_client import WholeAnswer
-from serving.said import said
 from serving.seldom import Seldom
+from serving.terminal.error_text import said
 
 log = logging.getLogger("mlx_fleet.router")
 

@@ -8,7 +8,7 @@ from router.dispatch.attempt_outcome import enveloped
 from router.dispatch.dispatcher import Dispatcher
 from router.errors import NodeFailed, RouterError
 from router.types import Lease, Ticket
-from serving.exchange import Exchange
+from serving.http.exchange import Exchange
 
 
 class Reply:

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from node.protocol.messages import Finished, ModelStatus
 from router.types import Lease, Priority, Tokens
-from serving.callers import Callers
+from serving.http.callers import Callers
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _PREFIX = "mlx_fleet_"

@@ -19,7 +19,7 @@ from router.settings import CONNECT_TIMEOUT_S
 from router.upstream.host_name import HostName
 from router.upstream.http_response import NotConnected, Unanswered, UpstreamBroken
 from router.upstream.http_response import Response as Response
-from serving.keepalive import Probes, probe
+from serving.http.tcp_keepalive import Probes, probe
 
 IDLE_S = 30.0
 """Shorter than a node agent's own, so that it is the router that closes an idle connection."""

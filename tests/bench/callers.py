@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from serving.http.timeouts import USUAL
 from serving.open_files import allow_many_files
-from serving.patience import USUAL
 from tests.bench import processes
 from tests.bench.figures import Figure, median
 from tests.bench.machine import Cores

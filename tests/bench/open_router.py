@@ -24,7 +24,7 @@ from router.core import Core
 from router.settings import Settings
 from router.states import KIND_OPENAI
 from router.upstream.credentials import NodeCredential
-from serving.exchange import Receive, Send
+from serving.http.exchange import Receive, Send
 
 
 def with_key(app: AsgiApp, key: str) -> AsgiApp:

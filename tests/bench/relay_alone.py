@@ -25,7 +25,7 @@ from router.fleet.prefix_index import PrefixIndex
 from router.scheduler.scheduler import Scheduler
 from router.settings import Settings
 from router.types import Action, Decision, Grant, Lease, Moment, Ticket
-from serving.quiet_server import Stop
+from serving.http.quiet_server import Stop
 
 
 class InTurn(Scheduler):

@@ -16,7 +16,7 @@ from node.engine.scripted.script import Script as EngineScript
 from node.engine.scripted.script import ScriptedModel
 from router.settings import CONNECT_TIMEOUT_S
 from router.upstream import http_client as upstream_module
-from serving.client_connection import ClientConnection
+from serving.http.client_connection import ClientConnection
 from tests.faults.rig import WAIT_S, add_real, until
 from tests.node.serving import running
 from tests.router.conftest import (

@@ -24,7 +24,7 @@ from node.protocol.messages import (
     decode_status,
 )
 from node.settings import Settings
-from serving.patience import USUAL, Patience
+from serving.http.timeouts import USUAL, Patience
 from tests.fakes import NO_TLS
 
 WAIT_S = 30.0

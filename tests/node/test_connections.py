@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from node.protocol.lifecycle import HEADER_TICKET, PATH_FILES
-from serving.callers import Limits
-from serving.patience import Patience
+from serving.http.callers import Limits
+from serving.http.timeouts import Patience
 from tests.node.commands.test_serve import agent, client_of, lines_until_listening
 from tests.node.model_folders import make_model
 from tests.node.server.test_control_models import shared

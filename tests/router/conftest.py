@@ -41,9 +41,9 @@ from router.settings import Settings
 from router.types import Caller, Lease, NodeView, Ticket
 from router.upstream.credentials import NodeCredential
 from router.upstream.origins import Origins
-from serving.callers import Callers
-from serving.client_connection import ClientConnection
-from serving.patience import USUAL, Patience
+from serving.http.callers import Callers
+from serving.http.client_connection import ClientConnection
+from serving.http.timeouts import USUAL, Patience
 
 WAIT_S = 20.0
 """Longest wait for anything that must happen."""

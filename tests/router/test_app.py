@@ -17,7 +17,7 @@ from router.auth import SCOPE_ADMIN, SCOPE_INFERENCE
 from router.errors import Forbidden, UnknownPath
 from router.fleet.fleet import Fleet
 from router.settings import Settings
-from serving.client_connection import ClientConnection
+from serving.http.client_connection import ClientConnection
 from tests.router.conftest import CHAT, RunningRouter, StartNode, node_record, silent
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from node.protocol.messages import StatusEvent
-from serving.patience import Patience
+from serving.http.timeouts import Patience
 from tests.fakes import AT_ONCE_S
 from tests.router.conftest import (
     CHAT,

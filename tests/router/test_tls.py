@@ -13,9 +13,9 @@ import uvicorn
 
 from router.client.error_dialects import refusal_body
 from router.upstream.http_client import Upstream
-from serving.callers import Callers
-from serving.client_connection import protocol_of
-from serving.exchange import Message, Receive, Send
+from serving.http.callers import Callers
+from serving.http.client_connection import protocol_of
+from serving.http.exchange import Message, Receive, Send
 
 BODY = bytes(range(256)) * 8192
 HEAD = b"POST / HTTP/1.1\r\nhost: node\r\ncontent-length: %d\r\n\r\n" % len(BODY)

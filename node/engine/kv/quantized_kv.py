@@ -15,7 +15,7 @@ from mlx_lm.models.cache import (
 from node.engine.base import LoadError
 from node.engine.kv.cache_tree import Caches, adopt, assemble, flatten
 from node.engine.kv.codec import group_size
-from serving.said import said
+from serving.terminal.error_text import said
 
 _PROBE_TOKENS = 16
 _MOST_DIFFERENCE = {4: 0.7, 8: 0.2}

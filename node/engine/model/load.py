@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 from node.engine.base import LoadError
 from node.engine.model.detokenizer import Vocabulary
 from node.engine.model.weights import UnsupportedModel, load_network
-from serving.said import said
+from serving.terminal.error_text import said
 
 _CONTEXT_KEYS = (
     "max_position_embeddings",

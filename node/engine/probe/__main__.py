@@ -8,7 +8,7 @@ import msgspec
 
 from node.engine.model.blas import load_fast_blas
 from node.engine.probe.line import Line
-from serving.terminal import put_json
+from serving.terminal.output import put_json
 
 
 def main(arguments: list[str]) -> None:

@@ -18,7 +18,7 @@ from router.auth import SCOPE_ADMIN, key_from_headers
 from router.core import Core
 from router.errors import BadRequest, Conflict, NotFound, RouterError, ShuttingDown
 from router.types import Caller
-from serving.exchange import vouch
+from serving.http.exchange import vouch
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from node.commands.serve import (
 from node.errors import StartError
 from node.protocol.messages import PROTOCOL_VERSION
 from node.settings import Settings, default_home
-from serving.listening import listening
+from serving.http.listening import listening
 
 WAIT_S = 30
 pytestmark = pytest.mark.timeout(90)

@@ -8,8 +8,8 @@ import pytest
 
 from router.client.disconnect import CancelWhenLeft
 from router.errors import ShuttingDown
-from serving.exchange import Exchange
-from tests.serving.test_exchange import Wire, exchange_on
+from serving.http.exchange import Exchange
+from tests.serving.http.test_exchange import Wire, exchange_on
 
 
 class Work:

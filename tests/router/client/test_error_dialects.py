@@ -17,7 +17,7 @@ from router.errors import (
     QueueFull,
     RouterError,
 )
-from serving.refusals import NotARequest, Refusal, RequestTimeout
+from serving.http.refusals import NotARequest, Refusal, RequestTimeout
 from tests.router.test_errors import ALL
 
 

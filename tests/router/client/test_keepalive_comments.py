@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from router.client.keepalive_comments import Silence
-from serving.exchange import Exchange
+from serving.http.exchange import Exchange
 from tests.fakes import FakeClock
 
 HOLD_S = 10.0

@@ -12,8 +12,8 @@ import httpx
 from router.commands import serve
 from router.commands.client import Place
 from router.settings import Settings
-from serving.listening import url_of
-from serving.quiet_server import Stop
+from serving.http.listening import url_of
+from serving.http.quiet_server import Stop
 
 TIMEOUT_S = 20.0
 

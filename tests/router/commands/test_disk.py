@@ -12,7 +12,7 @@ from router.api.admin.disk_views import PullStarted
 from router.api.admin.views import ModelPlace, ModelRow, OrderDone
 from router.commands import disk, models
 from router.commands.client import AdminClient, CommandFailed
-from serving.stopped import Stopped
+from serving.terminal.interrupt import Stopped
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 MIB = 1024**2

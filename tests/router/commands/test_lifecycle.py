@@ -14,7 +14,7 @@ from router.commands.client import AdminClient, CommandFailed
 from router.commands.connection import NotConnected
 from router.commands.drain import Drain, asked, drain, maintain
 from router.commands.lifecycle import add_schedule, list_schedules, pin, read_keep_alive
-from serving.stopped import Stopped
+from serving.terminal.interrupt import Stopped
 from tests.fakes import FakeClock
 from tests.router.cli.test_main import Cli
 from tests.router.commands.running import running_router

@@ -17,7 +17,7 @@ from router.commands import migrate, serve
 from router.commands.client import Place
 from router.errors import StartError
 from router.settings import Settings
-from serving.quiet_server import Stop
+from serving.http.quiet_server import Stop
 from tests.router.commands.running import TIMEOUT_S
 from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
 from tests.router.dispatch.test_relay import HELLO, STREAM, in_band_error

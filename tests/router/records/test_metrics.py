@@ -7,7 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from router.client.error_dialects import refusal_body
 from router.records.metrics import CONTENT_TYPE, Metrics
 from router.types import Lease, Priority
-from serving.callers import Callers, Limits
+from serving.http.callers import Callers, Limits
 from tests.router.conftest import running_router
 
 LEASE = Lease("r", "a", "m", 0.0, 1)

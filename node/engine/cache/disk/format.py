@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from node.engine.cache.parts import Tensor, Tensors
-from serving.said import said
+from serving.terminal.error_text import said
 
 _ITEM_BYTES = {
     "BOOL": 1,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.exchange import Exchange
+from serving.http.exchange import Exchange
 
 
 class Wire:

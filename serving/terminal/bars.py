@@ -2,7 +2,7 @@
 
 from rich.progress import Progress, ProgressColumn
 
-from serving.screen import Screen
+from serving.terminal.screen import Screen
 
 
 def shown_bars(*columns: ProgressColumn) -> Progress:

@@ -14,8 +14,8 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from serving import quiet_server
-from serving.quiet_server import QuietServer, Stop
+from serving.http import quiet_server
+from serving.http.quiet_server import QuietServer, Stop
 from tests.fakes import NO_TLS
 
 WAIT_S = 20.0
@@ -113,7 +113,7 @@ async def test_the_date_of_answers_goes_on(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_signal_wakes_the_loop() -> None:
     code = (
         "import asyncio, signal, sys, uvloop\n"
-        "from serving.quiet_server import Stop\n"
+        "from serving.http.quiet_server import Stop\n"
         "stop = Stop()\n"
         "signal.signal(signal.SIGTERM, lambda *_: stop.set())\n"
         "async def main():\n"

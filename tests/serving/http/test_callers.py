@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from serving.callers import Callers, Connection, Limits
-from serving.exchange import Message, Receive, Send, vouch
-from serving.refusals import Refusal
-from tests.serving.test_client_connection import GET, WAIT_S, echo, serving
+from serving.http.callers import Callers, Connection, Limits
+from serving.http.exchange import Message, Receive, Send, vouch
+from serving.http.refusals import Refusal
+from tests.serving.http.test_client_connection import GET, WAIT_S, echo, serving
 
 FEW = Limits(connections=8, descriptor=100, unknown=4, unknown_of_one_address=2)
 

@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
-from serving.exchange import EXTENSION, Exchange, Message, Receive, Send
-from serving.patience import Pace, Patience, held_bytes
-from tests.serving.test_client_connection import GET, WAIT_S, Server, echo, serving
+from serving.http.exchange import EXTENSION, Exchange, Message, Receive, Send
+from serving.http.timeouts import Pace, Patience, held_bytes
+from tests.serving.http.test_client_connection import GET, WAIT_S, Server, echo, serving
 
 SHORT_S = 0.05
 PIECE = b"x" * 65_536

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from serving.patience import USUAL, Patience
-from serving.refusals import Refusal
+from serving.http.refusals import Refusal
+from serving.http.timeouts import USUAL, Patience
 from serving.seldom import Seldom
 
 _SPARE_SHARE = 8

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.said import said
+from serving.terminal.error_text import said
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from serving.keepalive import Probes, probe
+from serving.http.tcp_keepalive import Probes, probe
 
 PROBES = Probes(idle_s=15, each_s=5, count=3, unread_s=1.5)
 

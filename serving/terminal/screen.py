@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from serving.terminal import shown_lines
+from serving.terminal.output import shown_lines
 
 
 class Screen(Console):

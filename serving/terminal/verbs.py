@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from serving.stopped import leave, was_interrupted
+from serving.terminal.interrupt import leave, was_interrupted
 
 
 class Verbs(TyperGroup):

@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from serving.terminal import put, shown
+from serving.terminal.output import put, shown
 
 EXIT_CODE = 128 + signal.SIGINT
 

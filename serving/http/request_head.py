@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import httptools
 
-from serving.refusals import NotARequest, NotImplementedHere, Refusal, WrongHttpVersion
+from serving.http.refusals import NotARequest, NotImplementedHere, Refusal, WrongHttpVersion
 
 _HOST = re.compile(rb"[\w.~%!$&'()*+,;=:\[\]-]*", re.ASCII)
 _OTHER_VERSIONS = ("Invalid HTTP version", "Expected dot", "Pause on PRI/Upgrade")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from serving import listening as module
-from serving.listening import CannotListen, PortInUse, is_unspecified, listening, url_of
+from serving.http import listening as module
+from serving.http.listening import CannotListen, PortInUse, is_unspecified, listening, url_of
 
 WAIT_S = 10.0
 

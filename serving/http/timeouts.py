@@ -8,7 +8,7 @@ import sys
 import termios
 from dataclasses import dataclass
 
-from serving.keepalive import Probes
+from serving.http.tcp_keepalive import Probes
 
 _SO_NWRITE = 0x1024
 """Of macOS, which Python does not name."""

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import serving
-from serving.screen import Screen
-from serving.terminal import (
+from serving.terminal.output import (
     MOST_CHARS,
     LineFormatter,
     put,
@@ -24,6 +23,7 @@ from serving.terminal import (
     shown_json,
     shown_lines,
 )
+from serving.terminal.screen import Screen
 
 PRINTING = (
     *("print", "typer.echo", "click.echo", "Console", "sys.stdout.write", "sys.stderr.write"),
@@ -120,5 +120,5 @@ def test_nothing_else_prints() -> None:
     assert sorted(set(others)) == [
         "node/engine/gguf/convert.py: sys.stdout.write",  # to the command that runs it
         "router/commands/chat.py: sys.stdout.write",  # where it is no terminal: an answer as it is
-        "serving/terminal.py: print",
+        "serving/terminal/output.py: print",
     ]

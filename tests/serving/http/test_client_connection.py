@@ -12,11 +12,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from serving.callers import Callers, Limits
-from serving.client_connection import ClientConnection
-from serving.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
-from serving.patience import USUAL, Patience
-from serving.refusals import Refusal
+from serving.http.callers import Callers, Limits
+from serving.http.client_connection import ClientConnection
+from serving.http.exchange import EXTENSION, PAUSE_BYTES, Exchange, Message, Receive, Send
+from serving.http.refusals import Refusal
+from serving.http.timeouts import USUAL, Patience
 
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 GET = b"GET /x HTTP/1.1\r\nhost: here\r\n\r\n"

@@ -18,18 +18,18 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from serving.callers import Callers
-from serving.exchange import EXTENSION, VOUCH, Exchange, Message
-from serving.keepalive import probe
-from serving.patience import PROBES, Pace, held_bytes
-from serving.refusals import (
+from serving.http.callers import Callers
+from serving.http.exchange import EXTENSION, VOUCH, Exchange, Message
+from serving.http.refusals import (
     HeadTooLong,
     NotARequest,
     Refusal,
     RequestTimeout,
     TooManyConnections,
 )
-from serving.request_head import check_head, read_target, refusal_of
+from serving.http.request_head import check_head, read_target, refusal_of
+from serving.http.tcp_keepalive import probe
+from serving.http.timeouts import PROBES, Pace, held_bytes
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 256
