@@ -39,7 +39,7 @@ class Plan:
 
     def router_argv(self) -> list[str]:
         logging = ["--no-log-requests"] if self.quiet else ["--log-requests"]
-        return [*_serve("router.cli.main", self.home, self.port), *logging]
+        return [*_serve("router", self.home, self.port), *logging]
 
     @property
     def token_file(self) -> Path:

@@ -127,7 +127,7 @@ class Router:
         return self.running.home / "router" / "registry.db"
 
     def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run_cli("router.cli.main", self.running.home, *arguments, "--router", self.url)
+        return run_cli("router", self.running.home, *arguments, "--router", self.url)
 
     def must(self, *arguments: str) -> str:
         """The output of a command that has to succeed."""
@@ -183,7 +183,7 @@ def agent_process(home: Path, script: dict[str, object] | None, *extra: str) -> 
 
 @contextmanager
 def router_process(home: Path, *extra: str) -> Iterator[Running]:
-    running = Running(["router.cli.main", "serve", "--port", "0", *extra], home)
+    running = Running(["router", "serve", "--port", "0", *extra], home)
     try:
         yield running
     finally:

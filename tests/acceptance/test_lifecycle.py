@@ -137,7 +137,7 @@ class Pair:
     async def say(self, *command: str) -> str:
         """A `router` command that has to succeed."""
         url = f"http://127.0.0.1:{self.router.port}"
-        call = partial(run_cli, "router.cli.main", self.home, *command, "--router", url)
+        call = partial(run_cli, "router", self.home, *command, "--router", url)
         done = await asyncio.to_thread(call)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

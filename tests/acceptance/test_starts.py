@@ -39,7 +39,7 @@ def front(tmp_path: Path) -> object:
 
 
 def test_a_second_router_on_the_same_registry_says_so(front: Router, tmp_path: Path) -> None:
-    second = run_cli("router.cli.main", tmp_path, "serve", "--port", "0")
+    second = run_cli("router", tmp_path, "serve", "--port", "0")
     assert second.returncode == 2
     assert "registry" in one_line(second.stderr)
 
@@ -47,7 +47,7 @@ def test_a_second_router_on_the_same_registry_says_so(front: Router, tmp_path: P
 def test_a_port_in_use_says_so(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for module in ("router.cli.main", "node.cli"):
+        for module in ("router", "node.cli"):
             arguments = ["serve", "--port", port]
             if module == "node.cli":
                 arguments += ["--engine", "scripted"]
@@ -62,14 +62,14 @@ def test_a_registry_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(registry) as database:
         database.execute("update alembic_version set version_num = '9999'")
     database.close()
-    done = run_cli("router.cli.main", tmp_path, "serve", "--port", "0")
+    done = run_cli("router", tmp_path, "serve", "--port", "0")
     assert done.returncode == 2
     assert "newer" in one_line(done.stderr)
 
 
 def test_another_database_than_sqlite_is_refused(tmp_path: Path) -> None:
     done = run_cli(
-        "router.cli.main",
+        "router",
         tmp_path,
         "serve",
         "--port",
@@ -81,7 +81,7 @@ def test_another_database_than_sqlite_is_refused(tmp_path: Path) -> None:
     assert "SQLite" in one_line(done.stderr)
 
 
-@pytest.mark.parametrize("module", ["router.cli.main", "node.cli"])
+@pytest.mark.parametrize("module", ["router", "node.cli"])
 def test_a_bind_to_the_network_needs_a_word_of_consent(tmp_path: Path, module: str) -> None:
     done = run_cli(module, tmp_path, "serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 2
@@ -145,7 +145,7 @@ def test_an_agent_that_is_killed_leaves_no_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_router_up_leaves_no_process_however_it_ends(tmp_path: Path, how: int) -> None:
     up = Running(
-        ["router.cli.main", "up", "--port", "0", "--node-port", "0", "--engine", "scripted"],
+        ["router", "up", "--port", "0", "--node-port", "0", "--engine", "scripted"],
         tmp_path,
     )
     try:
@@ -162,7 +162,7 @@ def test_router_up_leaves_no_process_however_it_ends(tmp_path: Path, how: int) -
 
 def test_router_up_once_prints_the_answer_and_its_figures(tmp_path: Path) -> None:
     done = run_cli(
-        "router.cli.main",
+        "router",
         tmp_path,
         *("up", "--port", "0", "--node-port", "0", "--engine", "scripted", "--once", "hello"),
     )

@@ -43,7 +43,7 @@ def test_a_bind_that_others_can_reach_must_be_allowed(tmp_path: Path) -> None:
 def test_a_router_takes_more_callers_than_the_files_that_a_shell_allows(tmp_path: Path) -> None:
     """Each is there still when the last one has come."""
     few_files = ("sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", sys.executable)
-    arguments = ("-m", "router.cli.main", "serve", "--home", str(tmp_path), "--port", "0")
+    arguments = ("-m", "router", "serve", "--home", str(tmp_path), "--port", "0")
     with (
         subprocess.Popen(
             [*few_files, *arguments, "--exit-on-stdin-eof"],
