@@ -30,7 +30,7 @@ from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
 from node.request import Message, TemplateOptions, TextRequest, Tool, ToolCall
 from tests.conformance.result import Result
-from tests.node.template.samples import asking
+from tests.node.prompt.template.samples import asking
 
 MOST_SHOWN = 24
 """Characters of what is spelled anew."""

@@ -20,7 +20,7 @@ from node.prompt.prompt import Prompt
 from node.prompt.scripted_tokens import ScriptedRenderer
 from node.request import Message, TemplateOptions, TextRequest
 from node.settings import Settings
-from tests.node.template.samples import asking
+from tests.node.prompt.template.samples import asking
 
 USER = Message("user", "hello")
 OFF = {"enable_thinking": False, "style": "short"}

@@ -15,7 +15,7 @@ from node.dialects.responses.body import read_responses
 from node.prompt.prompt import Prompt
 from node.prompt.renderer import PromptRenderer
 from node.request import TextRequest
-from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT
+from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR, STRICT
 from tests.node.tokenisers import byte_level, made_folder
 
 # Fails where a content is null or a list, as many templates do that add something to it.

@@ -16,7 +16,7 @@ from node.parsing.selection import Formats
 from node.prompt.renderer import PromptRenderer
 from node.prompt.submission import generate_request
 from tests.node.parsing.reading import TOOLS, output_format
-from tests.node.template.samples import OPEN
+from tests.node.prompt.template.samples import OPEN
 from tests.node.tokenisers import byte_level, made_folder
 from tests.reports.samples import ARGUMENTS, CALLS
 

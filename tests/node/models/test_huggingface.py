@@ -15,7 +15,7 @@ import pytest
 from node.models.store import read_source
 from node.protocol.lifecycle import PullCommand
 from tests.node.model_folders import CONFIG, safetensors
-from tests.node.test_pulls import World
+from tests.node.models.test_pulls import World
 
 COMMIT = "c0ffee" + "0" * 34
 WEIGHTS = safetensors(bytes(range(256)) * 60_000)

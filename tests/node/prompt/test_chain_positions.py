@@ -23,6 +23,7 @@ from node.prompt.renderer import PromptRenderer
 from node.prompt.scripted_tokens import ScriptedRenderer
 from node.protocol.prefix import Chain
 from node.request import TextRequest
+from tests.node.prompt.template.samples import LISTED, OPEN, POOR, STRICT
 from tests.node.prompt.test_renderer import PLAIN, QUOTING, TRIMMING
 from tests.node.protocol.bodies import (
     ANSWER,
@@ -38,7 +39,6 @@ from tests.node.protocol.bodies import (
     body,
     chain_of,
 )
-from tests.node.template.samples import LISTED, OPEN, POOR, STRICT
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
 _TOOLS_LAST = (

@@ -20,7 +20,7 @@ from node.prompt.scripted_tokens import ScriptedRenderer
 from node.protocol.prefix import Chainer, read_fields
 from node.request import Message, TextRequest
 from serving.fair_shares import FairShares
-from tests.node.prompts.words import asking, chat, completion
+from tests.node.prompt.words import asking, chat, completion
 
 THREADS = 4
 LONG = module.THREAD_LENGTH + 1

@@ -30,8 +30,8 @@ from node.prompt.renderers import WORKER_MODULE
 from node.protocol.overflow import Overflow
 from node.protocol.prefix import Chainer, read_fields
 from node.request import Message, TextPart, Tool
-from tests.node.prompts.words import TEMPLATE, asking, chat, completion, words, words_folder
-from tests.node.template.samples import OPEN
+from tests.node.prompt.template.samples import OPEN
+from tests.node.prompt.words import TEMPLATE, asking, chat, completion, words, words_folder
 from tests.node.tokenisers import byte_level, made_folder
 
 WAIT_S = 60.0

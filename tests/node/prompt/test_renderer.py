@@ -15,7 +15,7 @@ from node.prompt.template.chat_template import ChatTemplate
 from node.protocol.overflow import Overflow
 from node.request import TextPart, TextRequest
 from tests.node.model_folders import bring_code, make_model
-from tests.node.prompts.words import TEMPLATE, chat, completion, words, words_folder
+from tests.node.prompt.words import TEMPLATE, chat, completion, words, words_folder
 from tests.node.tokenisers import byte_level, made_folder, metaspace, prepending
 
 

@@ -13,7 +13,7 @@ from node.errors import LoadFailure
 from node.prompt import renderers as module
 from node.prompt.prompt import RenderRequest
 from node.prompt.renderers import Renderers
-from tests.node.prompts.words import TEMPLATE, chat, completion, words, words_folder
+from tests.node.prompt.words import TEMPLATE, chat, completion, words, words_folder
 
 WAIT_S = 60.0
 ASKED = RenderRequest(chat(("user", "b")))

@@ -6,7 +6,7 @@ from node.errors import ContextTooLong
 from node.prompt.prompt import Prompt
 from node.prompt.scripted_tokens import ScriptedRenderer
 from node.protocol.overflow import Overflow
-from tests.node.prompts.words import chat, completion
+from tests.node.prompt.words import chat, completion
 
 
 def test_token_ids_pass_as_they_are() -> None:

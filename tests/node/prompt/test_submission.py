@@ -9,7 +9,7 @@ from node.parsing.selection import Formats
 from node.prompt.prompt import Prompt
 from node.prompt.submission import generate_request
 from node.request import TextRequest
-from tests.node.prompts.words import completion
+from tests.node.prompt.words import completion
 
 INFO = Loaded(0, 100, 1, vocab_size=10)
 

@@ -21,7 +21,7 @@ from serving.http.quiet_server import Stop
 from tests.router.commands.running import TIMEOUT_S
 from tests.router.conftest import CHAT, RawCaller, RunningRouter, ScriptedNode, StartNode
 from tests.router.dispatch.test_relay import HELLO, STREAM, in_band_error
-from tests.router.test_relay_failing import hello_and_hang, until
+from tests.router.dispatch.test_relay_failing import hello_and_hang, until
 
 
 def test_options_win_over_the_environment_and_that_over_defaults(

@@ -4,7 +4,7 @@ import pytest
 
 from node.prompt.template.abilities import Abilities, find_abilities
 from node.prompt.template.chat_template import ChatTemplate
-from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT
+from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR, STRICT
 
 
 def abilities_of(text: str) -> Abilities:

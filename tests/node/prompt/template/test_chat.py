@@ -15,7 +15,15 @@ from node.prompt.template.chat import (
 )
 from node.prompt.template.chat_template import ChatTemplate
 from node.request import Message, TextPart, TextRequest, ToolCall
-from tests.node.template.samples import LAST_USER, LISTED, OPEN, POOR, STRICT, WEATHER, asking
+from tests.node.prompt.template.samples import (
+    LAST_USER,
+    LISTED,
+    OPEN,
+    POOR,
+    STRICT,
+    WEATHER,
+    asking,
+)
 
 USER, ANSWER = Message("user", "hello"), Message("assistant", "hi")
 CALL = ToolCall("call_0123456789", "weather", '{"city": "Bern"}')

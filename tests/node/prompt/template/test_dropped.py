@@ -3,7 +3,7 @@
 from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
 from node.prompt.template.dropped import find_dropped, parts_of_answers
-from tests.node.template.samples import LAST_USER, OPEN, POOR
+from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR
 
 
 def dropped(text: str, *, reads_reasoning: bool = True) -> tuple[str, ...]:

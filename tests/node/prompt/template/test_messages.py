@@ -10,7 +10,7 @@ from node.errors import BadRequest
 from node.prompt.template.abilities import Abilities
 from node.prompt.template.messages import BRIDGE, build_turns
 from node.request import MediaPart, Message, TextPart, Tool, ToolCall
-from tests.node.template.samples import ALL, WEATHER
+from tests.node.prompt.template.samples import ALL, WEATHER
 
 USER, ANSWER = Message("user", "hello"), Message("assistant", "hi")
 SYSTEM, LATER = Message("system", "be nice"), Message("user", "more")

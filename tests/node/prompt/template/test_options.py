@@ -7,7 +7,7 @@ import pytest
 
 from node.prompt.template.options import template_variables
 from node.request import TemplateOptions
-from tests.node.template.samples import ALL
+from tests.node.prompt.template.samples import ALL
 
 ON = {"enable_thinking": True, "thinking": True, "thinking_mode": "enabled"}
 OFF = {

@@ -15,7 +15,7 @@ from node.prompt.template.probe import (
     text_parts,
     user,
 )
-from tests.node.template.samples import LISTED, OPEN, POOR
+from tests.node.prompt.template.samples import LISTED, OPEN, POOR
 
 
 def probe_of(text: str, only_parts: frozenset[str] = frozenset()) -> Probe:

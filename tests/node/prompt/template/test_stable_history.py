@@ -11,7 +11,7 @@ from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
 from node.prompt.template.stable_history import EMPTY_REASONING, steady
 from node.request import Message, TemplateOptions, ToolCall
-from tests.node.template.samples import LAST_USER, OPEN, WEATHER, asking
+from tests.node.prompt.template.samples import LAST_USER, OPEN, WEATHER, asking
 
 USER = Message("user", "hello")
 CALLING = Message("assistant", "", "", (ToolCall("call12345", "weather", "{}"),))

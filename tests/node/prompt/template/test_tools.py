@@ -13,8 +13,8 @@ from node.prompt.template.chat import ChatRenderer
 from node.prompt.template.chat_template import ChatTemplate
 from node.prompt.template.tools import TemplateTools
 from node.request import Tool
+from tests.node.prompt.template.samples import OPEN, POOR, WEATHER, asking
 from tests.node.prompt.template.test_messages import USER
-from tests.node.template.samples import OPEN, POOR, WEATHER, asking
 
 # Spells types with a program, as those of Hermes do: it does not end for a type unknown to it.
 TYPED = (

@@ -32,7 +32,7 @@ from tests.router.dispatch.test_relay import (
     in_band_error,
     stream,
 )
-from tests.router.test_relay_failing import until
+from tests.router.dispatch.test_relay_failing import until
 
 GIB = 1024**3
 

@@ -3,7 +3,7 @@
 from node.engine.scripted.script import Script
 from node.ipc.messages import Accepted
 from node.protocol.messages import Finished, FinishReason
-from tests.node.test_agent import job, running, until_finished
+from tests.node.agent.test_agent import job, running, until_finished
 
 
 async def test_a_caller_who_has_left_an_engine_that_is_killed_has_cancelled() -> None:

@@ -22,7 +22,7 @@ from tests.router.dispatch.test_relay import (
     in_band_error,
     stream,
 )
-from tests.router.test_relay_leaving import (
+from tests.router.dispatch.test_relay_leaving import (
     Ending,
     comment_only,
     half_answer,

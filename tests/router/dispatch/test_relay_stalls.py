@@ -33,7 +33,7 @@ from tests.router.dispatch.test_relay import (
     stream,
     whole,
 )
-from tests.router.test_relay_foreign import serving
+from tests.router.dispatch.test_relay_foreign import serving
 
 STALL_S, BEGIN_S = 0.5, 0.6
 """Time for a busy machine to tell of progress."""

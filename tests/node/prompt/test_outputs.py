@@ -18,7 +18,7 @@ from node.prompt.renderers import Renderers
 from node.prompt.scripted_tokens import ScriptedRenderer
 from node.prompt.submission import generate_request
 from node.request import Message, TextPart, Tool, ToolCall
-from tests.node.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
+from tests.node.prompt.template.samples import LAST_USER, OPEN, POOR, STRICT, WEATHER, asking
 from tests.node.tokenisers import byte_level, made_folder
 
 INFO = Loaded(0, 100, 1, vocab_size=10)

@@ -10,7 +10,7 @@ from node.protocol.errors import BROKEN_CALL
 from registry import usage
 from registry.records import UsageRecord
 from tests.faults.rig import add_real, until_told
-from tests.node.api.test_streamed_calls import (
+from tests.node.server.test_streamed_calls import (
     ASKED,
     BROKEN,
     CALL,

@@ -6,7 +6,7 @@ import pytest
 
 from node.agent import agent as agent_module
 from node.protocol.messages import StatusEvent
-from tests.node.test_agent import WAIT_S, running
+from tests.node.agent.test_agent import WAIT_S, running
 
 
 async def test_an_agent_beats_for_those_who_listen_and_for_nobody_else(

@@ -12,7 +12,7 @@ from node.prompt import renderers
 from node.prompt.process import RenderLimits
 from node.protocol.messages import ModelState, StatusEvent
 from tests.node.prompt.test_remote import LARGE, LOOP, guarded
-from tests.node.prompts.words import TEMPLATE, words_folder
+from tests.node.prompt.words import TEMPLATE, words_folder
 from tests.node.serving import WAIT_S, chat_body, running
 
 LIMITS = RenderLimits(template_s=3.0, render_s=2.0, memory_bytes=400 * 1024**2)
