@@ -112,7 +112,9 @@ def _known_formats() -> tuple[dict[str, tuple[Any, str]], dict[str, tuple[Any, s
     tool_calls: dict[str, tuple[Any, str]] = {
         "none": (None, "Nothing is read: calls stay in the answer, with their markup.")
     }
-    for each in pkgutil.iter_modules(node.parsing.__path__, f"{node.parsing.__name__}."):
+    for each in pkgutil.walk_packages(node.parsing.__path__, f"{node.parsing.__name__}."):
+        if each.ispkg:
+            continue
         for value, about in _defined(importlib.import_module(each.name)):
             kinds = type(value).__mro__
             if isinstance(value, ReasoningFormat) or Grammar in kinds:

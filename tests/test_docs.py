@@ -51,7 +51,7 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 ALL_COMMANDS = [
-    *commands(typer.main.get_command(router.cli.app), "router"),
+    *commands(typer.main.get_command(router.cli.main.app), "router"),
     *commands(typer.main.get_command(node.cli.app), "node-agent"),
 ]
 
@@ -106,7 +106,7 @@ def import_everything(package: Any) -> None:
     [
         (node, node.errors.NodeError),
         (router, router.errors.RouterError),
-        (serving, serving.refusals.Refusal),
+        (serving, serving.http.refusals.Refusal),
     ],
     ids=["node", "router", "serving"],
 )

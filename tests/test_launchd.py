@@ -21,7 +21,7 @@ PLISTS: list[dict[str, Any]] = [
 ]
 COMMANDS: dict[str, Any] = {
     "node-agent": typer.main.get_command(node.cli.app),
-    "router": typer.main.get_command(router.cli.app),
+    "router": typer.main.get_command(router.cli.main.app),
 }
 AGENT_ENDS_S = GRACE_S + STOP_GRACE_S + FLUSH_S + LAST_RESORT_S
 

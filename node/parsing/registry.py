@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from functools import lru_cache
 
-from node.parsing.apertus import APERTUS, APERTUS_REASONING
 from node.parsing.calls.any_of import AnyOf
 from node.parsing.calls.bracket import BRACKET, with_recovery
 from node.parsing.calls.function_xml import FUNCTION_XML
 from node.parsing.calls.marked import Marked
 from node.parsing.format import NO_REASONING, Grammar, NoCalls, ReasoningFormat, ToolFormat
+from node.parsing.formats.apertus import APERTUS, APERTUS_REASONING
 from node.parsing.formats.apriel import APRIEL, APRIEL_REASONING
 from node.parsing.formats.command_r import COMMAND_R
 from node.parsing.formats.command_r_plus import COMMAND_R_PLUS
