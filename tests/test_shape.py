@@ -1,16 +1,14 @@
 """The shape that keeps the code readable: sizes, names, and who may write what."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-SOURCES = sorted(
-    path
-    for package in ("router", "node", "registry", "serving", "migrations")
-    for path in (ROOT / package).rglob("*.py")
-)
+from tests.sources import ROOT, circle, folder_graph, imports, source_files
+
+SOURCES = source_files()
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 WRITERS = {
     "node/dialects/anthropic/answer.py",
@@ -22,6 +20,9 @@ WRITERS = {
     "router/client/sse.py",
 }
 """Who may spell server-sent events: a writer for each dialect, and whoever breaks one."""
+MOST_FILES = 25
+"""In a folder; but a file for each model family may be as many as there are families."""
+MANY_FILES = {ROOT / "node/parsing/formats"}
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -54,6 +55,23 @@ def test_no_function_is_longer_than_50_lines() -> None:
 
 def test_no_file_is_a_drawer_for_anything() -> None:
     assert [p for p in SOURCES + TESTS if p.stem in FORBIDDEN_NAMES] == []
+
+
+def test_no_folder_has_too_many_files() -> None:
+    counts = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    full = [str(folder) for folder, count in counts.items() if count > MOST_FILES]
+    assert set(full) <= {str(folder) for folder in MANY_FILES}
+
+
+def test_no_two_folders_import_each_other() -> None:
+    assert circle(folder_graph(imports())) == []
+
+
+def test_a_circle_of_folders_is_found() -> None:
+    modules = {"a.x": {"b.y"}, "b.y": {"c.z"}, "c.z": {"a.x"}}
+    assert set(circle(folder_graph(modules))) == {"a", "b", "c"}
+    apart = {"a.x": {"a.b.y"}, "a.b.y": {"a.z"}, "a.z": set[str]()}
+    assert circle(folder_graph(apart)) == []
 
 
 def test_every_package_init_is_empty() -> None:
