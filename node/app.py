@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib
 import logging
 import os
 import secrets
@@ -17,7 +16,7 @@ from node.agent.agent import Agent, Identity
 from node.agent.warm_prompts import read_plan
 from node.defaults import ModelDefaults
 from node.engine.base import LoadError
-from node.engine.scripted.script import Script, encode_script, read_script, scripted_entries
+from node.engine.scripted.script import Script, encode_script, read_script
 from node.engines.memory_budget import Budget
 from node.engines.sizing import Room, most_disk_bytes, plan_engine
 from node.engines.slot import EngineKind
@@ -180,19 +179,34 @@ def build_store(settings: Settings) -> ModelStore:
     return ModelStore(settings.models_folder, _served(settings), formats, defaults)
 
 
+def scripted_entries(script: Script) -> tuple[ModelEntry, ...]:
+    """The script's models as if they were on disk; their folder is empty."""
+    return tuple(
+        ModelEntry(
+            name=model.name,
+            folder=Path(),
+            weight_bytes=model.weight_bytes,
+            context_tokens=model.context_tokens,
+            kv_bytes_per_token=model.kv_bytes_per_token,
+        )
+        for model in script.models
+    )
+
+
 def trim_disk(settings: Settings) -> None:
     """Deletes KV on disk that no engine uses, of models that are gone or have changed too, as far
     as all of it is more than the models here may have."""
     if settings.engine == "scripted":
         return
     # The base install lacks what they need.
-    tiers = importlib.import_module("node.engine.cache.disk.home")
-    folders = importlib.import_module("node.engine.cache.disk.folder")
+    from node.engine.cache.disk.folder import TierUnavailable
+    from node.engine.cache.disk.home import trim_home
+
     folder = settings.kv_folder
     each_bytes = most_disk_bytes(free_disk_bytes(folder), settings)
     try:
-        tiers.trim_home(folder, each_bytes * max(len(build_store(settings).list()), 1))
-    except (OSError, folders.TierUnavailable) as exc:
+        trim_home(folder, each_bytes * max(len(build_store(settings).list()), 1))
+    except (OSError, TierUnavailable) as exc:
         logger.warning("Old KV in %s cannot be deleted: %s", folder, exc)
 
 

@@ -4,7 +4,6 @@ The macOS side asks `node.darwin`; it has been tested with recorded answers only
 """
 
 import functools
-import importlib
 import os
 import platform
 import shutil
@@ -247,7 +246,8 @@ def linux_available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 def process_bytes(pid: int) -> int:
     """Resident memory of a process; 0 where it has ended."""
     # Of the node extra, as all that starts processes whose memory matters.
-    psutil = importlib.import_module("psutil")
+    import psutil
+
     try:
         resident: int = psutil.Process(pid).memory_info().rss
     except psutil.NoSuchProcess:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from node.engines.supervisor import Supervisor
 from node.errors import BadRequest, ModelBusy, PullRunning
 from node.hardware import free_disk_bytes
+from node.models.model_files import PARTIAL_MARKER
 from node.models.pulls import Pulls
 from node.models.shares import Shares
-from node.models.store import PARTIAL_MARKER, ModelStore
+from node.models.store import ModelStore
 from node.protocol.lifecycle import PullCommand, Share
 from node.protocol.messages import ModelState, ModelStatus
 

@@ -14,7 +14,7 @@ from node.commands.own_process import own_process
 from node.commands.own_store import open_store
 from node.errors import NodeError
 from node.hardware import python_command
-from node.models.store import partial_folder
+from node.models.model_files import partial_folder
 from serving.awake import kept_awake
 from serving.terminal.bars import shown_bars
 from serving.terminal.output import put

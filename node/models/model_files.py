@@ -10,6 +10,8 @@ import msgspec
 from node.errors import NodeError
 
 NAME_FILE = "mlx-fleet.json"
+PARTIAL_MARKER = ".partial"
+"""A file in a folder that is being written, and the suffix of a folder that will be renamed."""
 INDEX_FILE = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 MAX_JSON_BYTES = 64 * 1024**2
@@ -23,6 +25,13 @@ class NotAModel(NodeError):
     status = 400
     code = "not_a_model"
     kind = "invalid_request_error"
+
+
+class NameFile(msgspec.Struct, frozen=True):
+    """What the store keeps in a model's folder: the name as shown, and where it came from."""
+
+    name: str
+    source: str = ""
 
 
 def is_meant(path: Path) -> bool:
@@ -80,3 +89,22 @@ def weight_files(folder: Path) -> list[Path]:
     if not files:
         raise NotAModel(f"{folder} has no safetensors weights.")
     return files
+
+
+def write_name(folder: Path, name: str, source: str) -> None:
+    """Keeps the model's name and source in its folder."""
+    body = msgspec.json.encode(NameFile(name=name, source=source))
+    (folder / NAME_FILE).write_bytes(body + b"\n")
+
+
+def partial_folder(folder: Path) -> Path:
+    """Where a model is written that is to become `folder` at once, when it is whole."""
+    return folder.with_name(folder.name + PARTIAL_MARKER)
+
+
+def read_source(folder: Path) -> str:
+    """Where the model in `folder` came from, as `write_name` kept it; empty if that is unknown."""
+    try:
+        return msgspec.json.decode((folder / NAME_FILE).read_bytes(), type=NameFile).source
+    except (OSError, msgspec.MsgspecError, RuntimeError):
+        return ""

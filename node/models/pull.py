@@ -5,7 +5,6 @@ first file and goes last, so that whatever interrupts a pull, nothing half is ev
 pull goes on where it stopped.
 """
 
-import importlib
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -18,18 +17,10 @@ import msgspec
 from node.errors import BadRequest, PullRefused
 from node.models.download import Arrivals, Source, WantedFile
 from node.models.manifest import Manifests, is_model_file
-from node.models.model_files import NotAModel
+from node.models.model_files import PARTIAL_MARKER, NotAModel, read_source, write_name
 from node.models.peer import PeerFailed, PeerSource
 from node.models.pull_lock import claimed, end_claim
-from node.models.store import (
-    PARTIAL_MARKER,
-    ModelEntry,
-    ModelStore,
-    folder_bytes,
-    read_entry,
-    read_source,
-    write_name,
-)
+from node.models.store import ModelEntry, ModelStore, folder_bytes, read_entry
 from node.protocol.extra import INSTALL_EXTRA, WHERE
 from node.protocol.lifecycle import Peer, PullCommand
 
@@ -80,13 +71,13 @@ class Unfinished:
 def open_hub() -> HubSource:
     """Raises `DownloadError` where its library is not installed."""
     try:
-        hub: HubSource = importlib.import_module("node.models.huggingface").Hub()
+        from node.models.huggingface import Hub
     except ImportError as error:
         raise PullRefused(
             f"The hub cannot be asked ({error}); run {INSTALL_EXTRA} {WHERE}, or pull from a peer "
             "node."
         ) from None
-    return hub
+    return Hub()
 
 
 def pull(

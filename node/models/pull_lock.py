@@ -11,7 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from node.errors import DownloadError, PullRefused
-from node.models.store import PARTIAL_MARKER, folder_bytes
+from node.models.model_files import PARTIAL_MARKER
+from node.models.store import folder_bytes
 
 LOCK_FILE = ".pulling"
 SIZE_FILE = ".wanted-bytes"

@@ -12,9 +12,10 @@ import msgspec
 
 from node.errors import ShuttingDown, UnknownModel
 from node.hardware import python_command
+from node.models.model_files import PARTIAL_MARKER
 from node.models.pull import Unfinished, check_command, unfinished
 from node.models.pull_process import PullOrder, Told
-from node.models.store import PARTIAL_MARKER, ModelStore, delete_folder
+from node.models.store import ModelStore, delete_folder
 from node.protocol.lifecycle import PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake

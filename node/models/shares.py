@@ -10,8 +10,9 @@ from pathlib import Path
 
 from node.errors import BadRequest, NodeError, ShuttingDown, UnknownPath, WrongTicket
 from node.models.manifest import Manifests
+from node.models.model_files import read_source
 from node.models.saved_hashes import HashingStopped
-from node.models.store import ModelEntry, ModelStore, read_source
+from node.models.store import ModelEntry, ModelStore
 from node.protocol.lifecycle import ManifestFile, Share
 
 TICKET_S = 900.0

@@ -20,16 +20,21 @@ from node.defaults import Defaults, ModelDefaults
 from node.errors import BadRequest, StartError, UnknownModel
 from node.models.attention_scratch import AttentionScores, attention_scores
 from node.models.kv_estimate import CONTEXT_KEYS, ImpossibleNumber, estimate_kv, first_count
-from node.models.model_files import NAME_FILE, NotAModel, is_meant, read_json, weight_files
+from node.models.model_files import (
+    NAME_FILE,
+    PARTIAL_MARKER,
+    NameFile,
+    NotAModel,
+    is_meant,
+    read_json,
+    weight_files,
+)
 from node.models.safetensors_header import text_bytes
 from node.parsing.selection import Formats
 from node.protocol.models import near_names
 from node.protocol.names import is_name
 from node.request import TextRequest
 from serving.terminal.error_text import said
-
-PARTIAL_MARKER = ".partial"
-"""A file in a folder that is being written, and the suffix of a folder that will be renamed."""
 
 logger = logging.getLogger(__name__)
 
@@ -108,13 +113,6 @@ class ServedFolder:
     name: str | None = None
 
 
-class NameFile(msgspec.Struct, frozen=True):
-    """What the store keeps in a model's folder: the name as shown, and where it came from."""
-
-    name: str
-    source: str = ""
-
-
 def check_name(name: str) -> str:
     """`name` itself. Raises `BadRequest` unless it is `NAME` or `OWNER/NAME` of letters, digits,
     dots, underscores and single hyphens, so that it can be a folder's name."""
@@ -127,12 +125,6 @@ def check_name(name: str) -> str:
     if name.endswith(PARTIAL_MARKER):
         raise BadRequest(f"A model's name cannot end in {PARTIAL_MARKER}.", param="model")
     return name
-
-
-def write_name(folder: Path, name: str, source: str) -> None:
-    """Keeps the model's name and source in its folder."""
-    body = msgspec.json.encode(NameFile(name=name, source=source))
-    (folder / NAME_FILE).write_bytes(body + b"\n")
 
 
 def read_entry(
@@ -178,19 +170,6 @@ def delete_folder(folder: Path) -> None:
             path.unlink()
     marker.unlink()
     folder.rmdir()
-
-
-def partial_folder(folder: Path) -> Path:
-    """Where a model is written that is to become `folder` at once, when it is whole."""
-    return folder.with_name(folder.name + PARTIAL_MARKER)
-
-
-def read_source(folder: Path) -> str:
-    """Where the model in `folder` came from, as `write_name` kept it; empty if that is unknown."""
-    try:
-        return msgspec.json.decode((folder / NAME_FILE).read_bytes(), type=NameFile).source
-    except (OSError, msgspec.MsgspecError, RuntimeError):
-        return ""
 
 
 def _read_entry(folder: Path, name: str | None) -> ModelEntry:

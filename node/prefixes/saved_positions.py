@@ -19,8 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from node.defaults import Defaults
-
-POSITIONS_NAME = "positions.msgpack"
+from node.ipc.kv_files import POSITIONS_NAME
 
 _VERSION = 1
 """To be raised when chains or prompts are made in another way, or the file is."""

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from node.engine.scripted.script import Script, ScriptedModel, scripted_entries
+from node.app import scripted_entries
+from node.engine.scripted.script import Script, ScriptedModel
 from node.models.store import ModelEntry
 from tests.node import tokenisers
 from tests.node.serving import WAIT_S, RunningAgent, closed, running

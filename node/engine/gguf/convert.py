@@ -33,7 +33,7 @@ from node.engine.gguf.tensors import (
     written_bytes,
 )
 from node.engine.gguf.tokenizer import special_ids, write_tokenizer
-from node.models.store import partial_folder, write_name
+from node.models.model_files import partial_folder, write_name
 
 MAX_LAYERS = 1000
 MAX_WIDTH = 2**20

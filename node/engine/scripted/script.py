@@ -7,7 +7,6 @@ import msgspec
 
 from node.engine.base import LoadError
 from node.engine.scripted.cache import ScriptedCache
-from node.models.store import ModelEntry
 
 
 class ScriptedModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,17 +99,3 @@ def parse_script(text: str | bytes) -> Script:
 def encode_script(script: Script) -> str:
     """The script as `EngineSpec.script_json` carries it."""
     return msgspec.json.encode(script).decode()
-
-
-def scripted_entries(script: Script) -> tuple[ModelEntry, ...]:
-    """The script's models as if they were on disk; their folder is empty."""
-    return tuple(
-        ModelEntry(
-            name=model.name,
-            folder=Path(),
-            weight_bytes=model.weight_bytes,
-            context_tokens=model.context_tokens,
-            kv_bytes_per_token=model.kv_bytes_per_token,
-        )
-        for model in script.models
-    )

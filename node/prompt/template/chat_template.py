@@ -3,7 +3,6 @@
 It is rendered as the transformers library does it, in a sandbox, and without a tokeniser.
 """
 
-import importlib
 import json
 import logging
 import re
@@ -42,7 +41,9 @@ class ChatTemplate:
         if normalise:
             self._known[EMPTY_REASONING] = False
         import_transformers()
-        self._library: Any = importlib.import_module("transformers.utils.chat_template_utils")
+        from transformers.utils import chat_template_utils
+
+        self._library: Any = chat_template_utils
         # Variables of templates that are older than the agreed ones.
         self._wants_functions = self.mentions("functions")
         self._wants_datetime = self.mentions("datetime")
@@ -138,7 +139,8 @@ def import_transformers() -> Any:
     # level of its logger and tells that there is no PyTorch, which is as it should be.
     logger = logging.getLogger("transformers")
     logger.addFilter(_is_error)
-    transformers = importlib.import_module("transformers")
+    import transformers
+
     logger.removeFilter(_is_error)
     logger.setLevel(logging.ERROR)
     return transformers

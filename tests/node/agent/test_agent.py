@@ -18,9 +18,9 @@ from node.agent.agent import Agent, Identity
 from node.agent.batch import Batch
 from node.agent.events import EventHub
 from node.agent.request_record import Job, Sender
-from node.app import ScriptedStore
+from node.app import ScriptedStore, scripted_entries
 from node.dialects.chat.body import read_chat
-from node.engine.scripted.script import Script, ScriptedModel, encode_script, scripted_entries
+from node.engine.scripted.script import Script, ScriptedModel, encode_script
 from node.engines.link import EngineLink
 from node.engines.memory_budget import GIB, Budget
 from node.engines.slot import EngineKind, ModelAwaited

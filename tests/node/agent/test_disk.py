@@ -9,7 +9,8 @@ import pytest
 from node.agent.disk import Disk
 from node.engines.supervisor import Supervisor
 from node.errors import ModelBusy, UnknownModel
-from node.models.store import PARTIAL_MARKER, ModelStore
+from node.models.model_files import PARTIAL_MARKER
+from node.models.store import ModelStore
 from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake
 from serving.stay_awake import StayAwake

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from node.engine.scripted.script import Script, scripted_entries
+from node.app import scripted_entries
+from node.engine.scripted.script import Script
 from node.engines.memory_budget import GIB, Budget
 from node.engines.slot import (
     LOAD_BYTES_PER_S,

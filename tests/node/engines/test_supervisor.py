@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from node.app import ScriptedStore
+from node.app import ScriptedStore, scripted_entries
 from node.engine.scripted.cache import ScriptedCache
-from node.engine.scripted.script import Script, ScriptedModel, encode_script, scripted_entries
+from node.engine.scripted.script import Script, ScriptedModel, encode_script
 from node.engines import processes as engines_module
 from node.engines import swap_policy
 from node.engines.memory_budget import GIB, Budget

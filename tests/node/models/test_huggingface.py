@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from node.models.store import read_source
+from node.models.model_files import read_source
 from node.protocol.lifecycle import PullCommand
 from tests.node.model_folders import CONFIG, safetensors
 from tests.node.models.test_pulls import World

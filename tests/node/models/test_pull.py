@@ -19,8 +19,9 @@ from node.models import pull_lock
 from node.models.download import ArrivingFile, Source, WantedFile
 from node.models.huggingface import Hub
 from node.models.manifest import Manifests
+from node.models.model_files import read_source
 from node.models.pull import HubPlan, check_command, pull, unfinished
-from node.models.store import ModelStore, read_source
+from node.models.store import ModelStore
 from node.protocol.lifecycle import Peer, PullCommand
 from tests.node.model_folders import manifest, safetensors, share
 from tests.node.models.test_peer import PlayedPeer, playing

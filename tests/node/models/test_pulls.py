@@ -10,9 +10,10 @@ import psutil
 import pytest
 
 from node.errors import BadRequest, ShuttingDown, UnknownModel
+from node.models.model_files import PARTIAL_MARKER
 from node.models.pull_process import Told
 from node.models.pulls import FIRST_RETRY_S, GOES_ON, LAST_RETRY_S, Pulls
-from node.models.store import PARTIAL_MARKER, ModelStore
+from node.models.store import ModelStore
 from node.protocol.lifecycle import Peer, PullCommand
 from node.protocol.messages import ModelState, ModelStatus
 from serving.awake import Awake

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from node.errors import BadRequest, NodeError, ShuttingDown, UnknownPath, WrongTicket
+from node.models.model_files import write_name
 from node.models.shares import TICKET_S, Shares
-from node.models.store import ModelEntry, ModelStore, read_entry, write_name
+from node.models.store import ModelEntry, ModelStore, read_entry
 from tests.fakes import FakeClock
 from tests.node.model_folders import make_model
 

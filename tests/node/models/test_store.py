@@ -9,16 +9,9 @@ import pytest
 
 from node.errors import BadRequest, StartError, UnknownModel
 from node.models import model_files
-from node.models.model_files import NotAModel
+from node.models.model_files import PARTIAL_MARKER, NotAModel, write_name
 from node.models.pull import unfinished
-from node.models.store import (
-    PARTIAL_MARKER,
-    ModelStore,
-    ServedFolder,
-    check_name,
-    read_entry,
-    write_name,
-)
+from node.models.store import ModelStore, ServedFolder, check_name, read_entry
 
 LLAMA: dict[str, Any] = {
     "num_hidden_layers": 4,

@@ -8,11 +8,11 @@ import pytest
 
 from node.agent.events import EventHub
 from node.agent.prefixes import PrefixFeed
+from node.ipc.kv_files import POSITIONS_NAME
 from node.ipc.messages import CacheEvent, CacheEventKind, Loaded
 from node.models.store import ModelEntry
 from node.prefixes import persist as keeper_module
 from node.prefixes.digest import PrefixDigest
-from node.prefixes.saved_positions import POSITIONS_NAME
 from node.protocol.prefix import Chain
 from node.protocol.prefixes import Tier
 

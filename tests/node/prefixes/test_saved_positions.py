@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from node.defaults import Defaults
+from node.ipc.kv_files import POSITIONS_NAME
 from node.prefixes import saved_positions
-from node.prefixes.saved_positions import POSITIONS_NAME, Kept, keep, kept_in, prompt_key
+from node.prefixes.saved_positions import Kept, keep, kept_in, prompt_key
 
 DAY = datetime.date(2030, 1, 31)
 NEXT_DAY = datetime.date(2030, 2, 1)

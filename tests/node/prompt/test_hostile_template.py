@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node.engine.scripted.script import Script, ScriptedModel, scripted_entries
+from node.app import scripted_entries
+from node.engine.scripted.script import Script, ScriptedModel
 from node.models.store import ModelEntry
 from node.prompt import renderers
 from node.prompt.process import RenderLimits

@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from node.models.store import PARTIAL_MARKER
+from node.models.model_files import PARTIAL_MARKER
 from node.protocol.lifecycle import (
     HEADER_TICKET,
     PATH_FILES,

@@ -10,7 +10,7 @@ from pathlib import Path
 from node.engine.cache.disk.file_index import INDEX_FILES, CorruptIndex, Index, Row
 from node.engine.cache.disk.files import FILE_MODE, FOLDER_MODE, Files, file_path
 from node.engine.cache.parts import EntryKind
-from node.prefixes.saved_positions import POSITIONS_NAME
+from node.ipc.kv_files import POSITIONS_NAME
 
 LOCK_NAME = "lock"
 QUARANTINE_NAME = "quarantine"

@@ -34,7 +34,7 @@ from node.engine.cache.disk.reader import Reader
 from node.engine.cache.disk.shared import ClearJob, DeleteJob, SaveJob, Seams, Shared, WriteJob
 from node.engine.cache.disk.writer import Writer
 from node.engine.cache.parts import DiskEntry, DiskReport, EntryKind, Lost, Read, Tensors, Tokens
-from node.prefixes.saved_positions import POSITIONS_NAME
+from node.ipc.kv_files import POSITIONS_NAME
 
 CLOSE_S = 10.0
 """How long `close` waits for each thread."""

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from node.app import scripted_entries
 from node.engine.base import Engine, LoadError
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.engine import ScriptedEngine, StepFailure, UnloadFailure, load
@@ -11,7 +12,6 @@ from node.engine.scripted.script import (
     ScriptedModel,
     encode_script,
     parse_script,
-    scripted_entries,
 )
 from node.ipc.generate import GenerateRequest
 from node.ipc.messages import (

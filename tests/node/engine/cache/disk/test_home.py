@@ -10,7 +10,8 @@ import pytest
 from node.engine.cache.disk.home import claim, clear_folder, name_folder, trim_home, unnamed
 from node.engine.cache.disk.tier import SsdTier, open_tier
 from node.engine.cache.parts import EntryKind
-from node.prefixes.saved_positions import POSITIONS_NAME, keep
+from node.ipc.kv_files import POSITIONS_NAME
+from node.prefixes.saved_positions import keep
 from tests.node.engine.cache.disk_world import (
     FINGERPRINT,
     LIMITS,
