@@ -263,7 +263,7 @@ def test_no_process_outlives_its_agent_whatever_its_template_does(looping: Path)
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from tests.node.prompts import test_remote as it\n"
+        "from tests.node.prompt import test_remote as it\n"
         "async def main():\n"
         "    started = it.Started()\n"
         "    renderer = it.RemoteRenderer(Path(sys.argv[1]), None, started, it.ENDLESS)\n"

@@ -101,9 +101,9 @@ async def test_one_is_started_ahead_while_there_is_a_model_without(
     models = 1
     async with running(models=lambda: models) as renderers:
         renderers.keep_spare()
-        while renderers._spare._ready is None:
+        # A process has no command line for a moment after its program has begun.
+        while renderers._spare._ready is None or not (waiting := processes()):
             await asyncio.sleep(0)
-        waiting = processes()
         await renderers.ready(folder)
         # All models have one.
         assert processes() == waiting
