@@ -16,6 +16,7 @@ from serving import own_machine, units
 from serving.stay_awake import STAY_AWAKE, StayAwake
 from serving.variables import misspelt
 
+ENV_KEY = "MLX_FLEET_KEY"
 MAX_BODY_BYTES = 32 * 1024 * 1024
 CONNECT_TIMEOUT_S = 5.0
 CONTROL_TIMEOUT_S = 10.0
@@ -74,6 +75,17 @@ class Settings:
 def default_home(environ: Mapping[str, str] | None = None) -> Path:
     """`$MLX_FLEET_HOME/router`, or `~/.mlx-fleet/router`."""
     return own_machine.default_home("router", os.environ if environ is None else environ)
+
+
+def home_of_environment() -> Path:
+    """`$MLX_FLEET_ROUTER_HOME`, or the default."""
+    home = os.environ.get("MLX_FLEET_ROUTER_HOME")
+    return Path(home).expanduser() if home else default_home()
+
+
+def key_of_environment() -> str:
+    """What `$MLX_FLEET_KEY` holds for a command; empty where it holds nothing."""
+    return os.environ.get(ENV_KEY, "").strip()
 
 
 def _text(_key: str, text: str) -> object:

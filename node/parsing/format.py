@@ -6,7 +6,8 @@ structure, such as channels with headers, a `Grammar` reads all of it.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from node.parsing.scanning.added_tokens import Family
@@ -187,3 +188,22 @@ class NoCalls(ToolFormat):
 
 
 NO_REASONING = ReasoningFormat("none", (), ())
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFamily:
+    """What a file of `formats` has to offer: its `FAMILY`."""
+
+    tool_calls: tuple[ToolFormat, ...] = ()
+    reasoning: tuple[ReasoningFormat, ...] = ()
+    whole: tuple[Grammar, ...] = ()
+    """Formats of outputs as a whole: each name is one of reasoning and of tool calls alike."""
+    tool_call_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By the name of a format, what other servers call it."""
+    reasoning_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    yields_to: tuple[str, ...] = ()
+    """Families with an opener of this one that are to read it first, where nothing is known of a
+    model."""
+    is_marked: bool = True
+    """Whether its calls have markup of their own; else they look like any text, and only what is
+    known of the model can choose it."""

@@ -1,7 +1,6 @@
 """How a command reaches the router: its address, its key, and its errors as one sentence."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from router.commands.connection import Answered, Asked, NotConnected, Send, send
 from router.errors import RouterError
-from router.settings import Settings, default_home
+from router.settings import ENV_KEY, Settings, home_of_environment, key_of_environment
 from serving.own_machine import is_loopback
 from serving.terminal.error_text import said
 from serving.terminal.interrupt import Stopped
@@ -21,7 +20,6 @@ from serving.terminal.interrupt import Stopped
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8800"
-ENV_KEY = "MLX_FLEET_KEY"
 ANSWER_TIMEOUT_S = 30.0
 _JSON = {"content-type": "application/json"}
 
@@ -86,7 +84,6 @@ class Place:
 def find_place(url: str | None) -> Place:
     """The router at `url`, or this machine's own; the key is the environment's. Raises
     `CommandFailed`."""
-    home = os.getenv("MLX_FLEET_ROUTER_HOME")
     url = (url or DEFAULT_URL).rstrip("/")
     if "://" not in url:
         url = f"http://{url}"
@@ -94,8 +91,8 @@ def find_place(url: str | None) -> Place:
         raise CommandFailed(f"{url!r} is not a router's address; one looks like {DEFAULT_URL}.")
     return Place(
         url=url.removesuffix("/v1"),
-        home=Path(home).expanduser() if home else default_home(),
-        key=os.getenv(ENV_KEY, "").strip(),
+        home=home_of_environment(),
+        key=key_of_environment(),
     )
 
 

@@ -9,7 +9,7 @@ from node.parsing.calls.json_calls import close_block, read_marked_calls
 from node.parsing.calls.json_members import CallShape
 from node.parsing.calls.spelled_json import arguments_of, between, list_of
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ReasoningFormat, ToolFormat
+from node.parsing.format import ModelFamily, ReasoningFormat, ToolFormat
 from node.parsing.scanning.sink import Call
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -49,3 +49,8 @@ class Apertus(ToolFormat):
 
 APERTUS = Apertus()
 APERTUS_REASONING = ReasoningFormat("apertus", ("<|inner_prefix|>",), ("<|inner_suffix|>",))
+
+FAMILY = ModelFamily(
+    tool_calls=(APERTUS,),
+    reasoning=(APERTUS_REASONING,),
+)

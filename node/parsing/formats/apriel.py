@@ -2,7 +2,7 @@
 heading where it reasoned."""
 
 from node.parsing.calls.json_calls import JsonCalls
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 
 APRIEL_REASONING = ReasoningFormat(
     "apriel",
@@ -12,3 +12,8 @@ APRIEL_REASONING = ReasoningFormat(
     wrap=("", "[END FINAL RESPONSE]"),
 )
 APRIEL = JsonCalls("apriel", ("<tool_calls>",), ("</tool_calls>",))
+
+FAMILY = ModelFamily(
+    tool_calls=(APRIEL,),
+    reasoning=(APRIEL_REASONING,),
+)

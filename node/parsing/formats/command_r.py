@@ -14,6 +14,7 @@ from node.parsing.calls.channels import Channel, Channels
 from node.parsing.calls.json_calls import read_marked_calls
 from node.parsing.calls.spelled_json import arguments_of, list_of
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -100,3 +101,9 @@ def _call(lark: Lark, tool: ToolSchema) -> str:
 
 
 COMMAND_R = CommandR()
+
+FAMILY = ModelFamily(
+    whole=(COMMAND_R,),
+    tool_call_aliases={"command_r": ("cohere", "cohere_command3", "cohere_command4", "north")},
+    reasoning_aliases={"command_r": ("cohere", "cohere_command3", "cohere_command4", "north")},
+)

@@ -7,7 +7,7 @@ from node.ipc.generate import ToolSchema
 from node.parsing.calls.json_calls import close_block, read_marked_calls
 from node.parsing.calls.spelled_json import between, call_objects, list_of
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ToolFormat
+from node.parsing.format import ModelFamily, ToolFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -30,3 +30,8 @@ class CommandRPlus(ToolFormat):
 
 
 COMMAND_R_PLUS = CommandRPlus()
+
+FAMILY = ModelFamily(
+    tool_calls=(COMMAND_R_PLUS,),
+    is_marked=False,
+)

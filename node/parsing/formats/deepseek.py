@@ -13,6 +13,7 @@ from node.parsing.calls.json_calls import WORD, close_block, read_call
 from node.parsing.calls.sections import SectionCalls
 from node.parsing.calls.spelled_json import arguments_of, bare_name, between, blocks
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
 
@@ -81,3 +82,11 @@ in a JSON fence. Reads those of V3.1 too."""
 DEEPSEEK_V31 = DeepSeek("deepseek_v31", in_fence=False)
 """Calls of DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Reads those
 of V3 too."""
+
+FAMILY = ModelFamily(
+    tool_calls=(DEEPSEEK_V3, DEEPSEEK_V31),
+    tool_call_aliases={
+        "deepseek_v3": ("deepseek", "deepseek_r1", "deepseek_r1_0528", "deepseekv3"),
+        "deepseek_v31": ("deepseekv31",),
+    },
+)

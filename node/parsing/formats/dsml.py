@@ -12,6 +12,7 @@ from node.parsing.calls.invoke import Attributes, InvokeCalls, InvokeTags, spell
 from node.parsing.calls.spelled_json import between, blocks
 from node.parsing.constraints.lark import Lark
 from node.parsing.constraints.values import Argument
+from node.parsing.format import ModelFamily
 from node.parsing.values.raw_values import RawText, spell_other, spell_string
 
 _PREFIXES = ("\uff5cDSML\uff5c", "\uff5cDSML\uff5c ")
@@ -53,3 +54,10 @@ class Dsml(InvokeCalls):
 
 
 DSML = Dsml("dsml", _TAGS, _BEGINS, _ENDS, _is_text)
+
+FAMILY = ModelFamily(
+    tool_calls=(DSML,),
+    tool_call_aliases={
+        "dsml": ("deepseek_v32", "deepseek_v4", "deepseek_v4_0731", "deepseekv32", "deepseekv4")
+    },
+)

@@ -2,7 +2,7 @@
 `<response>` … `</response>`. Calls are those of the Hermes models."""
 
 from node.parsing.calls.json_calls import JsonCalls, Written
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 
 ERNIE45 = JsonCalls("ernie45", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False))
 ERNIE45_REASONING = ReasoningFormat(
@@ -12,4 +12,12 @@ ERNIE45_REASONING = ReasoningFormat(
     implicit=True,
     dropped=("<response>", "</response>"),
     wrap=("<response>", "</response>"),
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(ERNIE45,),
+    reasoning=(ERNIE45_REASONING,),
+    tool_call_aliases={"ernie45": ("ernie", "ernie_4_5")},
+    reasoning_aliases={"ernie45": ("ernie", "ernie_4_5")},
+    yields_to=("glm", "hy_v3", "ling3"),
 )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from node.ipc.generate import ToolSchema
 from node.parsing.calls.json_calls import JsonCalls
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 
 
 class Firefunction(JsonCalls):
@@ -15,3 +16,7 @@ class Firefunction(JsonCalls):
 
 
 FIREFUNCTION = Firefunction("firefunction", ("functools[",))
+
+FAMILY = ModelFamily(
+    tool_calls=(FIREFUNCTION,),
+)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from node.ipc.generate import ToolSchema
 from node.parsing.calls.json_calls import read_function, spell_functions
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ToolFormat
+from node.parsing.format import ModelFamily, ToolFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -23,3 +23,8 @@ class FunctionaryV31(ToolFormat):
 
 
 FUNCTIONARY_V31 = FunctionaryV31()
+
+FAMILY = ModelFamily(
+    tool_calls=(FUNCTIONARY_V31,),
+    yields_to=("seed_oss",),
+)

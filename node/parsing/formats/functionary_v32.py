@@ -8,6 +8,7 @@ from node.parsing.calls.channels import Channel, Channels
 from node.parsing.calls.json_calls import WORD, read_call, read_function
 from node.parsing.calls.spelled_json import arguments_of, bare_name
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
 
@@ -95,3 +96,8 @@ def _has_markers(prompt_tail: str | None) -> bool:
 
 
 FUNCTIONARY_V32 = FunctionaryV32()
+
+FAMILY = ModelFamily(
+    whole=(FUNCTIONARY_V32,),
+    tool_call_aliases={"functionary_v32": ("functionary", "meetkai")},
+)

@@ -2,10 +2,16 @@
 FunctionGemma."""
 
 from node.parsing.calls.braced_calls import BracedCalls
+from node.parsing.format import ModelFamily
 
 FUNCTIONGEMMA = BracedCalls(
     "functiongemma",
     ("<start_function_call>", "<end_function_call>"),
     "<escape>",
     stop_tokens=("<start_function_response>",),
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(FUNCTIONGEMMA,),
+    tool_call_aliases={"functiongemma": ("function_gemma",)},
 )

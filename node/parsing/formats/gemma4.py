@@ -2,7 +2,8 @@
 `<|channel>thought⏎…<channel|>`."""
 
 from node.parsing.calls.braced_calls import BracedCalls
-from node.parsing.format import ReasoningFormat
+from node.parsing.calls.bracket import with_recovery
+from node.parsing.format import ModelFamily, ReasoningFormat
 
 GEMMA4 = BracedCalls(
     "gemma4",
@@ -24,4 +25,11 @@ GEMMA4_REASONING = ReasoningFormat(
         "<|channel>thought<channel|>",
         "<|tool_call><tool_call|>",
     ),
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(with_recovery(GEMMA4),),
+    reasoning=(GEMMA4_REASONING,),
+    tool_call_aliases={"gemma4": ("gemma_4",)},
+    reasoning_aliases={"gemma4": ("gemma_4",)},
 )

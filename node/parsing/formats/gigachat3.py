@@ -1,6 +1,7 @@
 """Calls as JSON behind `<|function_call|>`, or in a message of their own: GigaChat 3.1 and 3."""
 
 from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.format import ModelFamily
 
 GIGACHAT3 = JsonCalls(
     "gigachat3",
@@ -18,4 +19,9 @@ GIGACHAT3 = JsonCalls(
         ),
         in_list=False,
     ),
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(GIGACHAT3,),
+    tool_call_aliases={"gigachat3": ("gigachat",)},
 )

@@ -5,7 +5,7 @@ call, or for all its arguments.
 """
 
 from node.parsing.calls.arg_pairs import PairCalls
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 
 GLM = PairCalls("glm")
 GLM_REASONING = ReasoningFormat(
@@ -15,3 +15,12 @@ GLM_REASONING = ReasoningFormat(
     dropped=("<|begin_of_box|>", "<|end_of_box|>"),
 )
 """As `think`; the models that see images put their answer in a box."""
+
+FAMILY = ModelFamily(
+    tool_calls=(GLM,),
+    reasoning=(GLM_REASONING,),
+    tool_call_aliases={
+        "glm": ("spark2.5", "glm4", "glm45", "glm47", "glm4_moe", "glm5", "laguna", "poolside_v1")
+    },
+    reasoning_aliases={"glm": ("glm4", "glm45", "glm47", "glm47_flash", "glm4_moe", "glm5")},
+)

@@ -4,7 +4,7 @@ Nothing ends the calls but the list's end. Reasoning stands in tags, or between 
 """
 
 from node.parsing.calls.json_calls import JsonCalls, Written
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 
 GRANITE = JsonCalls(
     "granite",
@@ -19,4 +19,12 @@ GRANITE_REASONING = ReasoningFormat(
     closers=("</think>", "Here is my response:", "Here's my response:"),
     dropped=("<response>", "</response>"),
     wrap=("<response>", "</response>"),
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(GRANITE,),
+    reasoning=(GRANITE_REASONING,),
+    tool_call_aliases={"granite": ("granite3",)},
+    reasoning_aliases={"granite": ("granite3",)},
+    yields_to=("ernie45", "glm", "hy_v3", "ling3"),
 )

@@ -14,6 +14,7 @@ from node.parsing.calls.headers import CHANNEL, CONSTRAIN, MESSAGE, START, read_
 from node.parsing.calls.json_calls import WORD, read_call
 from node.parsing.calls.spelled_json import arguments_of, bare_name
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -99,3 +100,9 @@ def _words(header: str) -> tuple[str, str]:
 
 
 HARMONY = Harmony()
+
+FAMILY = ModelFamily(
+    whole=(HARMONY,),
+    tool_call_aliases={"harmony": ("gpt_oss", "gptoss", "openai")},
+    reasoning_aliases={"harmony": ("gpt_oss", "gptoss", "openai", "openai_gptoss")},
+)

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 
 from node.ipc.generate import ToolSchema
 from node.parsing.calls.any_of import AnyOf
+from node.parsing.calls.bracket import with_recovery
 from node.parsing.calls.json_calls import tell_list, tell_object
 from node.parsing.calls.spelled_json import between, blocks, call_objects
 from node.parsing.calls.xml_calls import XmlCalls
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
 
@@ -72,3 +74,32 @@ class Qwen3Coder(AnyOf):
 QWEN3_CODER = Qwen3Coder("qwen3_coder", (HERMES,))
 """Calls as `<function=f><parameter=a>v</parameter></function>` in `<tool_call>`, or without it:
 Qwen3-Coder, Qwen3.5, MiMo, Step 3.5. The same format as `hermes`."""
+
+FAMILY = ModelFamily(
+    tool_calls=(with_recovery(HERMES), with_recovery(QWEN3_CODER)),
+    tool_call_aliases={
+        "qwen3_coder": (
+            "step5",
+            "mimo",
+            "qwen3.5",
+            "qwen3_5",
+            "qwen3_coder_xml",
+            "qwen3_xml",
+            "step",
+            "step3p5",
+            "step_35",
+        ),
+        "hermes": (
+            "granite4",
+            "iquest_coder_v1",
+            "json_tools",
+            "nous",
+            "qwen",
+            "qwen25",
+            "qwen2.5",
+            "qwen3",
+            "qwen3_moe",
+            "qwen3_vl",
+        ),
+    },
+)

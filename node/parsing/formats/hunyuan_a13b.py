@@ -2,7 +2,7 @@
 `<answer>` … `</answer>` where it reasoned."""
 
 from node.parsing.calls.json_calls import JsonCalls, close_block
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -21,3 +21,10 @@ class HunyuanA13B(JsonCalls):
 
 
 HUNYUAN_A13B = HunyuanA13B("hunyuan_a13b", ("<tool_calls>",), ("</tool_calls>",))
+
+FAMILY = ModelFamily(
+    tool_calls=(HUNYUAN_A13B,),
+    reasoning=(HUNYUAN_A13B_REASONING,),
+    tool_call_aliases={"hunyuan_a13b": ("hunyuan",)},
+    reasoning_aliases={"hunyuan_a13b": ("hunyuan",)},
+)

@@ -11,7 +11,7 @@ from node.parsing.calls.json_calls import read_call, read_declared_name
 from node.parsing.calls.sections import SectionCalls
 from node.parsing.calls.spelled_json import between, blocks
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ReasoningFormat, ToolFormat
+from node.parsing.format import ModelFamily, ReasoningFormat, ToolFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -86,4 +86,11 @@ HY_V3_REASONING = ReasoningFormat(
     "hy_v3",
     tuple(f"<think{suffix}>" for suffix in _USUAL),
     tuple(f"</think{suffix}>" for suffix in _USUAL),
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(HY_V3,),
+    reasoning=(HY_V3_REASONING,),
+    tool_call_aliases={"hy_v3": ("hy3",)},
+    reasoning_aliases={"hy_v3": ("hy3",)},
 )

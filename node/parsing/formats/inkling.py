@@ -9,6 +9,7 @@ from node.parsing.calls.channels import Channel, Channels
 from node.parsing.calls.json_calls import WORD, read_marked_calls
 from node.parsing.calls.spelled_json import bare_name, call_object
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -83,3 +84,7 @@ class Inkling(Channels):
 
 
 INKLING = Inkling()
+
+FAMILY = ModelFamily(
+    whole=(INKLING,),
+)

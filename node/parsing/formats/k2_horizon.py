@@ -9,7 +9,7 @@ from node.parsing.calls.json_calls import close_block, read_declared_name, read_
 from node.parsing.calls.sections import SectionCalls
 from node.parsing.calls.spelled_json import between, blocks
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -56,3 +56,10 @@ class K2Horizon(SectionCalls):
 
 
 K2_HORIZON = K2Horizon()
+
+FAMILY = ModelFamily(
+    tool_calls=(K2_HORIZON,),
+    reasoning=(K2_HORIZON_REASONING,),
+    tool_call_aliases={"k2_horizon": ("k2_v3",)},
+    reasoning_aliases={"k2_horizon": ("k2_v3",)},
+)

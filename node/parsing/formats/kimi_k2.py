@@ -9,6 +9,7 @@ from node.parsing.calls.json_calls import read_call
 from node.parsing.calls.sections import SectionCalls
 from node.parsing.calls.spelled_json import arguments_of, bare_name, between, blocks
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
 
@@ -59,3 +60,8 @@ class KimiK2(SectionCalls):
 
 
 KIMI_K2 = KimiK2()
+
+FAMILY = ModelFamily(
+    tool_calls=(KIMI_K2,),
+    tool_call_aliases={"kimi_k2": ("kimi", "moonshot")},
+)

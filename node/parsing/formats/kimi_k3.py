@@ -13,6 +13,7 @@ from node.parsing.constraints.arguments import arguments_of as declared_argument
 from node.parsing.constraints.lark import Lark
 from node.parsing.constraints.schema import NotHeld
 from node.parsing.constraints.values import Argument, Flat, flat_schemas, is_of, takes
+from node.parsing.format import ModelFamily
 from node.parsing.json_text import read_json
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
@@ -205,3 +206,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 KIMI_K3 = KimiK3()
+
+FAMILY = ModelFamily(
+    whole=(KIMI_K3,),
+)

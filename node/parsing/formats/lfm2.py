@@ -1,5 +1,13 @@
 """Calls as a Python list in `<|tool_call_start|>` … `<|tool_call_end|>`: LFM2 and LFM2.5."""
 
+from node.parsing.calls.bracket import with_recovery
 from node.parsing.calls.python_blocks import PythonCalls, or_bare
+from node.parsing.format import ModelFamily
 
 LFM2 = or_bare(PythonCalls("lfm2", {"<|tool_call_start|>": "<|tool_call_end|>"}))
+
+FAMILY = ModelFamily(
+    tool_calls=(with_recovery(LFM2),),
+    tool_call_aliases={"lfm2": ("lfm", "lfm2.5", "liquid", "liquidai")},
+    yields_to=("granite",),
+)

@@ -2,7 +2,7 @@
 
 from node.parsing.calls.arg_pairs import PairCalls
 from node.parsing.calls.json_calls import close_block
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -18,3 +18,10 @@ class Ling3Calls(PairCalls):
 
 
 LING3 = Ling3Calls("ling3")
+
+FAMILY = ModelFamily(
+    tool_calls=(LING3,),
+    reasoning=(LING3_REASONING,),
+    tool_call_aliases={"ling3": ("ling",)},
+    reasoning_aliases={"ling3": ("ling",)},
+)

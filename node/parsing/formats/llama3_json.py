@@ -13,7 +13,7 @@ from node.parsing.calls.json_calls import NAME, read_bare_calls, read_function
 from node.parsing.calls.python_blocks import read_call_list, read_python
 from node.parsing.calls.spelled_json import call_objects
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ToolFormat
+from node.parsing.format import ModelFamily, ToolFormat
 from node.parsing.formats.pythonic import PYTHONIC
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
@@ -70,3 +70,9 @@ class Llama3Json(ToolFormat):
 
 
 LLAMA3_JSON = AnyOf("llama3_json", (Llama3Json(), PYTHONIC))
+
+FAMILY = ModelFamily(
+    tool_calls=(LLAMA3_JSON,),
+    tool_call_aliases={"llama3_json": ("llama", "llama3", "llama4", "llama4_json")},
+    yields_to=("functionary_v31",),
+)

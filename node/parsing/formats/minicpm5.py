@@ -10,7 +10,7 @@ from node.parsing.calls.spelled_json import bare_name, blocks
 from node.parsing.constraints.arguments import arguments_of
 from node.parsing.constraints.lark import Lark
 from node.parsing.constraints.values import Argument
-from node.parsing.format import ToolFormat
+from node.parsing.format import ModelFamily, ToolFormat
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -159,3 +159,8 @@ def _entity(match: "re.Match[str]") -> str:
 
 
 MINICPM5 = MiniCpm5()
+
+FAMILY = ModelFamily(
+    tool_calls=(MINICPM5,),
+    tool_call_aliases={"minicpm5": ("minicpm",)},
+)

@@ -2,7 +2,9 @@
 in `<minimax:tool_call>`, or without it. These models write those of `hermes` too."""
 
 from node.parsing.calls.any_of import AnyOf
+from node.parsing.calls.bracket import with_recovery
 from node.parsing.calls.xml_calls import XmlCalls
+from node.parsing.format import ModelFamily
 from node.parsing.formats.hermes import HERMES
 
 _TAGS = XmlCalls(
@@ -14,3 +16,8 @@ _TAGS = XmlCalls(
     quote='"',
 )
 MINIMAX_M2 = AnyOf("minimax_m2", (_TAGS, HERMES))
+
+FAMILY = ModelFamily(
+    tool_calls=(with_recovery(MINIMAX_M2),),
+    tool_call_aliases={"minimax_m2": ("minimax",)},
+)

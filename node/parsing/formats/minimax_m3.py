@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from node.ipc.generate import ToolSchema
+from node.parsing.calls.bracket import with_recovery
 from node.parsing.calls.sections import SectionCalls
 from node.parsing.calls.spelled_json import bare_name, between, blocks
 from node.parsing.coercion import Schema, branch_of, property_schema, typed, types_of
@@ -26,7 +27,7 @@ from node.parsing.constraints.values import (
     takes,
     times,
 )
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 from node.parsing.scanning.markers import markers_of
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -188,4 +189,9 @@ def _empty(types: frozenset[str], space: str) -> Any:
 MINIMAX_M3 = MinimaxM3()
 MINIMAX_M3_REASONING = ReasoningFormat(
     "minimax_m3", ("<mm:think>",), ("</mm:think>",), closes_first=True
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(with_recovery(MINIMAX_M3),),
+    reasoning=(MINIMAX_M3_REASONING,),
 )

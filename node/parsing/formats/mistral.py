@@ -15,7 +15,7 @@ from node.parsing.calls.json_calls import NAME, read_call, read_declared_name, t
 from node.parsing.calls.json_members import CallShape, read_members
 from node.parsing.calls.spelled_json import arguments_of, bare_name, call_objects, list_of
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ReasoningFormat, ToolFormat
+from node.parsing.format import ModelFamily, ReasoningFormat, ToolFormat
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.sink import Call
 from node.parsing.scanning.source import Source
@@ -113,3 +113,10 @@ _SHAPE = CallShape(_element, lambda members, key: None, is_streamed=False)
 """The id of a call stands behind its arguments, so it is not told before its end."""
 MISTRAL = Mistral()
 MISTRAL_REASONING = ReasoningFormat("mistral", ("[THINK]",), ("[/THINK]",), repeats=True)
+
+FAMILY = ModelFamily(
+    tool_calls=(MISTRAL,),
+    reasoning=(MISTRAL_REASONING,),
+    tool_call_aliases={"mistral": ("magistral",)},
+    reasoning_aliases={"mistral": ("magistral",)},
+)

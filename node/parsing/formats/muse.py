@@ -12,6 +12,7 @@ from node.parsing.calls.json_calls import WORD
 from node.parsing.calls.spelled_json import bare_name
 from node.parsing.constraints.lark import Lark
 from node.parsing.constraints.schema import NotHeld
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -102,3 +103,9 @@ def _channel(channel: Channel, recipient: str) -> Channel:
 
 
 MUSE = Muse()
+
+FAMILY = ModelFamily(
+    whole=(MUSE,),
+    tool_call_aliases={"muse": ("muse_glimmer", "muse_spark")},
+    reasoning_aliases={"muse": ("muse_glimmer", "muse_spark")},
+)

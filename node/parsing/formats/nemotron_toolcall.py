@@ -1,5 +1,10 @@
 """Calls as a JSON list in `<TOOLCALL>` … `</TOOLCALL>`: Nemotron Nano 2 and older ones."""
 
 from node.parsing.calls.json_calls import JsonCalls
+from node.parsing.format import ModelFamily
 
 NEMOTRON_TOOLCALL = JsonCalls("nemotron_toolcall", ("<TOOLCALL>",), ("</TOOLCALL>",))
+
+FAMILY = ModelFamily(
+    tool_calls=(NEMOTRON_TOOLCALL,),
+)

@@ -6,6 +6,7 @@ from node.ipc.generate import ToolSchema
 from node.parsing.calls.json_calls import JsonCalls
 from node.parsing.calls.spelled_json import between, call_objects, list_of
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 
 
 class Phi4Functools(JsonCalls):
@@ -19,4 +20,10 @@ class Phi4Functools(JsonCalls):
 
 PHI4_FUNCTOOLS = Phi4Functools(
     "phi4_functools", ("functools[", "<|tool_call|>"), ("<|/tool_call|>",)
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(PHI4_FUNCTOOLS,),
+    tool_call_aliases={"phi4_functools": ("phi4_mini_json", "phi4_mini")},
+    yields_to=("granite",),
 )

@@ -2,10 +2,16 @@
 `<|python_start|>` and `<|python_end|>`."""
 
 from node.parsing.calls.python_blocks import OrBare, PythonCalls
+from node.parsing.format import ModelFamily
 
 PYTHONIC = OrBare(
     PythonCalls(
         "pythonic",
         {"<|python_start|>": "<|python_end|>", "<|tool_call_start|>": "<|tool_call_end|>"},
     )
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(PYTHONIC,),
+    tool_call_aliases={"pythonic": ("llama4_pythonic",)},
 )

@@ -1,7 +1,13 @@
 """Calls as JSON in `<tool_call>` … `</tool_call>`, as the Hermes models write them: Reka Edge."""
 
 from node.parsing.calls.json_calls import JsonCalls, Written
+from node.parsing.format import ModelFamily
 
 REKA_EDGE = JsonCalls(
     "reka_edge", ("<tool_call>",), ("</tool_call>",), written=Written(in_list=False)
+)
+
+FAMILY = ModelFamily(
+    tool_calls=(REKA_EDGE,),
+    tool_call_aliases={"reka_edge": ("reka",)},
 )

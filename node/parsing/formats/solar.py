@@ -10,6 +10,7 @@ from node.parsing.calls.channels import Channel, Channels
 from node.parsing.calls.json_calls import WORD, read_call
 from node.parsing.calls.spelled_json import arguments_of, bare_name, blocks
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -97,3 +98,9 @@ class Solar(Channels):
 
 
 SOLAR = Solar()
+
+FAMILY = ModelFamily(
+    whole=(SOLAR,),
+    tool_call_aliases={"solar": ("solar_open",)},
+    reasoning_aliases={"solar": ("solar_open",)},
+)

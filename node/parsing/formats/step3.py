@@ -8,6 +8,7 @@ from node.parsing.calls.invoke import invoke_tags, read_invoke, spell_invoke
 from node.parsing.calls.sections import SectionCalls
 from node.parsing.calls.spelled_json import between, blocks
 from node.parsing.constraints.lark import Lark
+from node.parsing.format import ModelFamily
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -51,3 +52,7 @@ class Step3(SectionCalls):
 
 
 STEP3 = Step3()
+
+FAMILY = ModelFamily(
+    tool_calls=(STEP3,),
+)

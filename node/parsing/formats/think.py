@@ -1,6 +1,6 @@
 """Reasoning in `<think>` … `</think>`, as most models write it."""
 
-from node.parsing.format import ReasoningFormat
+from node.parsing.format import ModelFamily, ReasoningFormat
 
 _OPENERS = ("<think>",)
 _CLOSERS = ("</think>",)
@@ -22,3 +22,45 @@ MIXED_THINK = ReasoningFormat(
     unread_end=_CALL_END,
 )
 """Of models that reason again within the answer, in either spelling."""
+
+FAMILY = ModelFamily(
+    reasoning=(THINK, ALWAYS_THINK, MIXED_THINK),
+    reasoning_aliases={
+        "think": (
+            "deepseek_r1",
+            "deepseek_v3",
+            "deepseek_v31",
+            "deepseek_v4",
+            "dsml",
+            "kimi",
+            "kimi_k2",
+            "spark2.5",
+            "step3",
+            "step5",
+            "hermes",
+            "holo2",
+            "laguna",
+            "mimo",
+            "minicpm",
+            "minicpm5",
+            "minimax",
+            "minimax_m2",
+            "nano_v3",
+            "nemotron",
+            "nemotron3",
+            "nemotron3_nano",
+            "nemotron_v3",
+            "poolside_v1",
+            "qwen3",
+            "qwen3.5",
+            "qwen3_5",
+            "qwen3_thinking",
+            "qwq",
+            "step",
+            "step3p5",
+            "step_35",
+        ),
+        "always_think": ("deepseek_r1_distill", "vibethinker"),
+        "mixed_think": ("mixed_think_tool_handoff",),
+    },
+)

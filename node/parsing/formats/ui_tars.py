@@ -18,7 +18,7 @@ from node.parsing.coercion import property_schema, types_of
 from node.parsing.constraints.arguments import arguments_of
 from node.parsing.constraints.lark import Lark
 from node.parsing.constraints.values import Argument, document, flat_schemas
-from node.parsing.format import Grammar, Setup
+from node.parsing.format import Grammar, ModelFamily, Setup
 from node.parsing.scanning.markers import Markers
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
@@ -192,3 +192,7 @@ def _is_point(flat: Mapping[str, Any]) -> bool:
 
 
 UI_TARS = UiTars()
+
+FAMILY = ModelFamily(
+    whole=(UI_TARS,),
+)

@@ -10,7 +10,7 @@ from node.ipc.generate import ToolSchema
 from node.parsing.calls.json_calls import read_bare_calls
 from node.parsing.calls.spelled_json import call_objects, list_of
 from node.parsing.constraints.lark import Lark
-from node.parsing.format import ToolFormat
+from node.parsing.format import ModelFamily, ToolFormat
 from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Step
 
@@ -55,3 +55,8 @@ class Xlam(ToolFormat):
 
 
 XLAM = Xlam()
+
+FAMILY = ModelFamily(
+    tool_calls=(XLAM,),
+    is_marked=False,
+)

@@ -1,6 +1,9 @@
+"""Formats by name, and the order in which they are asked."""
+
 import pytest
 
-from node.parsing.registry import go_together, override, reasoning_name, tool_call_name
+from node.parsing.format import ModelFamily
+from node.parsing.registry import go_together, in_order, override, reasoning_name, tool_call_name
 from node.parsing.selection import Formats
 
 THINKS = Formats("think", "hermes")
@@ -56,3 +59,31 @@ def test_a_name_that_is_not_known_is_an_error(find: object) -> None:
     assert callable(find)
     with pytest.raises(KeyError):
         find("no such")
+
+
+def test_families_are_asked_by_name_but_for_those_that_yield_to_others() -> None:
+    families = {
+        "a": ModelFamily(yields_to=("c",)),
+        "b": ModelFamily(),
+        "c": ModelFamily(),
+        "hermes": ModelFamily(),
+    }
+    named = {id(family): name for name, family in families.items()}
+    assert [named[id(each)] for each in in_order(families)] == ["hermes", "b", "c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("families", "reason"),
+    [
+        (
+            {"a": ModelFamily(yields_to=("b",)), "b": ModelFamily(yields_to=("a",))},
+            "yield to each other",
+        ),
+        ({"a": ModelFamily(yields_to=("z",))}, "what there is not"),
+    ],
+)
+def test_families_that_cannot_be_ordered_are_told(
+    families: dict[str, ModelFamily], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        in_order(families)
