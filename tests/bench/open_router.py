@@ -24,7 +24,11 @@ from router.core import Core
 from router.settings import Settings
 from router.states import KIND_OPENAI
 from router.upstream.credentials import NodeCredential
+from router.upstream.node_client import NodeClient
 from serving.http.exchange import Receive, Send
+
+ROWS = 1024
+"""As many requests as the fake backends take at once; the peers send them all they get."""
 
 
 def with_key(app: AsgiApp, key: str) -> AsgiApp:
@@ -39,6 +43,9 @@ def with_key(app: AsgiApp, key: str) -> AsgiApp:
 
 
 async def add_backend(core: Core, number: int, url: str) -> None:
+    """A server as an admin adds it who knows what it takes, and accepts all its models."""
+    async with NodeClient(url, NodeCredential(), KIND_OPENAI) as client:
+        models = await client.foreign_models()
     record = NodeRecord(
         id=f"backend{number}",
         name=f"backend{number}",
@@ -46,6 +53,8 @@ async def add_backend(core: Core, number: int, url: str) -> None:
         kind=KIND_OPENAI,
         credential=NodeCredential().text(),
         created_at_s=time.time(),
+        max_rows=ROWS,
+        accepted=tuple(models),
     )
 
     async def add(session: WriteSession) -> None:
