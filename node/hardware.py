@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.darwin import Darwin, Kernel
+from serving.units import GIB
 
-GIB = 1024**3
 COMMAND_TIMEOUT_S = 5.0
 PACKAGE_ROOT = Path(__file__).parents[1]
 

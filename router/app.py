@@ -109,6 +109,7 @@ async def _load_core(registry: Registry, settings: Settings, wall: Callable[[], 
     stalls = Stalls(
         fleet,
         Limits(settings.stall_s, settings.load_timeout_s, settings.first_token_timeout_s),
+        metrics.stalled,
     )
     known = Known(prefixes, Predictions(prefixes, metrics), decisions, metrics, stalls)
     Loads(fleet, metrics)

@@ -6,7 +6,8 @@ import logging
 from node.agent.status_report import pressure_of
 from node.engines.memory_pressure import PressureGauge
 from node.engines.supervisor import Supervisor
-from node.hardware import GIB, MemoryReading, read_memory, this_kernel
+from node.hardware import MemoryReading, read_memory, this_kernel
+from serving.units import gib
 
 WATCH_S = 1.0
 
@@ -39,7 +40,5 @@ def _left(reading: MemoryReading) -> str:
         "compressed": reading.compressor_bytes,
         "in swap": reading.swap_bytes,
     }
-    sizes = [
-        f"{nbytes / GIB:.1f} GiB {word}" for word, nbytes in told.items() if nbytes is not None
-    ]
+    sizes = [f"{gib(nbytes)} {word}" for word, nbytes in told.items() if nbytes is not None]
     return f" There are {', '.join(sizes)}." if sizes else ""

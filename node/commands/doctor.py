@@ -24,7 +24,7 @@ from node.commands.models import advice_on
 from node.commands.serve import check_bind
 from node.darwin import Kernel
 from node.engine.model.blas import load_fast_blas
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.sizing import Room, plan_engine, stored_choices
 from node.errors import DoesNotFit, StartError
 from node.hardware import (
@@ -45,7 +45,7 @@ from serving.http.listening import CannotListen, PortInUse, listening
 from serving.stay_awake import StayAwake
 from serving.terminal.output import put_json
 from serving.terminal.screen import Screen
-from serving.units import gib
+from serving.units import GIB, gib
 
 CHILD_TIMEOUT_S = 60.0
 LOW_DISK_BYTES = 20 * 10**9

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from node.commands.backups import is_excluded, unsaved_folders
 from node.darwin import Kernel
 from node.engine.probe.line import Line, not_here
-from node.hardware import GIB, Runner
+from node.hardware import Runner
 from node.settings import Settings
+from serving.units import GIB
 
 SYSTEM, SETTINGS = "system", "settings of macOS"
 _FIREWALL = "/usr/libexec/ApplicationFirewall/socketfilterfw"

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from node.errors import DoesNotFit, EngineDied, LoadFailure
 from node.ipc.messages import EngineStats, MemoryLease
+from serving.units import GIB, gib
 
-GIB = 1024**3
 OVERHEAD_BYTES = GIB // 2
 """An engine process without weights: interpreter, MLX, compiled graphs, scratch of a step."""
 STORED_PERCENT = 90
@@ -196,7 +196,7 @@ class Leases:
             if excess_bytes := self._budget.excess_bytes:
                 raise LoadFailure(
                     "The models that are loaded came to need more, so that "
-                    f"{excess_bytes / GIB:.1f} GiB are missing."
+                    f"{gib(excess_bytes)} are missing."
                 )
 
     async def settle(self) -> None:
@@ -295,7 +295,7 @@ def _refusal(key: str, needed_bytes: int, free_bytes: int, total_bytes: int) -> 
     else:
         advice = "Unload another model first, or raise --memory-limit."
     return (
-        f"{key} needs {needed_bytes / GIB:.1f} GiB, but {free_bytes / GIB:.1f} GiB of the memory "
-        f"limit of {total_bytes / GIB:.1f} GiB are free: {(needed_bytes - free_bytes) / GIB:.1f} "
+        f"{key} needs {gib(needed_bytes)}, but {gib(free_bytes)} of the memory limit of "
+        f"{gib(total_bytes)} are free: {(needed_bytes - free_bytes) / GIB:.1f} "
         f"GiB too few. {advice}"
     )

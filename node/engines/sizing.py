@@ -6,11 +6,11 @@ Pure: what the machine has is told in a `Room`. What the settings give is taken 
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.engines.memory_budget import GIB, OVERHEAD_BYTES, STORED_PERCENT
+from node.engines.memory_budget import OVERHEAD_BYTES, STORED_PERCENT
 from node.ipc.messages import DiskCache, EngineSpec, MemoryLease
 from node.models.store import ModelEntry
 from node.settings import Settings
-from serving.units import gib
+from serving.units import GIB, gib
 
 MAX_ROWS = 16
 """Requests decoded together; more bring little speed for all and slow each one down."""

@@ -32,6 +32,7 @@ from node.protocol.bounds import (
     Word,
 )
 from node.protocol.prefixes import PackedEntries, PackedHashes
+from serving.units import gib
 
 PROTOCOL_VERSION = 5
 
@@ -181,7 +182,7 @@ class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def effect(self) -> str:
         """What it does to the node, as the end of a sentence."""
-        size = "" if self.stored_cap_bytes is None else f"{self.stored_cap_bytes / 1024**3:.1f} GiB"
+        size = "" if self.stored_cap_bytes is None else gib(self.stored_cap_bytes)
         if self.level == "hard":
             return "it stores no KV, loads no model, and answers small requests only"
         if self.level == "soft":

@@ -99,7 +99,6 @@ class Dispatcher:
         ledger.on_cut = self._on_cut
         ledger.on_refused = known.decisions.on_verdict
         ledger.on_prefilled = placing.on_prefilled
-        known.stalls.on_stalled = known.metrics.stalled
 
     async def place(self, ticket: Ticket) -> Lease:
         """As `Placing.place`."""

@@ -180,10 +180,14 @@ class Stalls:
     """Owner of what is known of the progress of requests that are on nodes."""
 
     def __init__(
-        self, fleet: Fleet, limits: Limits, clock: Callable[[], float] = time.monotonic
+        self,
+        fleet: Fleet,
+        limits: Limits,
+        on_stalled: Callable[[Lease], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.on_stalled: Callable[[Lease], None] = lambda lease: None
-        """Called for each request that leaves a node which does not go on with it."""
+        """`on_stalled` is called for each request that leaves a node which does not go on."""
+        self._on_stalled = on_stalled
         self._fleet = fleet
         self._limits = limits
         self._clock = clock
@@ -238,7 +242,7 @@ class Stalls:
         lease, sign = progress.lease, progress.sign
         reason = _reason(progress, self._limits)
         progress.leave(NodeFailed(f"The node {self._fleet.name_of(lease.node_id)} {reason}."))
-        self.on_stalled(lease)
+        self._on_stalled(lease)
         if sign is not None and sign.state in _AT_WORK:
             self._wedged[lease.node_id, lease.model] = sign
             self._fleet.set_wedged(lease.node_id, self._models(lease.node_id))

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from node.protocol.messages import ModelState, ModelStatus, NodeStatus
 from router.scheduler.node_state import NodeBook
+from serving.units import gib
 
 IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
-_GIB = 1 << 30
 
 
 class Claim(NamedTuple):
@@ -43,12 +43,12 @@ def no_room(status: NodeStatus, model: ModelStatus) -> str:
     if fits(status, model):
         return ""
     needed, most, limit = needed_bytes(model), _most_free_bytes(status), status.memory_budget_bytes
-    pinned = f", {(limit - most) / _GIB:.1f} GiB of which are pinned" if most < limit else ""
+    pinned = f", {gib(limit - most)} of which are pinned" if most < limit else ""
     smaller = "raise its --memory-limit or choose a smaller model"
     advice = f"unpin another model, or {smaller}" if needed <= limit else smaller
     return (
-        f"It needs {needed / _GIB:.1f} GiB for the model, and its memory limit is "
-        f"{limit / _GIB:.1f} GiB{pinned}: {(needed - most) / _GIB:.1f} GiB too few; {advice}."
+        f"It needs {gib(needed)} for the model, and its memory limit is "
+        f"{gib(limit)}{pinned}: {gib(needed - most)} too few; {advice}."
     )
 
 

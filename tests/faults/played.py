@@ -16,7 +16,7 @@ from typing import Any, cast
 from node.agent.disk import Disk
 from node.agent.watchdog import UNWATCHED_S, Caretaker
 from node.app import ScriptedStore
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
 from node.engines.residency_policy import WishList
 from node.engines.slot import EngineKind
@@ -31,6 +31,7 @@ from node.models.store import Contents, ModelEntry
 from node.protocol.lifecycle import Policies, PullCommand
 from node.protocol.messages import PROTOCOL_VERSION, ModelState, ModelStatus, NodeStatus
 from node.settings import Settings
+from serving.units import GIB
 from tests.router.scheduler.played import SetClock
 
 SIZES = {"a": GIB, "b": GIB, "c": 2 * GIB, "p": GIB}

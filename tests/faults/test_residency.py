@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from node.engine.scripted.script import Script, ScriptedModel
-from node.engines.memory_budget import GIB
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import ModelState, ModelStatus, StatusEvent
+from serving.units import GIB
 from tests.faults.rig import WAIT_S, add_real, chat, until
 from tests.node.serving import RunningAgent, running
 from tests.router.conftest import RunningRouter

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.engines.link import EngineLink
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.sizing import Room, needed_bytes
 from node.engines.slot import EngineHandle, EngineKind
 from node.engines.supervisor import Supervisor
@@ -17,6 +17,7 @@ from node.ipc.generate import GenerateRequest, SamplingParams
 from node.ipc.messages import EngineStats, RowUsage
 from node.models.store import ModelStore
 from node.settings import Settings
+from serving.units import GIB
 from tests.mlx.driver import prompt
 from tests.mlx.tiny import make_tiny
 

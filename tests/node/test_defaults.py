@@ -11,7 +11,7 @@ from node.app import build_store
 from node.defaults import Defaults, ModelDefaults
 from node.engine.scripted.script import Script, encode_script
 from node.engines.link import EngineLink
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.slot import EngineKind
 from node.hardware import Machine
 from node.ipc.generate import GenerateRequest
@@ -20,6 +20,7 @@ from node.prompt.prompt import Prompt
 from node.prompt.scripted_tokens import ScriptedRenderer
 from node.request import Message, TemplateOptions, TextRequest
 from node.settings import Settings
+from serving.units import GIB
 from tests.node.prompt.template.samples import asking
 
 USER = Message("user", "hello")

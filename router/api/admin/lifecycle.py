@@ -16,9 +16,9 @@ from router.lifecycle.calendar import LOAD, UNLOAD, lines_of, next_times
 from router.lifecycle.crons import NoCron, next_due_s, trigger_of
 from router.states import KIND_AGENT
 from router.types import NodeView
+from serving.units import GIB, gib
 
 _ID_BYTES = 4
-_GIB = 1024**3
 
 
 # --- policies ---
@@ -102,8 +102,8 @@ def _lack_of_room(core: Core, name: str, view: NodeView) -> str:
     if needed + held <= budget:
         return ""
     return (
-        f"{name!r} takes {needed / _GIB:.1f} GiB on {view.name}, and models that are pinned there "
-        f"take {held / _GIB:.1f} of its {budget / _GIB:.1f} GiB."
+        f"{name!r} takes {gib(needed)} on {view.name}, and models that are pinned there "
+        f"take {held / GIB:.1f} of its {gib(budget)}."
     )
 
 

@@ -22,7 +22,7 @@ from node.app import ScriptedStore, scripted_entries
 from node.dialects.chat.body import read_chat
 from node.engine.scripted.script import Script, ScriptedModel, encode_script
 from node.engines.link import EngineLink
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.slot import EngineKind, ModelAwaited
 from node.engines.supervisor import Supervisor
 from node.errors import (
@@ -56,6 +56,7 @@ from node.protocol.messages import (
 )
 from node.protocol.overflow import Overflow
 from node.settings import Settings
+from serving.units import GIB
 from tests.node.serving import chat_body
 
 WAIT_S = 30.0

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from node.agent import agent as agent_module
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
-from node.engines.memory_budget import GIB
 from node.ipc.learned_rates import PrefillRate
 from node.ipc.messages import Pressure
 from node.protocol.messages import DepthSpeed, MemoryPressure, ModelSpeed
+from serving.units import GIB
 from tests.node.serving import WAIT_S, RunningAgent, running
 
 PATH = "/v1/node/status"

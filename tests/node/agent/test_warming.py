@@ -15,7 +15,7 @@ from node.agent import warming
 from node.agent.warm_prompts import Told, WarmProgress, WarmResult, decode_told
 from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel
-from node.engines.memory_budget import GIB, Leases
+from node.engines.memory_budget import Leases
 from node.ipc.messages import Pressure
 from node.protocol.lifecycle import PATH_UNLOAD
 from node.protocol.messages import (
@@ -26,6 +26,7 @@ from node.protocol.messages import (
     Finished,
     ModelState,
 )
+from serving.units import GIB
 from tests.node.serving import WAIT_S, RunningAgent, running
 
 CACHING = Script(

@@ -9,7 +9,6 @@ import pytest
 
 from node.agent.watchdog import LOAD_STALL_S, UNWATCHED_S, Caretaker
 from node.engine.scripted.script import Script
-from node.engines.memory_budget import GIB
 from node.engines.residency_policy import WishList
 from node.errors import EngineDied, LoadFailure, UnknownModel
 from node.ipc.generate import GenerateRequest
@@ -18,6 +17,7 @@ from node.models.store import ModelEntry
 from node.protocol.lifecycle import POLICIES_LAPSE_S, ModelPolicy, Policies
 from node.protocol.messages import ModelState
 from node.settings import Settings
+from serving.units import GIB
 from tests.node.engines.test_supervisor import World, world
 
 KEEP_ALIVE_S = 100.0

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.engines import memory_budget as memory_module
-from node.engines.memory_budget import GIB, Budget, Leases
+from node.engines.memory_budget import Budget, Leases
 from node.errors import DoesNotFit, EngineDied, LoadFailure
 from node.ipc.messages import EngineStats, MemoryLease
+from serving.units import GIB
 
 WAIT_S = 30.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from node.engines.memory_budget import GIB, OVERHEAD_BYTES
+from node.engines.memory_budget import OVERHEAD_BYTES
 from node.engines.sizing import (
     DISK_BYTES_PER_DAY,
     LEAST_LIVE_BYTES,
@@ -23,6 +23,7 @@ from node.ipc.messages import DiskCache
 from node.models.attention_scratch import AttentionScores
 from node.models.store import ModelEntry
 from node.settings import Settings
+from serving.units import GIB
 
 KIB = 1024
 HOME = Path("/home")

@@ -7,7 +7,7 @@ import pytest
 
 from node.app import scripted_entries
 from node.engine.scripted.script import Script
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.slot import (
     LOAD_BYTES_PER_S,
     WANTED_AGAIN_S,
@@ -19,6 +19,7 @@ from node.engines.slot import (
 )
 from node.ipc.learned_rates import PrefillRate
 from node.protocol.messages import ModelSpeed, ModelState
+from serving.units import GIB
 
 
 def ready_slot(**stats: Any) -> Slot:

@@ -18,7 +18,7 @@ from node.engine.scripted.cache import ScriptedCache
 from node.engine.scripted.script import Script, ScriptedModel, encode_script
 from node.engines import processes as engines_module
 from node.engines import swap_policy
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
 from node.engines.slot import EngineHandle, EngineKind, Wishes
 from node.engines.supervisor import Supervisor
@@ -30,6 +30,7 @@ from node.models.formats import ModelFormats
 from node.models.store import Contents, ModelEntry
 from node.protocol.messages import ModelState
 from node.settings import Settings
+from serving.units import GIB
 
 WAIT_S = 30.0
 

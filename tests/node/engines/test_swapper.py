@@ -7,11 +7,11 @@ import pytest
 
 from node.engine.scripted.script import Script, ScriptedModel
 from node.engines import swap_policy
-from node.engines.memory_budget import GIB
 from node.engines.slot import ANOTHER_IN_USE, BEING_UNLOADED, ModelAwaited, Wishes
 from node.errors import MemoryShort
 from node.ipc.messages import Pressure
 from node.protocol.messages import ModelState
+from serving.units import GIB
 from tests.node.engines.test_supervisor import world
 
 TWO = Script(models=(ScriptedModel("a"), ScriptedModel("b")))

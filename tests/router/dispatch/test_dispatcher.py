@@ -58,7 +58,7 @@ class World:
         metrics, decisions = Metrics(str), Decisions()
         self.metrics = metrics
         self.placing = Placing(Scheduler(self.prefixes), self.fleet, decisions, metrics, self.clock)
-        stalls = Stalls(self.fleet, Limits())
+        stalls = Stalls(self.fleet, Limits(), self.metrics.stalled)
         known = Known(
             self.prefixes, Predictions(self.prefixes, metrics), decisions, metrics, stalls
         )

@@ -15,7 +15,7 @@ from router.fleet.fleet import Fleet
 from router.fleet.stall_watchdog import Limits, Progress, Sign, Stalls, is_deaf, sign_of, stalled
 from router.prices import Prices
 from router.states import CORDONED
-from router.types import NodeView
+from router.types import Lease, NodeView
 from tests.fakes import FakeClock
 from tests.router.conftest import WAIT_S, lease, model_status, node_record, node_status, node_view
 
@@ -148,7 +148,9 @@ class World:
         self.fleet, self.clock = Fleet(), FakeClock(0.0)
         self.fleet.add(node_record("http://x", "n", node_id="n"))
         self.hear()
-        self.stalls = Stalls(self.fleet, Limits(0.2, 0.2, 0.2), self.clock)
+        self.left: list[Lease] = []
+        """Of requests that have left the node."""
+        self.stalls = Stalls(self.fleet, Limits(0.2, 0.2, 0.2), self.left.append, self.clock)
 
     def hear(self, **model: Any) -> None:
         self.fleet.heard("n", node_status(model_status("m", **model), node_id="n"))
@@ -166,6 +168,7 @@ class World:
                 with self.stalls.watch(lease(), lambda: False):
                     self.clock.advance(1.0)
                     await asyncio.get_running_loop().create_future()
+        assert self.left == [lease()]
         return left.value.message
 
 

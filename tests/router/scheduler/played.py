@@ -16,7 +16,7 @@ from typing import Any
 
 from node.app import ScriptedStore
 from node.engines.cache_events import CacheWatch
-from node.engines.memory_budget import GIB, Budget
+from node.engines.memory_budget import Budget
 from node.engines.processes import Hooks
 from node.engines.slot import EngineKind
 from node.engines.supervisor import Supervisor
@@ -38,6 +38,7 @@ from node.protocol.prefix import Chain
 from node.protocol.prefixes import Entry, Tier, pack_entries, pack_hashes
 from node.settings import Settings
 from router.types import Failure, Lease
+from serving.units import GIB
 from tests.router.conftest import node_record
 from tests.router.scheduler import fleet as hand_made
 
