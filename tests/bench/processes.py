@@ -29,7 +29,7 @@ class BenchFailure(Exception):
 def command(name: str) -> list[str]:
     """The argv of one of the project's two commands, from this environment and this tree."""
     package = {"router": "router", "node-agent": "node"}[name]
-    return [sys.executable, "-c", f"from {package}.cli import main; main()"]
+    return [sys.executable, "-m", package]
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ from tests.bench.peer_bars import Bar, judge, values
 from tests.bench.peer_phases import gaps
 from tests.bench.peer_report import cell
 from tests.bench.peers import ITEM_S, PARTS, item_s
-from tests.bench.processes import PROJECT, BenchFailure
+from tests.bench.processes import PROJECT, BenchFailure, command
 from tests.bench.replay import Ids, Prompt, common, cut, ideal_cached, in_turns, read_trace
 from tests.bench.sides import Run
 from tests.bench.tool_session import TURNS, Turn, reused_share, turns
@@ -77,6 +77,13 @@ def test_without_the_shared_tools_one_line_says_so(module: str, shared: str | No
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 1
     assert "MLX_FLEET_SHARED" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["router", "node-agent"])
+def test_the_commands_are_those_of_this_tree(name: str) -> None:
+    argv = [*command(name), "--version"]
+    said = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True)
+    assert (said.returncode, said.stdout.split()[0]) == (0, name)
 
 
 def test_a_bar_is_a_most_or_a_least() -> None:
