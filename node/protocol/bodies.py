@@ -1,4 +1,5 @@
-"""The items of each dialect's bodies in canonical form, and what stands before them."""
+"""Canonical forms of the items of each dialect's bodies, and of the fields that a prompt shows
+before them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,15 +38,15 @@ PATH_RESPONSES = "/v1/responses"
 
 
 class Answer(NamedTuple):
-    """What an answer says, without its reasoning, in its order."""
+    """The content and calls of a response in their order, without its reasoning."""
 
     path: str
-    """Of the endpoint that gave it."""
+    """Path of the endpoint that gave the response."""
     said: Sequence[Said | Called]
 
 
 def answer_items(answer: Answer) -> list[bytes]:
-    """The items as which the client gives the answer back."""
+    """The items by which the client repeats the response in its next request."""
     if answer.path == PATH_COMPLETIONS:
         return []
     if answer.path == PATH_RESPONSES:
@@ -102,7 +103,7 @@ def _chat_form(message: _ChatMessage) -> bytes:
         raise Unreadable
     if role in b"sd":
         return system_form(role, message.content, GAP)
-    # Parts of what the model said go together as it said them.
+    # A prompt shows an assistant's parts without a separator, as the model generated them.
     text = text_form(message.content, b"" if role == b"a" else GAP)
     if role != b"a":
         return message_form(role, text, name=message.name)
@@ -138,7 +139,7 @@ def _tools_of_chat(raw: msgspec.Raw) -> bytes:
 
 
 def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """A custom tool is parted from a function by its field `custom`."""
+    """A tool with an object in its field `custom` is a custom tool; any other needs `function`."""
     custom = tool.get("custom")
     if tool.get("type") == "custom" and isinstance(custom, dict):
         return {"custom": chosen(custom, format="format")}
@@ -176,7 +177,7 @@ def _completion_forms(text: bytes, _before: int) -> Iterable[bytes]:
 
 
 def _completion_form(prompt: Any) -> bytes:
-    """A text, or token ids of four bytes each."""
+    """The form of a text, or of token ids in four bytes each."""
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
@@ -197,7 +198,7 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 _UNSEEN = HOSTED_BLOCKS | {"tool_use", "thinking", "redacted_thinking"}
-"""Blocks of an assistant whose text no prompt shows as what it said."""
+"""Types of an assistant's blocks whose text a prompt does not show as the assistant's."""
 _turns = msgspec.json.Decoder(list[_Turn]).decode
 _parts = msgspec.json.Decoder(Parts).decode
 
@@ -225,7 +226,7 @@ def _anthropic_form(turn: _Turn) -> bytes:
 
 
 def _user(blocks: Sequence[Mapping[str, Any]]) -> bytes:
-    """The results before the text, as the prompt shows them."""
+    """Tool results come before the text, in the order in which the prompt shows them."""
     pieces = [_result(block) for block in blocks if block.get("type") == "tool_result"]
     rest = [dict(block) for block in blocks if block.get("type") != "tool_result"]
     text = text_form(rest, b"\n")
@@ -274,4 +275,4 @@ DIALECTS: Mapping[str, Dialect] = {
     "/v1/messages": Dialect(_anthropic_preamble, _messages, _anthropic_forms),
     PATH_RESPONSES: Dialect(response_preamble, response_items, response_forms),
 }
-"""By path; those that prefill nothing are not there."""
+"""Dialects by path. Paths of endpoints that prefill nothing are missing."""

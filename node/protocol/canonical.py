@@ -1,8 +1,9 @@
-"""Bodies of all dialects in one form of bytes: the same where a prompt shows the same.
+"""Canonical form of request bodies: the same bytes wherever a prompt shows the same, in any
+dialect.
 
-A message is its role, its text, and what else it says, each ended by a byte that no UTF-8 text
-holds, so that no two messages have one form. Ids, reasoning and marks of caching are left out, and
-so are volatile lines of system prompts.
+The form of a message is its role, its text and its other shown fields, each ended by a byte that
+cannot occur in UTF-8, so that no two different messages have the same form. Ids, reasoning, cache
+marks and volatile lines of system prompts are left out.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,10 +18,12 @@ Fields = dict[str, msgspec.Raw]
 """A body's top-level fields, undecoded."""
 
 PLAIN_NAMESPACE = "functions"
-"""Its functions are known to the model by their own names, as those of no namespace are."""
+"""The model knows the functions of this namespace by their plain names, as it does functions
+without a namespace."""
 
 _FORMAT = 2
-"""Grows with every change of the form, so that chains of two versions have nothing in common."""
+"""Version of the form, increased with every change, so that chains of two versions share
+nothing."""
 END, GAP = b"\xff", b"\xfe"
 _JOINT = "__"
 ROLES: Mapping[str, bytes] = {
@@ -39,7 +42,7 @@ _BLOCKS: Mapping[object, Callable[[Mapping[str, Any]], str]] = {
     "search_result": search_result_text,
     "tool_reference": lambda block: block["tool_name"],
 }
-"""Types of parts whose text is elsewhere."""
+"""Types of parts whose text is in other fields."""
 
 Parts = str | list[dict[str, Any]] | None
 _encode_sorted = msgspec.json.Encoder(order="sorted").encode
@@ -47,22 +50,22 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Unreadable(ValueError):
-    """What no endpoint takes."""
+    """The body is not valid for any endpoint."""
 
 
 class Said(NamedTuple):
-    """A run of an answer's text."""
+    """A run of a response's text."""
 
     text: str
 
 
 class Called(NamedTuple):
-    """A call that an answer makes."""
+    """A tool call that a response makes."""
 
     name: str
-    """As the model knows the function."""
+    """The name by which the model knows the function."""
     arguments: object
-    """JSON text of an object; a client may give the object itself."""
+    """JSON text of an object; a client may also send the object itself."""
 
 
 def model_name(name: str, namespace: object = None) -> str:
@@ -73,7 +76,7 @@ def model_name(name: str, namespace: object = None) -> str:
 
 
 def seed(fields: Fields, model: str, salt: str) -> bytes:
-    """What parts prompts from their first token on."""
+    """Bytes of the options that change a prompt from its first token on."""
     given = {name: _decode(fields[name]) for name in _OPTIONS if name in fields}
     thinks, thinking = given.get("enable_thinking"), given.get("thinking")
     if thinks is None and isinstance(thinking, dict):
@@ -105,7 +108,7 @@ _OPTIONS = (
 def message_form(
     role: bytes, text: bytes, *, name: str | None = None, calls: Iterable[Called] = ()
 ) -> bytes:
-    """The text comes first, so that one of a longer text begins alike."""
+    """The text comes first, so that the form of a longer text shares a prefix with this one."""
     pieces = [role, text, END]
     if name:
         pieces += (b"N", utf8(name), END)
@@ -119,7 +122,8 @@ def utf8(text: str) -> bytes:
 
 
 def _arguments(given: object) -> bytes:
-    """As the template reads them: an object, or text as its only value."""
+    """The arguments as the template reads them: an object, or an object with the text as its only
+    value."""
     if isinstance(given, str):
         try:
             read = _decode(given.strip() or "{}")
@@ -130,7 +134,7 @@ def _arguments(given: object) -> bytes:
 
 
 def text_form(content: Parts, gap: bytes, clean: Callable[[str], str] = str) -> bytes:
-    """The text of a content, its parts with `gap` between them."""
+    """The text of a content, with `gap` between its parts."""
     if content is None or isinstance(content, str):
         return utf8(clean(content or ""))
     return gap.join(filter(None, (_part(part, clean) for part in content)))
@@ -152,7 +156,7 @@ def _part(part: Mapping[str, Any], clean: Callable[[str], str]) -> bytes:
 
 
 def system_form(role: bytes, content: Parts, gap: bytes) -> bytes:
-    """Nothing where nothing is left of it."""
+    """The form of a system message; empty if only volatile lines were in it."""
     text = text_form(content, gap, without_volatile_lines)
     return message_form(role, text) if text or not content else b""
 
@@ -162,13 +166,13 @@ def tools_form(functions: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def chosen(given: Mapping[str, Any], **names: str) -> dict[str, Any]:
-    """What the model is shown of a tool: its fields by our names, and under which it has them."""
+    """The fields of a tool that a prompt shows. `names` maps our names to those in `given`."""
     names = {"name": "name", "description": "description", "strict": "strict", **names}
     return {ours: given[its] for ours, its in names.items() if given.get(its) is not None}
 
 
 def shows_tools(fields: Fields, choice: str = "tool_choice") -> bool:
-    """Whether the model is shown tools."""
+    """True if the prompt shows the body's tools to the model."""
     value = _decode(fields[choice]) if choice in fields else None
     kind = value.get("type") if isinstance(value, dict) else value
     return kind != "none"

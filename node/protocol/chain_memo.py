@@ -1,4 +1,5 @@
-"""Chains that were made already, so that a session's next turn costs what is new in it."""
+"""A cache of prefix hash chains, so that a session's next turn is hashed only as far as it is
+new."""
 
 import re
 import threading
@@ -11,37 +12,37 @@ from typing import Any
 import msgspec
 
 MOST_MADE = 64
-"""So many chains are kept whose items begin alike."""
+"""Most chains that are kept for lists of items whose first bytes are the same."""
 
 _OVERHEAD_BYTES = 1024
-"""What a chain costs besides its text and its arrays, about."""
+"""Approximate bytes of a chain besides its text and its arrays."""
 
 _read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _between = re.compile(rb"[ \t\r\n,]*").match
 
 Key = tuple[Any, ...]
-"""Of a preamble: what it is made of. Of a list of items: what stands before it, how it is read, and
-how it begins."""
+"""For a preamble, the parts that it is made of; for a list of items, everything before it, its
+dialect's reader and its first bytes."""
 
 Preamble = tuple["array[int]", "array[int]"]
-"""Hashes and sizes of what stands before the items."""
+"""Hashes and sizes of the preamble: everything that a prompt shows before the items."""
 
 
 @dataclass(slots=True, eq=False)
 class Made:
-    """The positions of a list of items; the arrays are never changed."""
+    """The positions of a list of items. Its arrays are never changed."""
 
     text: bytes
     """The list's JSON up to the end of its last item."""
     hashes: "array[int]"
     sizes: "array[int]"
     items: "array[int]"
-    """How many positions there are up to each item's end, the preamble's included."""
+    """For each item, the number of positions up to its end, the preamble's included."""
     ends: "array[int] | None" = None
-    """Where in the text each item ends; None until that is asked for."""
+    """Offset in `text` at which each item ends; None until it is needed."""
 
     def begin(self, length: int) -> "Made | None":
-        """The same of those items that the first `length` bytes hold; None where that is none."""
+        """The same for the items within the first `length` bytes; None if there are none."""
         if length == len(self.text):
             return self
         if self.ends is None:
@@ -55,7 +56,7 @@ class Made:
 
 
 def item_ends(text: bytes, at: int) -> "array[int]":
-    """Where those items of a list end that begin at `at` or later."""
+    """Offsets at which those items of a list end that begin at `at` or later."""
     at = _past_gap(text, at)
     ends = array("I")
     for raw in _read_list(b"[" + text[at:]):
@@ -65,21 +66,20 @@ def item_ends(text: bytes, at: int) -> "array[int]":
 
 
 class ChainMemo:
-    """Of a bounded size; what was not used for longest goes first. Safe to use from several
-    threads."""
+    """An LRU cache of preambles and chains, bounded by their bytes. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._held_bytes = 0
         self._used: OrderedDict[Key, None] = OrderedDict()
-        """All keys, the one used last at the end."""
+        """All keys, the most recently used one last."""
         self._preambles: dict[Key, Preamble] = {}
         self._families: dict[Key, list[Made]] = {}
-        """Of each key the chain made last at the end."""
+        """The chains of each key, the newest last."""
         self._lock = threading.Lock()
 
     def preamble(self, key: Key) -> Preamble | None:
-        """What was made of it, if it is known."""
+        """The preamble stored under the key, or None."""
         with self._lock:
             return self._preambles[key] if self._touch(key) else None
 
@@ -92,7 +92,8 @@ class ChainMemo:
                 self._let_go()
 
     def longest(self, key: Key, text: bytes) -> Made | None:
-        """The most items that are known of those that the list's JSON begins with."""
+        """The stored chain that covers the longest run of items with which the list's JSON
+        begins."""
         with self._lock:
             known = self._families[key][::-1] if self._touch(key) else []
         found, alike = None, 1
@@ -103,7 +104,7 @@ class ChainMemo:
         return None if found is None else found.begin(alike)
 
     def put(self, key: Key, made: Made) -> None:
-        """Keeps a chain, in place of those of the same session's earlier turns."""
+        """Stores a chain, in place of those of earlier turns of the same session."""
         with self._lock:
             if not self._touch(key):
                 self._used[key] = None
@@ -118,7 +119,7 @@ class ChainMemo:
             self._let_go()
 
     def _touch(self, key: Key) -> bool:
-        """Whether there is something under the key, which then has been used."""
+        """True if anything is stored under the key, which becomes the most recently used."""
         if key not in self._used:
             return False
         self._used.move_to_end(key)
@@ -140,18 +141,18 @@ class ChainMemo:
 
 
 def _past_gap(text: bytes, at: int) -> int:
-    """The end of what is between two items."""
+    """The offset at which the separator between two items ends."""
     gap = _between(text, at)
     return at if gap is None else gap.end()
 
 
 def _alike(known: bytes, text: bytes, least: int) -> int:
-    """With how many bytes of `known` the text begins; `least` if it is no more than that."""
+    """Length of the common prefix of `known` and `text`; `least` if it is not longer than that."""
     view = memoryview(known)
     if len(known) <= least or not text.startswith(view[: least + 1]):
         return least
     low, high = least + 1, len(known)
-    # Alike up to `low`, not beyond `high`.
+    # The first `low` bytes are equal; the common prefix is at most `high` bytes long.
     while low < high:
         middle = (low + high + 1) // 2
         if text.startswith(view[low:middle], low):
@@ -162,8 +163,8 @@ def _alike(known: bytes, text: bytes, least: int) -> int:
 
 
 def _is_earlier(known: Made, made: Made) -> bool:
-    """Whether one is of an earlier turn of the other's session. Its text may have been another:
-    marks of caching, which move on, are in no hash."""
+    """True if `known` is an earlier turn of the session of `made`. Their texts may differ within
+    the common items: cache marks, which move from turn to turn, are in no hash."""
     count = len(known.hashes)
     return count <= len(made.hashes) and made.hashes[count - 1 : count] == known.hashes[-1:]
 

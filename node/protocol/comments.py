@@ -1,17 +1,19 @@
-"""Comments that fill the silence of streams, in the same words wherever they come from."""
+"""Comment lines that fill idle intervals of streams, the same from router and agent."""
 
 
 def loading(name: str, progress: float | None) -> bytes:
-    """That a model is being loaded; `progress` from 0 to 1, where it is known."""
+    """A comment that says that a model is loading; `progress` is from 0 to 1, or None if
+    unknown."""
     done = "" if progress is None else f" {progress * 100:.0f} %"
     return f": loading {_in_line(name)}{done}\n\n".encode()
 
 
 def waiting_for(name: str, held_by: str) -> bytes:
-    """That a model is waited for, and why it is not being loaded."""
+    """A comment that says that the request waits for a model, and the reason why it is not loading
+    yet."""
     return f": waiting for {_in_line(name)}, {held_by}\n\n".encode()
 
 
 def _in_line(name: str) -> str:
-    """A folder's name may have line breaks, which would end the comment."""
+    """The name without line breaks, which would end the comment."""
     return name if name.isprintable() else ascii(name)

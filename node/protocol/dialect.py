@@ -1,4 +1,5 @@
-"""What tells the chain of a dialect's bodies: how their parts are read, and in which order."""
+"""The description of a dialect from which chains are made: how its bodies are read, and in which
+order."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -8,14 +9,15 @@ import msgspec
 from node.protocol.canonical import Fields
 
 Canonical = Callable[[msgspec.Raw], bytes]
-"""From the JSON of something to its form; nothing for what no prompt shows. Raises `Unreadable`, or
-what msgspec raises."""
+"""Turns JSON into its canonical form, which is empty for content that no prompt shows. Raises
+`Unreadable`, or msgspec's errors."""
 Forms = Callable[[bytes, int], Iterable[bytes]]
-"""The same for the JSON of a list of items, before which the body has so many: the form of each."""
+"""Turns the JSON of a list of items into one canonical form for each. The second argument is the
+number of the body's items before this list."""
 
 
 class Unit(NamedTuple):
-    """Something that stands before the first item."""
+    """A part of the body that a prompt shows before the first item."""
 
     raw: msgspec.Raw
     canonical: Canonical
@@ -24,10 +26,10 @@ class Unit(NamedTuple):
 class Dialect(NamedTuple):
     preamble: Callable[[Fields], list[Unit]]
     items: Callable[[Fields], msgspec.Raw | None]
-    """The list of items, or what is the only one."""
+    """The list of items, or the only item."""
     forms: Forms
     has_list: bool = True
-    """False: a list is an item, too."""
+    """False if a JSON list is itself an item."""
 
 
 objects = msgspec.json.Decoder(list[dict[str, Any]] | None).decode

@@ -1,11 +1,11 @@
-"""What an error's HTTP status means to clients, beyond the number."""
+"""The meaning of an error's HTTP status to clients, beyond the number."""
 
 HEADER_SHOULD_RETRY = "x-should-retry"
-"""`false`: whoever would send the same request again by the status alone is told not to."""
+"""`false` stops clients that would retry the same request because of its status."""
 
 BROKEN_CALL = "The model broke off its call of "
-"""What an error begins with, in every dialect, where a call that was begun turned out to be none:
-its node did what it was asked."""
+"""The start of the error, in every dialect, for a tool call that was streamed in part and turned
+out to be invalid. Its node is not at fault."""
 
 _ANTHROPIC_KINDS = {
     400: "invalid_request_error",
@@ -22,8 +22,8 @@ _ANTHROPIC_KINDS = {
 
 
 def is_final(status: int, *, tells_wait: bool) -> bool:
-    """Whether the same request would be refused again, however often it is sent. Clients that
-    refresh a key, or wait for a model, send even a 401 or 404 ten times and more."""
+    """True if the same request would be refused however often it is sent. Clients that refresh a
+    key, or wait for a model, retry even a 401 or 404 ten times and more."""
     if status == 429:
         return not tells_wait
     return 400 <= status < 500 and status not in (408, 409)

@@ -1,5 +1,5 @@
-"""How the part of this package is installed that runs models."""
+"""Instructions for installing the optional part of this package that runs models."""
 
 INSTALL_EXTRA = "pip install '.[node]'"
 WHERE = "in your clone of mlx-fleet"
-"""No package index has it."""
+"""The package is in no package index."""

@@ -1,13 +1,13 @@
-"""How many values a body in JSON has, before anything is made of them.
+"""Bounds the number of values in a JSON body before it is decoded.
 
-A value of two bytes takes hundreds once it is decoded, and as many again where it is at fault: a
-body of 30 MB would take 10 GB. Text within strings counts nothing.
+A value of two bytes occupies hundreds of bytes once decoded, and as many again in an error: a body
+of 30 MB could need 10 GB. Text within strings does not count.
 """
 
 MAX_CONTAINERS = 100_000
-"""Objects and lists: of each message, part, tool and schema a few."""
+"""Objects and lists; a message, part, tool or schema has only a few."""
 MAX_VALUES = 500_000
-"""All of them, the ids of tokens among them."""
+"""All values, token ids among them."""
 _OTHERS = bytes(set(range(256)) - set(b'",[{'))
 
 
@@ -17,12 +17,12 @@ TOO_MANY = (
 
 
 def has_too_many_values(body: bytes) -> bool:
-    """Whether the body has more of either than any request needs."""
+    """True if the body has more objects and lists, or more values, than any request needs."""
     if len(body) <= MAX_CONTAINERS or not _exceeds(body):
         return False
-    # What is escaped ends no string; pairs of backslashes go first, from the left.
+    # An escaped quote ends no string. Pairs of backslashes are removed first, from the left.
     kept = body.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _OTHERS)
-    # Each value but the first is behind a comma, and has a key at most.
+    # Each value but the first follows a comma, and has at most one key.
     if kept.count(b'"') > 4 * (MAX_VALUES + 1):
         return True
     return _exceeds(b"".join(kept.split(b'"')[::2]))

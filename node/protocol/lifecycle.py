@@ -1,7 +1,8 @@
-"""What a router and a node agent say to each other of models that come and go.
+"""Messages by which a router manages the models of a node agent.
 
-All paths but `PATH_FILES` take the control token. Who pulls from a peer has a ticket instead, good
-for one model; the manifest came through the router, so that the bytes need not be trusted.
+All paths but `PATH_FILES` need the control token. A node that pulls from a peer has a ticket
+instead, which is valid for one model. Its manifest came through the router, so that the peer's
+bytes need not be trusted.
 """
 
 from typing import Annotated
@@ -18,65 +19,68 @@ PATH_PULL_CANCEL = "/fleet/pull/cancel"
 PATH_REMOVE = "/fleet/remove"
 PATH_SHARE = "/fleet/share"
 PATH_FILES = "/fleet/files"
-"""`GET`, with `model` and `path` in the query and a range of bytes."""
+"""`GET` with `model` and `path` in the query, and a byte range."""
 
 HEADER_TICKET = "x-fleet-ticket"
 
 POLICIES_LAPSE_S = 600.0
-"""So long after a router's last push the agent forgets what it asked."""
+"""Seconds after a router's last push until the agent drops that router's policies."""
 
 Source = Annotated[str, Meta(max_length=1024)]
 
 
 class UnloadCommand(msgspec.Struct, frozen=True):
-    """Body of `PATH_UNLOAD`: 409 where the model serves requests, and where a condition does not
-    hold: the agent alone sees both at the same moment as it acts."""
+    """Body of `PATH_UNLOAD`. The answer is 409 if the model serves requests or a condition is not
+    met: only the agent can check both in the same moment in which it acts."""
 
     model: Name
     generation: Count | None = None
-    """Only this load of it."""
+    """Unload only this load of the model."""
     min_idle_s: Seconds = 0.0
-    """Only where it has been idle for so long; then it goes because nobody wants it, and so not
-    where it is pinned."""
+    """Unload only if the model has been idle for this long. This is an unload because of idleness,
+    which a pin prevents."""
 
 
 class ModelPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a router asks of one model's residency."""
+    """A router's policy for the residency of one model."""
 
     pinned: bool = False
     keep_alive_s: Seconds | None = None
-    """0: for ever; None: as the node's own settings say."""
+    """Idle seconds until the model is unloaded. 0: never; None: the node's own setting applies."""
 
 
 class Policies(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Body of `PATH_POLICIES`: all that one router asks, in place of what it asked before. The
-    agent keeps them until it ends, the router sends others, or has sent none for
-    `POLICIES_LAPSE_S`; of several routers the one that keeps a model longer has its way."""
+    """Body of `PATH_POLICIES`: all policies of one router, which replace its earlier ones.
+
+    The agent applies them until it ends, the router sends others, or has sent none for
+    `POLICIES_LAPSE_S`. Of several routers, the one that keeps a model longer decides.
+    """
 
     router_id: Id
     models: Annotated[dict[Name, ModelPolicy], Meta(max_length=10_000)]
     rests: bool = False
-    """The node is under maintenance: nothing is loaded for a pin, and no pin holds, those of the
-    node's own settings neither."""
+    """The node is under maintenance: no pin has an effect, neither a router's nor one in the node's
+    own settings, and nothing is loaded for one."""
 
 
 class ManifestFile(msgspec.Struct, frozen=True):
-    """One file of a model, as it is to arrive."""
+    """One file of a model, with the size and hash that it must have."""
 
     path: Annotated[str, Meta(max_length=1024)]
-    """Below the model's folder, with `/`."""
+    """Path below the model's folder, with `/`."""
     size_bytes: Count
     sha256: Annotated[str, Meta(max_length=64)]
-    """Hex."""
+    """SHA-256 in hexadecimal."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Answer of `PATH_SHARE` (body: `ModelCommand`): what a peer may fetch, and how."""
+    """Answer of `PATH_SHARE`, whose body is a `ModelCommand`: the files that a peer may fetch, and
+    the ticket for them."""
 
     ticket: Word
     expires_in_s: Seconds
     source: Source
-    """Where the model came from, as the store keeps it."""
+    """Origin of the model as the store records it."""
     files: Annotated[tuple[ManifestFile, ...], Meta(max_length=10_000)]
 
 
@@ -88,19 +92,23 @@ class Peer(msgspec.Struct, frozen=True):
 
 
 class PullCommand(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Body of `PATH_PULL`. Answered with 202 as soon as the pull has begun, or goes on; the status
-    tells how far it is. A pull that is cut short goes on by itself, after its agent's end at the
-    next start, but for one from a peer, whose ticket has expired: that `wants_peer`, and goes on
-    with the next order of a router."""
+    """Body of `PATH_PULL`. The answer is 202 as soon as the pull has begun or continues; the node's
+    status reports its progress.
+
+    An interrupted pull resumes by itself, also at the agent's next start. A pull from a peer
+    cannot, since its ticket has expired: it reports `wants_peer` and resumes with a router's next
+    command.
+    """
 
     model: Name
-    """The name that it gets on the node."""
+    """The model's name on the node."""
     repo_id: Word = ""
-    """On the hub; empty: from the peer only."""
+    """Repository on the hub; empty for a pull from the peer only."""
     revision: Word | None = None
     token: Annotated[str, Meta(max_length=4096)] | None = None
-    """Of the hub. Kept in memory only."""
+    """Access token for the hub. It is kept in memory only."""
     peer: Peer | None = None
-    """Asked first; the hub where it fails and there is a `repo_id`."""
+    """Peer that is tried first; the hub follows if it fails and there is a `repo_id`."""
     resumes: bool = False
-    """Only to go on with one that `wants_peer`: none is begun that was cancelled meanwhile."""
+    """Only resume a pull that reports `wants_peer`; do not start one that was cancelled in the
+    meantime."""

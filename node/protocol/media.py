@@ -1,7 +1,7 @@
-"""What a prompt shows of a picture, a sound or a file, which no model here takes: a line of text.
+"""Placeholders for pictures, sounds and files, which no model here accepts: a line of text.
 
-Router and agent make the same line of it, and the same in every turn, so that a session's prompt
-begins as the one before did.
+Router and agent make the same line, and the same in every turn, so that a session's prompts share a
+prefix.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,28 +24,28 @@ _NOUNS: Mapping[str, str] = {
     "container_upload": "file",
     "document": "document",
 }
-"""By the type of a part or a block, in the dialects' own words."""
+"""Nouns by the type of a part or a block in any dialect."""
 
 
 def noun_of(kind: object) -> str | None:
-    """What a part of this type is; None of one that is no media."""
+    """The noun for a part of this type; None for a type that is no media."""
     return _NOUNS.get(kind) if isinstance(kind, str) else None
 
 
 def line_of(noun: str) -> str:
-    """The line in place of it."""
+    """The placeholder for media of this kind."""
     return f"[{noun} left out: this model takes text only]"
 
 
 def document_text(block: Mapping[str, Any]) -> str:
-    """What a prompt shows of a block of type document: title, context, and its text, or the line in
-    place of it."""
+    """The text that a prompt shows for a block of type `document`: title, context, and its text or
+    the placeholder."""
     texts = [block.get("title"), block.get("context"), *_source_texts(block.get("source"))]
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 def is_text_document(block: Mapping[str, Any]) -> bool:
-    """Whether a prompt shows all of it."""
+    """True if a prompt shows the whole document."""
     source = block.get("source")
     if not isinstance(source, Mapping) or source.get("type") != "content":
         return isinstance(source, Mapping) and source.get("type") == "text"
@@ -55,7 +55,7 @@ def is_text_document(block: Mapping[str, Any]) -> bool:
 
 
 def search_result_text(block: Mapping[str, Any]) -> str:
-    """What a prompt shows of a block of type search_result."""
+    """The text that a prompt shows for a block of type `search_result`."""
     texts = [block.get("title"), block.get("source"), *_block_texts(block.get("content"))]
     return "\n".join(text for text in texts if isinstance(text, str) and text)
 

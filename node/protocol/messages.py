@@ -1,11 +1,12 @@
-"""Everything that a router and a node agent say to each other.
+"""The messages between a router and a node agent.
 
-The agent answers `GET /fleet/status` with a `NodeStatus`, and streams `Event`s as one JSON
-object a line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
-`Finished` records newer than `after` of the same instance follow, so a router that was away loses
-none that the agent still keeps, and then a `PrefixSnapshot` of each loaded model. Every request
-carries `HEADER_PROTOCOL`; an agent refuses another version with 426 and says which one it speaks.
-All numbers and texts have bounds (`node.protocol.bounds`): what exceeds one is not decoded.
+The agent answers `GET /fleet/status` with a `NodeStatus`, and streams `Event`s as one JSON object a
+line from `GET /fleet/events?instance=ID&after=SEQ`. A stream begins with a `StatusEvent`;
+`Finished` records newer than `after` of the same instance follow, so that a router that was
+disconnected gets all that the agent still keeps, and then a `PrefixSnapshot` of each loaded model.
+Every request carries `HEADER_PROTOCOL`; an agent refuses another version with 426 and reports its
+own. All numbers and texts have bounds (`node.protocol.bounds`); a message that exceeds one is not
+decoded.
 """
 
 from enum import StrEnum
@@ -39,22 +40,25 @@ PROTOCOL_VERSION = 5
 HEADER_PROTOCOL = "x-fleet-protocol"
 HEADER_REQUEST_ID = "x-request-id"
 HEADER_REQUESTED_MODEL = "x-fleet-requested-model"
-"""The name the caller asked for; the agent writes it in its answers in place of its own."""
+"""The name in the client's request. The agent writes it in its responses in place of the model's
+own."""
 HEADER_ORIGIN = "x-fleet-origin"
-"""`<router id>/<key id>`: opaque to the agent, which repeats it in `Finished.origin`."""
+"""`<router id>/<key id>`. The agent does not interpret it, and repeats it in `Finished.origin`."""
 
 HEADER_PROOF = "x-fleet-proof"
-"""That the router gave this request to this node: opaque too, and repeated in `Finished.proof`."""
+"""Proof that the router gave this request to this node. The agent does not interpret it, and
+repeats it in `Finished.proof`."""
 
 HEADER_IGNORED = "x-fleet-ignored"
-"""Of an answer: paths in the body of what it was answered without."""
+"""Response header: paths of fields in the request's body that were ignored."""
 
 HEADER_SALT = "x-fleet-salt"
-"""What parts the caller's prefixes from everybody else's; none for most callers."""
+"""Salt that separates the client's prefixes from those of other clients; most clients have none."""
 
 HEADER_PROMPT_TOKENS = "x-fleet-prompt-tokens"
 HEADER_CACHED_TOKENS = "x-fleet-cached-tokens"
-"""Of an answer: how long its prompt is, and how much of that is not computed anew."""
+"""Response headers: the prompt's length in tokens, and the number of them found in the prefix
+cache."""
 
 PATH_STATUS = "/fleet/status"
 PATH_EVENTS = "/fleet/events"
@@ -63,14 +67,15 @@ PATH_WARM = "/fleet/warm"
 PATH_CLEAR_CACHE = "/fleet/cache/clear"
 
 MAX_CHAIN_BYTES = 2**31
-"""Of what a stored response's chain stands for; whoever goes on from it counts in 32 bits."""
+"""Largest chain of a stored response in canonical bytes; a chain that continues it counts them in
+32 bits."""
 
 HEARTBEAT_S = 2.0
-"""Longest silence of a healthy event stream."""
+"""Longest silence of a healthy event stream in seconds."""
 
 
 class ModelState(StrEnum):
-    """Residency of one model on one node; one that is absent is not told of."""
+    """Residency of one model on one node. A model that is not on the node is not reported."""
 
     PULLING = "pulling"
     ON_DISK = "on_disk"
@@ -81,44 +86,44 @@ class ModelState(StrEnum):
 
 
 class CacheStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The prefix cache of one loaded model, for what a router has to reckon with."""
+    """The prefix cache of one loaded model, as far as a router's cost model needs it."""
 
     memory_bytes: Count
-    """Most that it may hold in memory."""
+    """Most bytes that it may use in memory."""
     memory_used_bytes: Count
     bytes_per_token: Count
-    """KV of one token, stored; 0 where it does not grow with the tokens."""
+    """Stored KV bytes of one token; 0 if they do not grow with the tokens."""
     disk_bytes: Count = 0
-    """Most that it may hold on disk; 0: no such tier."""
+    """Most bytes that it may use on disk; 0: no disk tier."""
     disk_used_bytes: Count = 0
     snapshot_only: bool = False
-    """The model can go on from stored snapshots only, not from any token."""
+    """The model can continue from stored snapshots only, not from any token."""
     slots: Count = 0
-    """How many prompts it may hold in memory, however short; 0: as many as fit, as in all of this
-    package's engines."""
+    """Most prompts in memory, however short; 0: limited by bytes only, as in all of this package's
+    engines."""
     slots_used: Count = 0
 
 
 class DepthSpeed(msgspec.Struct, frozen=True, array_like=True):
-    """The speed of prefill from a depth on, to that of the next."""
+    """Prefill speed from this depth up to the next one."""
 
     depth_tokens: Count
     tokens_per_s: Rate
 
 
 class ModelSpeed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How fast an engine has found itself to be."""
+    """Speeds that an engine has measured."""
 
     prefill: Annotated[tuple[DepthSpeed, ...], Meta(max_length=MAX_DEPTHS)] = ()
-    """By depth, the shallowest first."""
+    """Prefill speed by depth, the shallowest first."""
     step_s: StepSeconds | None = None
-    """Of a step of decoding."""
+    """Seconds of a decode step."""
     step_rows: Annotated[int, Meta(ge=1, le=4096)] = 1
-    """Rows that it decoded."""
+    """Rows of that decode step."""
 
 
 class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One model as its node sees it."""
+    """One model on a node."""
 
     name: Name
     state: ModelState
@@ -127,61 +132,62 @@ class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     active_requests: Count = 0
     """Requests that the engine has accepted and not finished, running or waiting."""
     max_rows: Count = 1
-    """How many requests the engine decodes at once."""
+    """Most requests that the engine decodes at once."""
     since_unix_s: UnixSeconds = 0.0
     reason: Sentence | None = None
-    """A sentence, where the state is `failed`, or where a pull is interrupted."""
+    """A sentence if the state is `failed`, or if a pull is interrupted."""
     retry_after_s: Seconds = 0.0
-    """Where the state is `failed`, until a load may be tried again; where a pull is interrupted,
-    until it is tried again, if it is."""
+    """If the state is `failed`, seconds until a load may be retried; if a pull is interrupted,
+    seconds until its retry, 0 if there is none."""
     wants_peer: bool = False
-    """Where a pull is interrupted: it came from a peer, and goes on once a router names one."""
+    """True for an interrupted pull from a peer, which resumes once a router names a peer."""
     progress: Fraction | None = None
-    """Share that is done, 0 to 1, while the state is `pulling` or `loading`."""
+    """Fraction done, 0 to 1, while the state is `pulling` or `loading`."""
     generation: Count = 0
-    """Number of its load, new at each, over restarts of the agent too; an unload on a condition
-    names it."""
+    """Number of this load of the model, new at each load and across restarts of the agent. A
+    conditional unload names it."""
     leases: Count = 0
-    """Requests that hold it or wait for it, accepted by the engine or not."""
+    """Requests that lease the model or wait for it, whether the engine has accepted them or not."""
     idle_s: Seconds | None = None
-    """Since the end of its last request, or its load; None while it is held or not loaded."""
+    """Seconds since its last request ended, or since its load; None while it is leased or not
+    loaded."""
     work_tokens: Count = 0
-    """Prefilled and decoded since its load, and some for the time of steps that take seconds: grows
-    while the engine makes progress."""
+    """Tokens prefilled and decoded since the load, plus an amount for time spent in steps of
+    several seconds. It grows while the engine makes progress."""
     pinned: bool = False
     """Never unloaded to make room or for being idle."""
     keep_alive_s: Seconds | None = None
-    """How long it may be idle; None: for ever."""
+    """Idle seconds until it is unloaded; None: never."""
     disk_bytes: Count = 0
-    """Of its files."""
+    """Bytes of its files."""
     memory_bytes: Count = 0
-    """What a load of it takes for good: weights, live KV and the process; 0: not known."""
+    """Bytes that a load needs permanently: weights, live KV and the process; 0: unknown."""
     load_s: Seconds | None = None
-    """What its last load took; None before the first."""
+    """Seconds of its last load; None before the first."""
     capabilities: Annotated[tuple[Word, ...], Meta(max_length=16)] = ()
-    """What it can do: `completion`, `tools`, `reasoning`."""
+    """Abilities: `completion`, `tools`, `reasoning`."""
     tool_parser: Word = ""
-    """How its tool calls are read; empty where nothing tells."""
+    """Name of the parser for its tool calls; empty if none was detected."""
     reasoning_parser: Word = ""
     cache: CacheStatus | None = None
-    """None while the model is not loaded, and where nothing is kept."""
+    """None while the model is not loaded, or if it has no prefix cache."""
     speed: ModelSpeed | None = None
-    """None before an engine of this agent has learned it."""
+    """None until an engine of this agent has measured it."""
 
 
 class MemoryPressure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """That a node's machine is short of memory, or was until a while ago."""
+    """Memory pressure on a node's machine, present or recent."""
 
     level: Word
-    """`soft`, `hard`, or `none` while what was cut grows again."""
+    """`soft`, `hard`, or `none` while the reduced limits grow back."""
     for_s: Seconds
-    """How long it has been at this level."""
+    """Seconds at this level."""
     stored_cap_bytes: Count | None = None
-    """Most stored KV that all models may keep in memory now; None: as ever."""
+    """Most bytes of stored KV in memory for all models together; None: no reduced limit."""
 
     @property
     def effect(self) -> str:
-        """What it does to the node, as the end of a sentence."""
+        """Effect on the node, as the second part of a sentence."""
         size = "" if self.stored_cap_bytes is None else gib(self.stored_cap_bytes)
         if self.level == "hard":
             return "it stores no KV, loads no model, and answers small requests only"
@@ -202,7 +208,7 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
 
     protocol: Count
     node_id: Id
-    """Stable over restarts."""
+    """Stable across restarts."""
     instance_id: Id
     """New at every start of the agent."""
     version: Word
@@ -210,24 +216,26 @@ class NodeStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     chip: Word
     memory_budget_bytes: Count
     memory_leased_bytes: Count
-    """Without stored KV, which is given back for a load."""
+    """Leased memory without stored KV, which is evicted for a load."""
     models: Annotated[tuple[ModelStatus, ...], Meta(max_length=MAX_MODELS)]
     disk_free_bytes: Count = 0
-    """Where models are stored."""
+    """Free space of the disk with the models."""
     min_residency_s: Seconds = 0.0
-    """A model that is loaded stays so long before it gives way to another one."""
+    """Minimum residency: seconds that a loaded model stays before it is unloaded for another."""
     max_swap_wait_s: Seconds = 0.0
-    """A request whose model has to wait for another one's to leave goes first after so long."""
+    """Seconds after which a request that waits for a swap goes first."""
     rests: bool = False
-    """A router has it under maintenance: no pin holds, also none of other routers."""
+    """A router has put the node under maintenance: no pin has an effect, other routers'
+    included."""
     pressure: MemoryPressure | None = None
-    """None where the machine has memory, and has had for a while."""
+    """None if the machine has enough memory, and has had it for a while."""
     broken: Annotated[tuple[BrokenModel, ...], Meta(max_length=MAX_MODELS)] = ()
-    """What is on its disk besides the models, and is to be one."""
+    """Folders on its disk that look like models and cannot be served."""
 
 
 class FinishReason(StrEnum):
-    """How a request ended, as accounted (the client's `finish_reason` is stop or length)."""
+    """Outcome of a request, as recorded in usage. The client's `finish_reason` is stop or
+    length."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -244,7 +252,8 @@ class StatusEvent(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The accounts of one request, aborted ones too. `seq` grows by one within an instance."""
+    """The usage record of one request, aborted ones included. `seq` grows by one within an
+    instance."""
 
     seq: Count
     request_id: Id
@@ -255,52 +264,55 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     completion_tokens: Tokens
     reasoning_tokens: Tokens
     queue_s: Seconds
-    """From acceptance by the engine until its prefill began."""
+    """Seconds from acceptance by the engine until its prefill began."""
     ttft_s: Seconds | None
-    """From the request's arrival at the agent to its first content; None if none came."""
+    """Seconds from the request's arrival at the agent to its first content; None if none came."""
     prefill_s: Seconds
     decode_s: Seconds
     reason: FinishReason
     finished_unix_s: UnixSeconds
     proof: Proof = ""
-    """As `HEADER_PROOF` had it: without it a router takes no accounts."""
+    """The value of `HEADER_PROOF`. A router ignores records without it."""
 
 
 class Began(msgspec.Struct, frozen=True, tag="began"):
-    """The first token of a request is there, so its prefill is over. Told where its answer does not
-    say so at once. Not kept: a router that misses it estimates."""
+    """A request's first token exists, so its prefill is over. Sent only if its response does not
+    show this at once. It is not kept: a router that misses it estimates."""
 
     request_id: Id
     origin: Origin
 
 
 class Stored(msgspec.Struct, frozen=True, tag="stored"):
-    """A response is kept for later ones to go on from; by where its prefix chain ends its router
-    knows what those begin with. Not kept: a router that misses it knows their own items only."""
+    """A response is stored, and later requests may continue it. With the end of its prefix hash
+    chain the router knows what those begin with. It is not kept: a router that misses it knows
+    their own items only."""
 
     response_id: Annotated[str, Meta(max_length=128)]
     origin: Origin
     hash: int
-    """With the next two as in `node.protocol.prefix.Head`."""
+    """With the next two fields, the `node.protocol.prefix.Head` of the chain."""
     front: int
     size_bytes: Annotated[int, Meta(ge=0, le=MAX_CHAIN_BYTES)]
 
     def __post_init__(self) -> None:
-        # A bound beyond 63 bits cannot be a `Meta`.
+        # `Meta` accepts no bound beyond 63 bits.
         if not (0 <= self.hash < 1 << 64 and 0 <= self.front < 1 << 64):
             raise ValueError("a hash has 64 bits")
 
 
 class CancelMarked(msgspec.Struct, frozen=True, tag="cancel_marked"):
-    """The engine process has marked the request as cancelled, at its own monotonic clock."""
+    """The engine process has marked the request as cancelled, at a time of its own monotonic
+    clock."""
 
     request_id: Id
     marked_monotonic_s: Seconds
 
 
 class PrefixSnapshot(msgspec.Struct, frozen=True, tag="prefix_snapshot"):
-    """A piece of all prefixes that a loaded model holds; what a router knew of it is void at the
-    first piece (`part` 0). Deltas go on from the last piece's `seq`."""
+    """One piece of all prefixes that a loaded model has cached. The first piece (`part` 0)
+    invalidates everything that a router knew of the model. Deltas continue from the last piece's
+    `seq`."""
 
     model: Name
     epoch: Count
@@ -310,12 +322,12 @@ class PrefixSnapshot(msgspec.Struct, frozen=True, tag="prefix_snapshot"):
     part: Count
     parts: Count
     entries: PackedEntries
-    """As `node.protocol.prefixes.pack_entries` has them, at most `MAX_ENTRIES`."""
+    """Packed by `node.protocol.prefixes.pack_entries`; at most `MAX_ENTRIES`."""
 
 
 class PrefixDelta(msgspec.Struct, frozen=True, tag="prefix_delta"):
-    """A change of the prefixes that a model holds. Within an epoch `seq` grows by one; where a
-    number is missing, a router needs a snapshot, which a new event stream begins with."""
+    """A change of a model's cached prefixes. Within an epoch `seq` grows by one. After a gap a
+    router needs a snapshot, and reconnects to get one."""
 
     model: Name
     epoch: Count
@@ -323,11 +335,11 @@ class PrefixDelta(msgspec.Struct, frozen=True, tag="prefix_delta"):
     changed: PackedEntries
     """New entries, and old ones with new values; at most `MAX_ENTRIES`."""
     removed: PackedHashes
-    """Hashes that hold no longer, as `pack_hashes` has them; at most `MAX_ENTRIES`."""
+    """Hashes that are no longer cached, packed by `pack_hashes`; at most `MAX_ENTRIES`."""
 
 
 class PrefixGone(msgspec.Struct, frozen=True, tag="prefix_gone"):
-    """The model's engine has ended: all its prefixes are void."""
+    """The model's engine has ended, and all its prefixes are void."""
 
     model: Name
     epoch: Count
@@ -346,19 +358,19 @@ Event = (
 
 
 class ModelCommand(msgspec.Struct, frozen=True):
-    """Names a model: the body of `PATH_LOAD`, and of the paths of `node.protocol.lifecycle`."""
+    """Body of `PATH_LOAD` and of paths of `node.protocol.lifecycle`: names a model."""
 
     model: Name
 
 
 class ClearedCache(msgspec.Struct, frozen=True):
-    """What the engines of a node have forgotten: the answer of `PATH_CLEAR_CACHE`."""
+    """Answer of `PATH_CLEAR_CACHE`: the cache entries that a node's engines dropped."""
 
     models: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)]
     memory_bytes: Count
     disk_bytes: Count
     skipped: Annotated[tuple[Name, ...], Meta(max_length=MAX_MODELS)] = ()
-    """Models that were being loaded, or whose engines did not answer: theirs stays."""
+    """Models that were loading, or whose engines did not answer. Their caches were not cleared."""
 
 
 class ControlError(msgspec.Struct, frozen=True):

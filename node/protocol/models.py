@@ -10,34 +10,34 @@ import msgspec
 _encode = msgspec.json.Encoder().encode
 _COMPARED_CHARS = 200
 _LEAST_CHARS = 3
-"""Of a part of a name that says something."""
+"""Least characters of a part of a name that counts as similar."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What clients are told of a model. Empty texts are not known yet, and not told."""
+    """A model as clients see it. Empty texts are unknown and left out."""
 
     name: str
     context_tokens: int | None = None
-    """None where it is known only once the model is loaded."""
+    """None if it is known only once the model is loaded."""
     capabilities: tuple[str, ...] = ()
-    """Such as `completion`, `tools` and `reasoning`."""
+    """Abilities such as `completion`, `tools` and `reasoning`."""
     tool_parser: str = ""
     reasoning_parser: str = ""
     state: str = ""
-    """Of its residency."""
+    """State of its residency."""
 
 
 def near_names(name: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Up to three of the names that resemble `name`, the nearest first. The owner before the slash
-    is often left out, and so is the case of letters."""
+    """Up to three of the names that resemble `name`, the nearest first. Case is ignored, and so is
+    a missing owner before the slash."""
     by_key: dict[str, str] = {}
     for each in names:
         by_key.setdefault(each.rpartition("/")[2].lower(), each)
         by_key[each.lower()] = each
     asked = name[:_COMPARED_CHARS].lower()
     keys = difflib.get_close_matches(asked, by_key, n=6, cutoff=0.5)
-    # A name is near to a longer one that goes on from it: Qwen3-4B, and Qwen3-4B-4bit.
+    # A longer name that contains this one is similar, too: Qwen3-4B and Qwen3-4B-4bit.
     longer = sorted(key for key in by_key if len(asked) >= _LEAST_CHARS and asked in key)
     return tuple(dict.fromkeys(by_key[key] for key in (*keys, *longer)))[:3]
 
@@ -48,7 +48,7 @@ def model_body(card: ModelCard, created_s: int) -> bytes:
 
 
 def models_body(cards: Sequence[ModelCard], created_s: int) -> bytes:
-    """The answer of `/v1/models`: all of them on one page."""
+    """The answer of `/v1/models`: all models on one page."""
     ends = {
         "first_id": cards[0].name if cards else None,
         "last_id": cards[-1].name if cards else None,

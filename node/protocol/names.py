@@ -1,10 +1,10 @@
-"""What may be a name: it goes into headers, logs, file names and lines of a terminal."""
+"""The rule for names, which appear in headers, logs, file names and terminals."""
 
 from node.protocol.bounds import NAME_CHARS
 
 
 def is_name(text: str) -> bool:
-    """Whether a model, a node, a key or an alias can be called so: printable characters (none that
-    moves the cursor, hides, or turns the direction of text), not empty, at most `NAME_CHARS` of
-    them, no blank at an end."""
+    """True if a model, a node, a key or an alias may have this name: at most `NAME_CHARS` printable
+    characters (none that moves the cursor, hides text, or changes its direction), not empty, no
+    blank at either end."""
     return 0 < len(text) <= NAME_CHARS and text.isprintable() and text == text.strip()

@@ -1,6 +1,6 @@
-"""A prompt that leaves no room for an answer, in the words by which clients know it.
+"""The error for a prompt that leaves no room for a response, in the words that clients recognise.
 
-Clients that compact a conversation by themselves recognise some servers' sentences, and read the
+Clients that compact a conversation by themselves match some servers' sentences, and read the
 numbers in them.
 """
 
@@ -8,30 +8,30 @@ from typing import NamedTuple, Self
 
 ANTHROPIC_WORDS = "prompt is too long"
 LONGEST_TOKEN_BYTES = 256
-"""No token stands for more of a prompt on the whole: the longest of most vocabularies are 128
+"""Most bytes per token over a whole prompt: the longest tokens of most vocabularies are 128
 spaces."""
 GUESSED_TOKEN_BYTES = 4
-"""What a token stands for in English, or in code."""
+"""Average bytes per token of English text or code."""
 
 
 class Overflow(NamedTuple):
-    """How long a prompt is, and what there is room for."""
+    """The size of a prompt, and of the context that it exceeds."""
 
     prompt_tokens: int
     context_tokens: int
-    """Of the prompt and its answer."""
+    """Room for the prompt and its response."""
 
     @classmethod
     def by_size(cls, prompt_bytes: int, context_tokens: int) -> Self | None:
-        """Of a prompt of so many bytes that cannot fit whatever they say, for whoever has no
-        tokeniser: its tokens are a guess. None where it may fit."""
+        """The overflow of a prompt of so many bytes that cannot fit whatever it says, for callers
+        without a tokeniser: its number of tokens is an estimate. None if it may fit."""
         if prompt_bytes < context_tokens * LONGEST_TOKEN_BYTES:
             return None
         return cls(prompt_bytes // GUESSED_TOKEN_BYTES, context_tokens)
 
     @property
     def openai(self) -> str:
-        """As OpenAI's own server begins it, which is what many clients look for."""
+        """The sentence begins as that of OpenAI's own server, which many clients match."""
         return (
             f"This model's maximum context length is {self.context_tokens} tokens, but the prompt "
             f"has {self.prompt_tokens} tokens, and an answer needs one more."
@@ -39,7 +39,7 @@ class Overflow(NamedTuple):
 
     @property
     def anthropic(self) -> str:
-        """Anthropic's own sentence, word for word and nothing else: Claude Code compacts where it
-        reads it, and by how much the two numbers differ."""
+        """Anthropic's own sentence, word for word and nothing else: Claude Code compacts when it
+        reads it, by the difference of the two numbers."""
         longest_tokens = self.context_tokens - 1
         return f"{ANTHROPIC_WORDS}: {self.prompt_tokens} tokens > {longest_tokens} maximum"

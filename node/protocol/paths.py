@@ -1,4 +1,4 @@
-"""The paths of the API, as those ask for them who have set another base URL."""
+"""Hints for requests whose path comes from a wrong base URL."""
 
 VERSION = "/v1"
 _BELOW = frozenset(
@@ -7,12 +7,12 @@ _BELOW = frozenset(
         *("/messages/count_tokens", "/models", "/requests"),
     )
 )
-"""Of `VERSION`, what clients ask for."""
+"""Paths below `VERSION` that clients request."""
 _RULE = f"OpenAI's clients take a base URL that ends in {VERSION}, Anthropic's the URL without it"
 
 
 def hint(path: str) -> str:
-    """One more sentence about a path at which there is nothing; empty where none helps."""
+    """A sentence to add to the error for an unknown path; empty if there is nothing to suggest."""
     whole = VERSION + path
     if path in _BELOW or path.startswith("/models/"):
         return f" {whole[:200]} is there: {_RULE}."

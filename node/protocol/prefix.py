@@ -1,9 +1,9 @@
-"""The prefix chain of a request: what it begins with, as a list of 64-bit hashes.
+"""The prefix hash chain of a request: 64-bit hashes that name its prefixes.
 
-Router and agent make the same chain of the same body, so that a router without a tokeniser can tell
-which node holds how much of a prompt. The request is brought to one form, in the order in which a
-prompt shows it (tools, system, messages), cut at the end of each item and every `PIECE_BYTES`
-inside long ones, and each cut's hash names everything up to there.
+Router and agent make the same chain of the same body, so that a router without a tokeniser can find
+out how much of a prompt a node has cached. The request is brought to one canonical form, in the
+order in which a prompt shows it (tools, system, messages), cut at the end of each item and every
+`PIECE_BYTES` inside long ones, and each cut's hash covers everything up to there.
 """
 
 import sys
@@ -34,73 +34,73 @@ __all__ = [
 PIECE_BYTES = 1024
 """Canonical bytes between two cuts inside a long item."""
 SHORT_BYTES = 4096
-"""What is shorter takes longer to look up than to read."""
+"""Looking up a shorter text takes longer than reading it."""
 KEY_BYTES = 256
-"""Of a body's items, by which a `Chainer` looks for those that it has seen."""
+"""First bytes of a list of items by which a `Chainer` finds lists that it has seen."""
 MEMO_BYTES = 64 << 20
-"""Of all bodies that a `Chainer` remembers."""
+"""Most bytes that a `Chainer` keeps for all bodies."""
 
 _HASH_BYTES = 8
 _SPACE = b" \t\r\n"
 _BETWEEN = _SPACE + b","
-"""What is between two items of a list."""
+"""Bytes between two items of a list."""
 
 _read_fields = msgspec.json.Decoder(Fields).decode
 
 
 class Head(NamedTuple):
-    """Where a chain ends, for others to go on from."""
+    """The end of a chain, from which others continue."""
 
     hash: int
-    """The last one."""
+    """The last hash."""
     front: int
-    """Names all that stands before the items, and the model, salt and options."""
+    """A hash of everything before the items, with the model, salt and options."""
     size_bytes: int
-    """Canonical ones up to there."""
+    """Canonical bytes up to there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The positions of one request, ascending; two chains share a prefix as far as their hashes are
+    """The positions of one request, ascending. Two chains share a prefix as far as their hashes are
     the same."""
 
     hashes: "array[int]"
-    """One of 64 bits for each position (typecode `Q`)."""
+    """64-bit hash of each position (typecode `Q`)."""
     sizes: "array[int]"
     """Canonical bytes up to each position (typecode `I`)."""
     items: "array[int]"
-    """For each item of the body's own list (messages, input items, or the one prompt), how many
-    positions there are up to its end (typecode `I`)."""
+    """For each item of the body's own list (messages, input items, or the one prompt), the number
+    of positions up to its end (typecode `I`)."""
     preamble: int
-    """How many positions belong to what stands before the first item: tools, and a system prompt
-    that is a field of its own; or one, for all that a chain goes on from."""
+    """Number of positions before the first item: tools, and a system prompt that is a field of its
+    own. It is 1 for a chain that continues another, which is that position."""
     front: int = 0
-    """As in `Head`."""
+    """The same as `Head.front`."""
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     @property
     def items_bytes(self) -> int:
-        """Canonical bytes of the items: no more than what a prompt says of them."""
+        """Canonical bytes of the items. A prompt has at least as many bytes for them."""
         if not self.sizes:
             return 0
         return self.sizes[-1] - (self.sizes[self.preamble - 1] if self.preamble else 0)
 
     @property
     def head(self) -> int:
-        """The last hash, from which a longer chain goes on; 0 for an empty chain."""
+        """The last hash, from which a longer chain continues; 0 for an empty chain."""
         return self.hashes[-1] if self.hashes else 0
 
     @property
     def end(self) -> Head | None:
-        """What a longer chain needs to go on from here; None for an empty chain."""
+        """The `Head` from which a longer chain continues; None for an empty chain."""
         return Head(self.hashes[-1], self.front, self.sizes[-1]) if self.hashes else None
 
 
 def read_fields(body: bytes) -> Fields:
-    """The fields of a body, which they are parts of. Raises `msgspec.DecodeError` for what is no
-    JSON object."""
+    """The body's top-level fields, which refer to its bytes. Raises `msgspec.DecodeError` if it is
+    no JSON object."""
     try:
         return _read_fields(body)
     except UnicodeDecodeError as exc:
@@ -108,8 +108,7 @@ def read_fields(body: bytes) -> Fields:
 
 
 class Chainer:
-    """Makes chains, and keeps what it made of bodies that it has seen. Safe to use from several
-    threads."""
+    """Makes chains, and caches those of bodies that it has seen. Thread-safe."""
 
     def __init__(self, memo_bytes: int = MEMO_BYTES) -> None:
         self._memo = ChainMemo(memo_bytes)
@@ -117,10 +116,13 @@ class Chainer:
     def chain(
         self, fields: Fields, path: str, model: str, *, salt: str = "", head: Head | None = None
     ) -> Chain | None:
-        """The chain of a body for the endpoint at `path`; None where the body is none that the
-        endpoint takes, or the endpoint prefills nothing. `head`: the chain goes on from there,
-        which then is its first position, as if the body had held all items that are before; None
-        where its prompt begins in another way than the one that ended there."""
+        """The chain of a body for the endpoint at `path`; None if the body is not valid there, or
+        the endpoint prefills nothing.
+
+        With `head` the chain continues from there: the head is its first position, as if the body
+        had all items before it. None if the prompt begins differently from the one that ended at
+        the head.
+        """
         dialect = DIALECTS.get(path)
         if dialect is None:
             return None
@@ -162,8 +164,9 @@ class Chainer:
     def _made(
         self, nothing: Made, text: bytes, begin: bytes, forms: Forms, before: tuple[Any, ...]
     ) -> Made:
-        """As `_extended`; `before` names what stands before the items, of one `begin`."""
-        # Those that begin alike are compared one by one.
+        """The same as `_extended`, from the cache as far as possible; `before` identifies
+        everything before the items."""
+        # Lists with the same first bytes are compared one by one.
         key = (begin, forms, *before, text[:KEY_BYTES])
         known = self._memo.longest(key, text)
         made = _extended(known or nothing, text, begin, forms)
@@ -173,8 +176,8 @@ class Chainer:
 
 
 def answered(chain: Chain, answer: Answer) -> Chain:
-    """The chain of the request with its answer behind it, as the client gives it back. A
-    completion's is no longer: the next prompt is a longer text."""
+    """The chain of the request followed by its response as the client will repeat it. A
+    completion's chain stays as it is: the next prompt is a longer text."""
     made = Made(b"", chain.hashes[:], chain.sizes[:], chain.items[:])
     for form in answer_items(answer):
         _add(made, form, b"")
@@ -217,14 +220,14 @@ def _extended(known: Made, text: bytes, begin: bytes, forms: Forms) -> Made:
 
 
 def _add(made: Made, form: bytes, begin: bytes) -> None:
-    """Puts an item's positions behind those that are there."""
+    """Appends the positions of an item."""
     hashes, sizes, length = made.hashes, made.sizes, len(form)
     if length:
         before = hashes[-1].to_bytes(_HASH_BYTES, "little") if hashes else _digest(begin)
         digests = []
         for at in range(0, length, PIECE_BYTES):
             piece = form[at : at + PIECE_BYTES]
-            # As salt, what is before makes no block of its own.
+            # The previous hash is the salt, so that it does not cost a block of its own.
             before = blake2b(piece, digest_size=_HASH_BYTES, salt=before).digest()
             digests.append(before)
         hashes.extend(_numbers(b"".join(digests)))

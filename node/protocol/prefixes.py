@@ -1,4 +1,4 @@
-"""What a node tells of the prefixes that it holds: packed entries, in snapshots and deltas."""
+"""Packed entries of prefix digests, as nodes report them in snapshots and deltas."""
 
 import sys
 from array import array
@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 MAX_ENTRIES = 4096
-"""Of one event, so that none holds a loop for long."""
+"""Most entries of one event, so that no event blocks an event loop for long."""
 PackedEntries = Annotated[bytes, Meta(max_length=12 * MAX_ENTRIES)]
 PackedHashes = Annotated[bytes, Meta(max_length=8 * MAX_ENTRIES)]
 
@@ -17,21 +17,21 @@ PackedHashes = Annotated[bytes, Meta(max_length=8 * MAX_ENTRIES)]
 class Tier(IntEnum):
     MEMORY = 0
     DISK = 1
-    """To be read back before use."""
+    """On disk; it is read back before use."""
 
 
 class Entry(NamedTuple):
-    """A position of a prefix chain that a node can go on from."""
+    """A position of a prefix hash chain from which a node can continue."""
 
     hash: int
     usable_tokens: int
-    """How many tokens of a prompt that goes through this position need not be computed."""
+    """Number of tokens that need not be computed for a prompt that goes through this position."""
     tier: Tier
 
 
 def pack_entries(entries: Iterable[Entry]) -> bytes:
-    """All hashes as 64-bit integers, then as many 32-bit ones: `usable_tokens * 2 + tier`, little
-    endian."""
+    """All hashes as 64-bit integers, then as many 32-bit integers `usable_tokens * 2 + tier`,
+    little endian."""
     hashes, values = array("Q"), array("I")
     for entry in entries:
         hashes.append(entry.hash)
@@ -40,8 +40,8 @@ def pack_entries(entries: Iterable[Entry]) -> bytes:
 
 
 def unpack_entries(packed: bytes) -> "tuple[array[int], array[int]]":
-    """The hashes, and for each `usable_tokens * 2 + tier`. Raises `ValueError` for another
-    length."""
+    """The hashes, and for each `usable_tokens * 2 + tier`. Raises `ValueError` if the length is
+    wrong."""
     count, rest = divmod(len(packed), 12)
     if rest:
         raise ValueError("packed prefix entries have 12 bytes each")
@@ -59,7 +59,7 @@ def pack_hashes(hashes: Iterable[int]) -> bytes:
 
 
 def unpack_hashes(packed: bytes) -> "array[int]":
-    """Raises `ValueError` for another length."""
+    """Raises `ValueError` if the length is wrong."""
     if len(packed) % 8:
         raise ValueError("packed hashes have 8 bytes each")
     hashes = array("Q")

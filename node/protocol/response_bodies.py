@@ -1,4 +1,5 @@
-"""The items of `/v1/responses` in canonical form, and what stands before them."""
+"""Canonical forms of the items of `/v1/responses`, and of the fields that a prompt shows before
+them."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -57,7 +58,7 @@ class _Item(msgspec.Struct, gc=False):
 _LEADING = re.compile(
     rb'\[\s*\{\s*(?:"(?:id|role)"\s*:\s*(?:null|"[^"\\]*")\s*,\s*)*"type"\s*:\s*"additional_tools"'
 )
-"""The begin of an input whose first item adds tools to the body's own."""
+"""Matches an input whose first item adds tools to the body's own."""
 _read_first = JSONDecoder().raw_decode
 _OUTPUTS = frozenset(
     f"{kind}_output" for kind in ("function_call", "custom_tool_call", *CLIENT_CALLS)
@@ -67,7 +68,8 @@ _instructions = msgspec.json.Decoder(str | None).decode
 
 
 def response_items(fields: Fields) -> msgspec.Raw | None:
-    """A text is one item. What goes on from a response may have none."""
+    """The input; a text is one item. None if there is none, which is valid for a body that
+    continues a response."""
     raw = fields.get("input")
     if raw is not None and bytes(memoryview(raw)[:4]) != b"null":
         return raw
@@ -77,8 +79,8 @@ def response_items(fields: Fields) -> msgspec.Raw | None:
 
 
 def response_forms(text: bytes, before: int) -> Iterable[bytes]:
-    """Tools that the first item adds stand before all items. Raises `Unreadable` where they have
-    not been seen there."""
+    """Tools that the first item adds are part of the preamble, and it has no form here. Raises
+    `Unreadable` if `_LEADING` did not recognise such an item."""
     leads = not before and _LEADING.match(text) is not None
     for number, item in enumerate(_response_items(text)):
         if before or number or isinstance(item, str) or item.type != ADDING:
@@ -111,7 +113,7 @@ def _item_form(item: _Item) -> bytes:
 
 
 def _tools_form(kind: str, text: str) -> bytes:
-    """Of tools that are declared where the item stands."""
+    """The form of tools that are declared at this place in the conversation."""
     if kind == ADDING:
         return system_form(b"d", text, GAP) if text else b""
     return message_form(b"t", utf8(text or NONE_FOUND))
@@ -159,7 +161,7 @@ def response_preamble(fields: Fields) -> list[Unit]:
 
 
 def _added(fields: Fields) -> msgspec.Raw | None:
-    """The tools that the first item adds to the body's own, which a prompt shows in the same
+    """The tools that the first item adds to the body's own. A prompt shows both in the same
     place."""
     raw = fields.get("input")
     if raw is None or not _LEADING.match(raw) or not shows_tools(fields):

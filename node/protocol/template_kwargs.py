@@ -1,4 +1,4 @@
-"""What no client and no administrator sets of a chat template."""
+"""Chat template variables that neither clients nor administrators may set."""
 
 RESERVED_KWARGS = frozenset(
     {
@@ -13,4 +13,5 @@ RESERVED_KWARGS = frozenset(
         "tools",
     }
 )
-"""What a template is told already, or is no variable of one."""
+"""Names that a template gets from the agent, or that are arguments of the rendering function and no
+variables."""

@@ -1,6 +1,7 @@
-"""Which tools of a body a model is shown, and what of its history others have run.
+"""Rules for the tools of a body that a prompt shows, and for tool calls in its history that a host
+ran.
 
-Router and agent leave out the same, so that a prefix chain tells of what a prompt shows.
+Router and agent leave out the same, so that a prefix hash chain names what a prompt shows.
 """
 
 import re
@@ -32,18 +33,18 @@ HOSTED_ITEMS = frozenset(
         "web_search_call",
     )
 )
-"""Items of `/v1/responses` that tell what a host did, or that only it can read."""
+"""Types of items of `/v1/responses` that record a host's work, or that only the host can read."""
 CLIENT_CALLS: Mapping[str, tuple[str, str]] = {
     "apply_patch_call": ("apply_patch", "operation"),
     "local_shell_call": ("local_shell", "action"),
     "shell_call": ("shell", "action"),
     "tool_search_call": ("tool_search", "arguments"),
 }
-"""Items of `/v1/responses` that tell what a client ran, other than functions: the tool's name, and
-the field that has its arguments."""
+"""Types of items of `/v1/responses` that record calls run by the client, other than function calls:
+the tool's name, and the field with its arguments."""
 SEARCH = "tool_search"
-"""Type of the tool with which a model finds more tools, and its name as a function. A host runs it,
-or the client."""
+"""Type of the tool with which a model finds more tools, and its name as a function. The host or the
+client runs it."""
 SEARCH_ITEMS = ("tool_search_call", "tool_search_output")
 ADDING = "additional_tools"
 """Type of the item that adds tools to the body's own."""
@@ -61,29 +62,30 @@ HOSTED_BLOCKS = frozenset(
         "web_search_tool_result",
     )
 )
-"""The same of an assistant's blocks in `/v1/messages`."""
+"""Types of an assistant's blocks in `/v1/messages` that record a host's work."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 NONE_FOUND = "No tools were found."
-"""What a prompt shows of the result of such a search without any."""
+"""Text that a prompt shows as the result of a tool search without results."""
 _CALLABLE = "From here on these functions can be called too, each given as JSON:"
 _SHOWN = ("description", "parameters", "format")
 _CUSTOM = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 _OWN_FIELDS = ("function", "parameters", "input_schema")
-"""What tells that a client has made a tool, whatever it calls its type."""
+"""Fields that mark a tool as the client's, whatever its type is called."""
 _BUILT_IN = "builtin_function"
-"""A host's, though it has a field `function`."""
+"""Type of a host's tool although it has a field `function`."""
 _CLIENT_RUN = re.compile(r"(?P<name>bash|text_editor|memory|computer)_\d{8}")
 
 
 def is_hosted_item(kind: object, call_id: object) -> bool:
-    """Whether an item of `/v1/responses` is of no use here: what a host did has no id of a call."""
+    """True if the model gets nothing of an item of `/v1/responses`, since a host did its work. Such
+    a search has no call id."""
     return kind in HOSTED_ITEMS or (kind in SEARCH_ITEMS and not isinstance(call_id, str))
 
 
 def tools_text(tools: object) -> str:
-    """What a message says of tools that are declared within the conversation, as the model is to
-    call them; empty without any."""
+    """Text of a message that declares tools within the conversation, as the model is to call them;
+    empty without any."""
     lines = [_encode(each).decode() for each in _declared(tools, None)]
     return "\n".join((_CALLABLE, *lines)) if lines else ""
 
@@ -102,7 +104,7 @@ def _declared(tools: object, namespace: object) -> Iterator[Mapping[str, Any]]:
 
 
 def output_of(output: object) -> object:
-    """The output of a call's item: text, or parts; another object or list as its JSON."""
+    """The output of a call's item: text or parts; any other object or list as JSON."""
     if isinstance(output, list) and all(
         isinstance(part, Mapping) and isinstance(part.get("type"), str) for part in output
     ):
@@ -111,15 +113,15 @@ def output_of(output: object) -> object:
 
 
 def client_run(kind: object) -> str | None:
-    """The name of one of Anthropic's tools that a client runs and that is declared by its type
-    alone, without the date; None of another type."""
+    """Name, without the date, of one of Anthropic's tools that a client runs and declares by its
+    type alone; None for any other type."""
     found = _CLIENT_RUN.fullmatch(kind) if isinstance(kind, str) else None
     return found["name"] if found else None
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:
-    """Whether only a host could run the tool. A type that is not known counts as a host's, unless
-    the tool has a schema of its own: hosts have new ones every few weeks."""
+    """True if only a host could run the tool. An unknown type counts as a host's unless the tool
+    has a schema of its own, since hosts add new ones every few weeks."""
     kind = tool.get("type")
     if not isinstance(kind, str) or kind in DECLARED or client_run(kind) is not None:
         return False
