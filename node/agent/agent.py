@@ -1,4 +1,4 @@
-"""The node agent: its models, its requests, and what routers are told of them."""
+"""The node agent: wires a node's models, requests and events, and reports its state."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who this agent is, for routers."""
+    """The agent's description of itself for routers."""
 
     node_id: str
     version: str
@@ -114,7 +114,7 @@ class Agent:
     # --- lifecycle ---------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises `StartError` if the store cannot be read."""
+        """Starts the agent's tasks. Raises `StartError` if the store cannot be read."""
         self.awake.start()
         await self._supervisor.refresh()
         await self.disk.start()
@@ -131,13 +131,14 @@ class Agent:
         )
 
     def _count_models(self) -> int:
-        """Those whose prompts need a process, where one is to be started ahead."""
+        """Number of models that need a render process, one of which is started ahead; 0 if none
+        is."""
         settings = self._kind.settings
         is_scripted = settings.engine in WITHOUT_MLX
         return len(self._supervisor.names()) if settings.spare_engine and not is_scripted else 0
 
     def _warn_of_unknown_models(self) -> None:
-        # No reason not to start: a model may come later.
+        # This is no reason not to start: a model may come later.
         names = self._supervisor.names()
         for option, models in named_models(self._kind.settings).items():
             if missing := sorted(models - set(names)):
@@ -149,8 +150,8 @@ class Agent:
                 )
 
     async def drain(self, grace_s: float) -> None:
-        """As `Requests.drain`. Then all event streams end: they have the accounts of every
-        request."""
+        """Drains the requests like `Requests.drain`. Then all event streams end, after the usage
+        records of all requests."""
         self._ending = True
         await self.requests.drain(grace_s)
         self.end_events()
@@ -162,7 +163,7 @@ class Agent:
         self._hub.close()
 
     async def close(self, grace_s: float) -> None:
-        """Stops every engine; one that is not gone after `grace_s` is killed."""
+        """Stops every engine; one that still runs after `grace_s` is killed."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -178,12 +179,12 @@ class Agent:
     async def _keep_beating(self) -> None:
         while True:
             await self._hub.until_watched()
-            # Half of the promised time, so that a late timer does not break the promise.
+            # Half of the promised interval, so that a late timer does not exceed it.
             await asyncio.sleep(HEARTBEAT_S / 2)
             self._on_change()
 
     async def _keep_fresh(self) -> None:
-        # Apart from the beat, which must not wait for a disk.
+        # Not part of the heartbeat, which must not wait for a disk.
         told = ""
         while True:
             await asyncio.sleep(REFRESH_S)
@@ -220,30 +221,30 @@ class Agent:
         )
 
     def report(self) -> dict[str, Any]:
-        """What `/v1/node/status` tells."""
+        """The body of `/v1/node/status`."""
         return node_report(self._supervisor)
 
     def unready_reason(self) -> str | None:
-        """Why no request can be served, as a sentence; None if one can."""
+        """The reason why no request can be served, as a sentence; None if one can."""
         if self._ending or not self._tasks:
             return "The agent is starting or shutting down."
         return None if self._supervisor.names() else "There is no model on this node."
 
     async def cards(self) -> list[ModelCard]:
-        """What `/v1/models` tells of each model, by name."""
+        """The entries of `/v1/models`, by name."""
         await self._supervisor.refresh()
         return [_card(status) for status in self._supervisor.status()]
 
     async def card(self, name: str) -> ModelCard:
-        """Raises `UnknownModel`."""
+        """The entry of one model. Raises `UnknownModel`."""
         entry = await self._supervisor.find(name)
         cards = [_card(each) for each in self._supervisor.status() if each.name == entry.name]
         return cards[0]
 
     async def count_tokens(self, request: TextRequest, caller: str = "") -> int:
-        """How many tokens the request's prompt has, a guess where that is beyond the model's
-        context; the model need not be loaded. Raises `UnknownModel`, `BadRequest`, `LoadFailure`
-        or `TooManyWaiting`."""
+        """Number of tokens of the request's prompt, an estimate if it exceeds the model's context.
+        The model need not be loaded. Raises `UnknownModel`, `BadRequest`, `LoadFailure` or
+        `TooManyWaiting`."""
         entry = await self._supervisor.find(request.model)
         asked = RenderRequest(entry.completed(request), entry.context_tokens, caller)
         try:
@@ -253,37 +254,37 @@ class Agent:
         return len(prompt.tokens)
 
     def subscribe(self, instance: str, after: int) -> AsyncIterator[list[Event]]:
-        """The node's status, the finished requests after number `after` of that instance (all
-        kept ones if this is another instance), the prefixes of all loaded models, then every event
-        since, as it happens."""
+        """Streams events: the node's status, the finished requests after number `after` of that
+        instance (all kept ones for another instance), the prefixes of all loaded models, then every
+        event as it happens."""
         known = after if instance == self.instance_id else 0
         return self._hub.subscribe(StatusEvent(self.status()), known, self._prefixes.pieces)
 
     async def load(self, name: str) -> None:
-        """Loads the model, though its last load may just have failed, prefills its warm prompts,
-        and waits. Raises `UnknownModel`, `DoesNotFit` or `LoadFailure`."""
+        """Loads the model and prefills its warm prompts, even if its last load has just failed, and
+        waits. Raises `UnknownModel`, `DoesNotFit` or `LoadFailure`."""
         entry = await self._supervisor.find(name)
         self._supervisor.retry_now(entry)
         self._renderers.begin(entry.folder, entry.formats)
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready(ahead=True)
             await self._renderers.ready(entry.folder, entry.formats)
-        # Not as a request that an unload would have to wait for.
+        # The lease has ended: an unload need not wait for warm prompts as for a request.
         await self._warming.finished(handle)
 
     async def unload(
         self, name: str, generation: int | None = None, min_idle_s: float = 0.0
     ) -> None:
-        """Stops the model's engine and waits; its warm prompts in work are given up. Raises
-        `UnknownModel` or `ModelBusy`, also where it is not that load or has not been idle so
-        long."""
+        """Stops the model's engine and waits; prefills of its warm prompts are cancelled. Raises
+        `UnknownModel`, or `ModelBusy`, also if it is another load of the model or has not been idle
+        for so long."""
         entry = await self._supervisor.find(name)
         if generation is None:
             await self._warming.give_way(entry)
         await self._supervisor.unload(entry, generation, min_idle_s)
 
     def set_policies(self, policies: Policies) -> None:
-        """What a router wants of models' residency, from now on."""
+        """Applies a router's policies for the residency of models."""
         self._wishes.set(policies)
         self._supervisor.on_wishes()
         self._on_change()
@@ -291,17 +292,17 @@ class Agent:
     async def warm(
         self, name: str, requests: Sequence[TextRequest]
     ) -> AsyncGenerator[Told | None, None]:
-        """As `Warming.warm`. Raises `UnknownModel` at once."""
+        """The same as `Warming.warm`. Raises `UnknownModel` at once."""
         return self._warming.warm(await self._supervisor.find(name), requests)
 
     async def clear_cache(self) -> ClearedCache:
-        """Has every engine forget its stored KV, in memory and on disk, pinned or not."""
+        """Clears the prefix caches of all engines, in memory and on disk, pinned or not."""
         models, memory_bytes, disk_bytes = [], 0, 0
         loading = ModelState.LOADING
         skipped = [each.name for each in self._supervisor.status() if each.state is loading]
         for name, engine in self._supervisor.engines().items():
             before = engine.handle.link.stats
-            # An engine that dies forgets as well.
+            # The cache of an engine that dies is gone, too.
             with contextlib.suppress(EngineDied):
                 try:
                     after = await engine.handle.link.clear_cache()
@@ -317,8 +318,8 @@ class Agent:
     # --- events ------------------------------------------------------------------------------
 
     def tell_stored(self, response_id: str, origin: str, end: Head) -> None:
-        """Tells the router that a response came by where the chain ends from which later ones go
-        on."""
+        """Reports to the response's router where its prefix hash chain ends, from which later
+        requests continue. Has no effect for a response without a router."""
         if origin:
             self._hub.publish(Stored(response_id, origin, *end))
 

@@ -1,4 +1,4 @@
-"""What a request gets from its engine, piece by piece."""
+"""The stream of a request's output from its engine."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -6,6 +6,6 @@ from node.engines.slot import ModelAwaited
 from node.ipc.messages import Accepted, Delta, Progress
 
 Batch = Accepted | Sequence[Delta] | Progress | ModelAwaited
-"""That the engine has taken the row, or deltas that came together. None of them means silence, and
-so does how far the prefill is, or the load."""
+"""The engine's acceptance of the row, or deltas that arrived together. Every other item means an
+idle interval: an empty sequence, the progress of the prefill, or the state of the model's load."""
 Batches = AsyncIterator[Batch]

@@ -1,4 +1,4 @@
-"""The models on this node's disk, as they come and go: pulls, copies for peers, removals."""
+"""The models on this node's disk: pulls, copies for peers, removals."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
 
 
 class Disk:
-    """Owner of what is on the disk."""
+    """Owner of the pulls and of the copies for peers."""
 
     def __init__(
         self, store: ModelStore, supervisor: Supervisor, on_change: Callable[[], None]
@@ -27,7 +27,7 @@ class Disk:
         self.pulls = Pulls(store, on_change, supervisor.refresh, supervisor.awake)
         self.shares = Shares(store)
         self.free_bytes = 0
-        """Where models are stored."""
+        """Free bytes of the disk with the models."""
 
     async def start(self) -> None:
         await self.refresh()
@@ -41,13 +41,14 @@ class Disk:
         await self.pulls.close()
 
     def with_pulls(self, models: tuple[ModelStatus, ...]) -> tuple[ModelStatus, ...]:
-        """What can be served, and what is on its way, by name."""
+        """The models that can be served and those that are being pulled, sorted by name."""
         here = {model.name for model in models}
         coming = (model for model in self.pulls.statuses() if model.name not in here)
         return tuple(sorted((*models, *coming), key=lambda model: model.name))
 
     async def pull(self, command: PullCommand) -> None:
-        """As `Pulls.begin`. Raises `BadRequest` for a model that is served from elsewhere, too."""
+        """Starts a pull like `Pulls.begin`. Also raises `BadRequest` for a model that is served
+        from elsewhere."""
         entry = await asyncio.to_thread(self._store.find, command.model)
         if entry is not None and entry.folder.parent != self._store.folder.resolve():
             raise BadRequest(
@@ -57,12 +58,12 @@ class Disk:
         self.pulls.begin(command)
 
     async def share(self, name: str) -> Share:
-        """As `Shares.share`. Raises `UnknownModel`."""
+        """The same as `Shares.share`. Raises `UnknownModel`."""
         return await self.shares.share(await self._supervisor.find(name))
 
     async def remove(self, name: str) -> int:
-        """Deletes the model, or what has come of one; the bytes freed. Raises `ModelBusy` while it
-        is in memory, `PullRunning`, and what `ModelStore.remove` raises."""
+        """Deletes a model, complete or unfinished, and returns the bytes freed. Raises `ModelBusy`
+        while it is in memory, `PullRunning`, and the errors of `ModelStore.remove`."""
         if self.pulls.is_running(name):
             raise PullRunning(
                 f"{name} is being pulled; `router models cancel-pull {name}` ends that."
@@ -73,7 +74,8 @@ class Disk:
             return 0
         is_whole = marker.parent.is_dir() and not marker.parent.is_symlink()
         if is_whole and not marker.exists():
-            # From here on nobody finds the model; who found it before is looked for once more.
+            # The marker hides the model from new requests; requests that found it before are
+            # checked for once more.
             marker.touch()
             await self._supervisor.refresh()
             try:

@@ -1,4 +1,4 @@
-"""What happens on a node, for routers that listen now and for those that come back later."""
+"""The node's events, for routers that are connected and for those that reconnect later."""
 
 import asyncio
 from collections import deque
@@ -10,13 +10,13 @@ from node.protocol.messages import Event, Finished, PrefixDelta
 
 KEPT_FINISHED = 10_000
 SUBSCRIBER_LIMIT = 20_000
-"""Events that may wait for one subscriber before it is dropped."""
+"""Events that may wait for one subscriber before it is disconnected."""
 SUBSCRIBER_BYTES = 64 << 20
-"""The same of the prefixes in them, which are all that is long."""
+"""Bytes of prefixes in those events, the only large part of any event."""
 
 
 class EventHub:
-    """The last finished requests, and the subscribers to everything that happens."""
+    """Keeps the last finished requests, and publishes all events to the subscribers."""
 
     def __init__(self) -> None:
         self._kept: deque[Finished] = deque(maxlen=KEPT_FINISHED)
@@ -26,7 +26,7 @@ class EventHub:
         self._closed = False
 
     async def until_watched(self) -> None:
-        """Until there is a subscriber."""
+        """Waits until there is a subscriber."""
         await self._watched.wait()
 
     @property
@@ -34,7 +34,7 @@ class EventHub:
         return bool(self._subscribers)
 
     def finish(self, finished: Finished) -> None:
-        """Keeps and publishes the record, under the next number."""
+        """Numbers the record, keeps it and publishes it."""
         self._seq += 1
         numbered = msgspec.structs.replace(finished, seq=self._seq)
         self._kept.append(numbered)
@@ -47,7 +47,7 @@ class EventHub:
                 self._drop(subscriber)
 
     def close(self) -> None:
-        """Ends all subscriptions; one that begins later brings what is kept, and ends."""
+        """Ends all subscriptions. A later one gets the kept records, and ends."""
         self._closed = True
         for subscriber in tuple(self._subscribers):
             subscriber.close()
@@ -56,10 +56,10 @@ class EventHub:
     async def subscribe(
         self, first: Event, after: int, pieces: Callable[[], Iterator[Event]] = lambda: iter(())
     ) -> AsyncIterator[list[Event]]:
-        """`first` and the kept records after number `after`; then, one in a turn of the loop, the
-        events that `pieces` makes of how things are at the begin; then everything new since, all
-        that waits at a time. Ends for a subscriber that lets `SUBSCRIBER_LIMIT` events
-        wait, or `SUBSCRIBER_BYTES`."""
+        """Yields `first` and the kept records after number `after`. Then, one per turn of the event
+        loop, the events that `pieces` makes of the state at the start; then everything new since,
+        all that waits at a time. Ends for a subscriber with more than `SUBSCRIBER_LIMIT` events or
+        `SUBSCRIBER_BYTES` waiting."""
         subscriber = _Subscriber([first, *(kept for kept in self._kept if kept.seq > after)])
         if self._closed:
             subscriber.close()
@@ -105,7 +105,7 @@ class _Subscriber:
         self._some.set()
 
     async def take(self) -> list[Event]:
-        """All events that wait, or none at the end."""
+        """All events that wait; empty at the end."""
         await self._some.wait()
         events, self._events = self._events, []
         self._waiting_bytes = 0

@@ -1,4 +1,4 @@
-"""What routers are told of the prefixes that this node's engines hold."""
+"""Publishes the prefixes that this node's engines have cached."""
 
 import asyncio
 import itertools
@@ -17,19 +17,19 @@ from node.protocol.messages import PrefixDelta, PrefixGone, PrefixSnapshot
 from node.protocol.prefixes import MAX_ENTRIES, pack_entries, pack_hashes
 
 GATHER_S = 0.02
-"""How long changes are gathered."""
+"""Seconds for which changes are gathered before they are published."""
 
 
 @dataclass(slots=True, eq=False)
 class _Told:
-    """One loaded model."""
+    """The published prefixes of one loaded model."""
 
     model: str
     epoch: int
     digest: PrefixDigest
     seq: int = 0
     timer: asyncio.TimerHandle | None = None
-    """Until its changes are told."""
+    """Pending publication of its changes."""
     keeper: Keeper | None = None
 
 
@@ -37,7 +37,7 @@ class PrefixFeed(CacheWatch):
     """The digests of all loaded models, and their events."""
 
     def __init__(self, hub: EventHub, version: str = "") -> None:
-        """`version`: of the agent."""
+        """`version`: the agent's."""
         self._hub = hub
         self._version = version
         self._epochs = itertools.count(1)
@@ -45,29 +45,29 @@ class PrefixFeed(CacheWatch):
         self._keeping: set[asyncio.Task[None]] = set()
 
     def digest(self, model: str) -> PrefixDigest | None:
-        """None for a model that is not loaded. Who changes it calls `changed` after."""
+        """The digest of a model, None if it is not loaded. Call `changed` after changing it."""
         told = self._models.get(model)
         return None if told is None else told.digest
 
     def changed(self, digest: PrefixDigest) -> None:
-        """Has the changes told soon, unless its engine has ended."""
+        """Schedules the publication of the changes, unless the model's engine has ended."""
         told = next((each for each in self._models.values() if each.digest is digest), None)
         if told is None or told.timer is not None or not digest.has_changes:
             return
         if not self._hub.is_watched:
-            # Whoever comes later begins with a snapshot.
+            # A later subscriber starts with a snapshot.
             digest.drop_changes()
             return
         told.timer = asyncio.get_running_loop().call_later(GATHER_S, self._tell, told)
 
     def pieces(self) -> Iterator[PrefixSnapshot]:
-        """The snapshots of all models as they are now, for one who is told of all changes from now
-        on. Each piece is made when it is asked for: what changed meanwhile is told after all."""
+        """The snapshots of all models as they are now, for a subscriber that gets all changes from
+        now on. Each piece is made when it is read: changes since then follow as deltas."""
         now = [(told, told.seq, told.digest.hashes()) for told in self._models.values()]
         return (piece for told, seq, hashes in now for piece in _snapshot(told, seq, hashes))
 
     async def close(self) -> None:
-        """Tells nothing more, and keeps what is on disk for the next start."""
+        """Publishes nothing more, and saves the positions on disk for the next start."""
         for told in self._models.values():
             _stop(told)
         self._models.clear()
@@ -106,7 +106,7 @@ class PrefixFeed(CacheWatch):
         self._hub.publish(PrefixDelta(told.model, told.epoch, told.seq, *packed))
         told.timer = None
         if told.digest.has_changes:
-            # One event in a turn of the loop, so that streams go on.
+            # One event per turn of the event loop, so that streams are not blocked.
             told.timer = asyncio.get_running_loop().call_later(0.0, self._tell, told)
 
 
@@ -118,7 +118,7 @@ def _stop(told: _Told) -> None:
 
 
 def _snapshot(told: _Told, seq: int, hashes: "array[int]") -> Iterator[PrefixSnapshot]:
-    """All its pieces, also where the model is gone meanwhile: that is told after them."""
+    """All pieces of a model's snapshot, even if its engine has ended: that event follows them."""
     parts = max(1, -(-len(hashes) // MAX_ENTRIES))
     for part in range(parts):
         piece = hashes[part * MAX_ENTRIES : (part + 1) * MAX_ENTRIES]

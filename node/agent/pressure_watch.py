@@ -1,4 +1,4 @@
-"""Watches the machine's memory, and tells the engines when it becomes short."""
+"""Watches the machine's memory, and reports memory pressure to the engines."""
 
 import asyncio
 import logging
@@ -15,8 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 async def watch_pressure(supervisor: Supervisor, memory_bytes: int) -> None:
-    """Keeps the supervisor's pressure at what the machine's memory of so many bytes tells; for
-    ever."""
+    """Keeps the supervisor's pressure level up to date with the machine's memory of so many bytes;
+    never returns."""
     gauge = PressureGauge(memory_bytes)
     kernel = this_kernel()
     while True:
@@ -34,7 +34,7 @@ async def watch_pressure(supervisor: Supervisor, memory_bytes: int) -> None:
 
 
 def _left(reading: MemoryReading) -> str:
-    """What the machine has left, as a sentence; empty where it does not say."""
+    """The memory that the machine has free, as a sentence; empty if it does not report it."""
     told = {
         "available": reading.available_bytes,
         "compressed": reading.compressor_bytes,

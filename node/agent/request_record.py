@@ -1,4 +1,4 @@
-"""One request of an agent, on its way to a row and to its account."""
+"""One request of an agent, and its state up to its usage record."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,10 +27,10 @@ from node.request import NO_ITEM, TextRequest
 
 @dataclass(slots=True)
 class _AnswerSoFar:
-    """What an answer has said, without its reasoning."""
+    """The content and calls of a response so far, without its reasoning."""
 
     _names: list[str | None] = field(default_factory=list)
-    """Of the calls; None for text."""
+    """Names of the calls; None for text."""
     _pieces: list[list[str]] = field(default_factory=list)
 
     def add(self, parts: Sequence[Part]) -> None:
@@ -48,7 +48,7 @@ class _AnswerSoFar:
         self._pieces.append([])
 
     def said(self) -> list[Said | Called]:
-        """In its order."""
+        """The content and calls in their order."""
         return [
             Said("".join(pieces)) if name is None else Called(name, "".join(pieces))
             for name, pieces in zip(self._names, self._pieces, strict=True)
@@ -57,14 +57,16 @@ class _AnswerSoFar:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """What a router says of whoever asks; all empty without one."""
+    """The router's information about the client; all fields are empty for a request without a
+    router."""
 
     origin: str = ""
-    """As `HEADER_ORIGIN`."""
+    """The value of `HEADER_ORIGIN`."""
     salt: str = ""
-    """What parts it from the requests of others; of the chain, too."""
+    """The client's salt, which separates its prefixes from those of other clients, also in the
+    chain."""
     proof: str = ""
-    """As `HEADER_PROOF`."""
+    """The value of `HEADER_PROOF`."""
 
 
 NOBODY = Sender()
@@ -79,10 +81,10 @@ class Job:
     request_id: str
     sender: Sender
     arrived_s: float
-    """Monotonic."""
+    """Monotonic time."""
     arrived_unix_s: float
     late_chain: LateChain | None = None
-    """Of its body."""
+    """Chain of its body, once its prompt is made."""
     _answer: _AnswerSoFar = field(default_factory=_AnswerSoFar)
 
     @property
@@ -91,21 +93,21 @@ class Job:
 
     @property
     def chain(self) -> Chain | None:
-        """None where its body has none, and before its prompt is made."""
+        """The request's chain; None if its body has none, and before its prompt is made."""
         return None if self.late_chain is None else self.late_chain.chain
 
     @property
     def _is_followed(self) -> bool:
-        """Whether later prompts may go on from its answer."""
+        """True if later prompts may continue from its response."""
         return self.request.choices == 1 and not self.request.continue_final
 
     def take(self, parts: Sequence[Part]) -> None:
-        """What the answer says next."""
+        """Records the next parts of the response."""
         if self.chain is not None and self._is_followed:
             self._answer.add(parts)
 
     def answered(self) -> Chain | None:
-        """The chain with the answer behind it; None where later prompts do not go on from it."""
+        """The chain extended by the response; None if later prompts do not continue from it."""
         if self.chain is None or not self._is_followed:
             return None
         return answered(self.chain, Answer(self.path, self._answer.said()))
@@ -113,32 +115,33 @@ class Job:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """What is known of a request before its row's last delta."""
+    """The state of a request up to its row's last delta."""
 
     job: Job
     start: asyncio.Task[tuple[EngineHandle, RowStream]] | None = None
-    """On the way to a row that the engine has accepted."""
+    """The task that brings it to a row which the engine has accepted."""
     handle: EngineHandle | None = None
     row: RowStream | None = None
-    """Of `handle`."""
+    """Row of `handle`."""
     digest: PrefixDigest | None = None
-    """Of the engine, where it awaits what the request stores."""
+    """Digest of the engine, if it expects prefixes of this request."""
     reusable_tokens: int | None = None
-    """Of the prompt; as in `GenerateRequest`."""
+    """Prompt tokens that later prompts share, as in `GenerateRequest`."""
     begun: bool = False
-    """Whether its first delta has been taken."""
+    """True once its first delta has been passed on."""
     told: bool = False
-    """Whether its last delta has been taken."""
+    """True once its last delta has been passed on."""
     left: bool = False
-    """Whether nobody takes its deltas any more."""
+    """True once nobody reads its deltas any more."""
     failure: NodeError | None = None
-    """Why the agent has ended the request before it had a row: whoever brings it there looks."""
+    """The error with which the agent has ended the request before it had a row; the task that
+    starts it raises it."""
 
 
 def lasting_tokens(request: TextRequest, prompt: Prompt, tokens: Sequence[int]) -> int | None:
-    """How much of the prompt later ones begin with, as `reusable_tokens` of `GenerateRequest`;
-    `tokens` are those up to each position of its chain. A message that the next turn leaves out
-    ends it."""
+    """Number of the prompt's tokens that later prompts share, as in
+    `GenerateRequest.reusable_tokens`. `tokens`: for each position of its chain, the tokens up to
+    there. A message that the next turn leaves out ends the shared part."""
     if not any(each.source == NO_ITEM for each in request.messages or ()):
         return prompt.reusable_tokens
     lasting = tokens[-1] if tokens else 0
@@ -146,7 +149,7 @@ def lasting_tokens(request: TextRequest, prompt: Prompt, tokens: Sequence[int]) 
 
 
 def account_view(account: Account, now_s: float) -> dict[str, Any]:
-    """What `GET /v1/requests` tells of an open request; JSON types only."""
+    """An open request in `GET /v1/requests`; JSON types only."""
     job, row = account.job, account.row
     accepted = None if row is None else row.accepted
     progress = None if row is None else row.progress
@@ -170,7 +173,7 @@ def account_view(account: Account, now_s: float) -> dict[str, Any]:
 
 
 def refusal(exc: RowRefused, request: TextRequest) -> BadRequest:
-    """The engine's refusal in the caller's terms."""
+    """The engine's refusal in the terms of the client's request."""
     is_prompt = exc.param in ("messages", "prompt")
     param = request.prompt_field if is_prompt else exc.param
     if exc.overflow is not None:
@@ -200,7 +203,7 @@ def shut_down(account: Account, failure: NodeError) -> None:
 
 
 def take_back(start: asyncio.Task[tuple[EngineHandle, RowStream]]) -> None:
-    """Takes the request back, however far its start got."""
+    """Cancels the request in the engine, however far its start got."""
     if not start.done():
         start.cancel()
     elif not start.cancelled() and start.exception() is None:

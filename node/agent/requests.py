@@ -1,6 +1,6 @@
-"""The requests of one agent: each has an account from its arrival to its end, whoever ends it.
+"""The requests of one agent. Each has an account from its arrival to its end, however it ends.
 
-Every request that got as far as a known model ends in exactly one `Finished`.
+Every request for a known model ends in exactly one `Finished`.
 """
 
 import asyncio
@@ -54,19 +54,20 @@ from node.protocol.messages import Began, Finished, FinishReason
 from node.request import TextRequest
 
 LAST_WORD_S = 1.0
-"""How long a request may take to end once it has been told to."""
+"""Seconds that a cancelled request may take to end."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NOTHING = RowUsage(0, 0, 0, 0.0, 0.0, 0.0)
 
 
 class ToldCalls(NamedTuple):
-    """How the calls of answers are told."""
+    """The tool call settings of responses."""
 
     repeated: bool = False
-    """As `repeated_calls` of `OutputFormat`."""
+    """Value for `OutputFormat.repeated_calls`."""
     streamed: bool = True
-    """As its `streams_calls`; also for an answer that is not streamed, which is the same one."""
+    """Value for `OutputFormat.streams_calls`. It also applies to a response that is not streamed,
+    since both have the same content."""
 
     def told(self, output: OutputFormat | None) -> OutputFormat | None:
         if output is None:
@@ -77,7 +78,7 @@ class ToldCalls(NamedTuple):
 
 
 class Requests:
-    """All requests that are open, and what becomes of each."""
+    """Runs all requests of the agent, from arrival to usage record."""
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ class Requests:
         self._calls = calls
         self._accounts: dict[str, Account] = {}
         self._awaited: set[str] = set()
-        """Ids by which a digest knows a request, which may outlive its account."""
+        """Ids of requests that a digest knows, which may outlive their accounts."""
         self._idle = asyncio.Event()
         self._idle.set()
         self._hurry = asyncio.Event()
@@ -106,8 +107,8 @@ class Requests:
     # --- lifecycle ---------------------------------------------------------------------------
 
     async def drain(self, grace_s: float) -> None:
-        """Takes no more requests, and waits until none is open. Those that still are after
-        `grace_s`, or after `hurry`, end with `ShuttingDown`."""
+        """Accepts no more requests, and waits until none is open. Those still open after `grace_s`,
+        or after `hurry`, end with `ShuttingDown`."""
         self._closed = True
         waits = {asyncio.create_task(event.wait()) for event in (self._idle, self._hurry)}
         await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
@@ -116,16 +117,16 @@ class Requests:
         self._ended = True
         for account in tuple(self._accounts.values()):
             shut_down(account, ShuttingDown())
-        # What has no row yet ends in its own task, unless its client keeps that from running.
+        # A request without a row ends in its own task, unless its client keeps that from running.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), LAST_WORD_S)
 
     def hurry(self) -> None:
-        """Ends the grace of `drain` now."""
+        """Ends the grace period of `drain` now."""
         self._hurry.set()
 
     def close(self) -> None:
-        """Takes no more requests."""
+        """Accepts no more requests."""
         self._closed = True
 
     # --- one request -------------------------------------------------------------------------
@@ -138,7 +139,8 @@ class Requests:
         sender: Sender = NOBODY,
         chain: LateChain | None = None,
     ) -> Job:
-        """The request under the id that the caller wished for, if it can be had."""
+        """The request as a job, under the client's id `wished_id` if that is valid and not in
+        use."""
         request_id = wished_id if _REQUEST_ID.fullmatch(wished_id) else secrets.token_hex(12)
         if request_id in self._accounts or request_id in self._awaited:
             request_id = unlike(request_id)
@@ -154,19 +156,19 @@ class Requests:
         ]
 
     def cancel(self, request_id: str, origin: str) -> None:
-        """Ends an open request with `RequestCancelled`. Raises `UnknownRequest`, also where it
-        came from another origin than `origin`, if that is not empty."""
+        """Ends an open request with `RequestCancelled`. Raises `UnknownRequest`, also if the
+        request came from another origin than a given `origin`."""
         account = self._accounts.get(request_id)
         if account is None or origin not in ("", account.job.origin):
             raise UnknownRequest(f"No request {request_id!r} is open.")
         shut_down(account, RequestCancelled())
 
     async def run(self, job: Job, tick_s: float) -> AsyncGenerator[Batch, None]:
-        """That the engine has taken the request, then its deltas, all that wait at a time; none,
-        or how far the prefill is, after each `tick_s` of silence, from the start on. Closing it
-        early cancels the request, in whatever phase.
+        """Yields the engine's acceptance of the request, then its deltas, all that wait at a time.
+        After each `tick_s` without any, from the start on, it yields an empty batch, or the
+        progress of the prefill. Closing the generator early cancels the request in any phase.
 
-        Raises a `NodeError`: before the first delta, or in place of the last.
+        Raises a `NodeError`, before the first delta or in place of the last.
         """
         account = Account(job)
         self._accounts[job.request_id] = account
@@ -226,12 +228,12 @@ class Requests:
     async def _start(
         self, account: Account, lease: Lease, entry: ModelEntry
     ) -> tuple[EngineHandle, RowStream]:
-        """From the request to a row that the engine has accepted."""
+        """Brings the request to a row that the engine has accepted."""
         request = entry.completed(account.job.request)
         self._renderers.begin(entry.folder, entry.formats)
         job = account.job
         asked = RenderRequest(request, entry.context_tokens, job.origin, chain=job.late_chain)
-        # No other model has to leave for what is refused, and nobody waits for a load of no use.
+        # A request that will be refused must not cause a swap, nor wait for a load.
         is_early = lease.awaited() is not None and may_overflow(asked)
         prompt = await self._render(entry, asked) if is_early else None
         handle = await lease.ready()
@@ -258,8 +260,8 @@ class Requests:
         return await self._renderers.render(entry.folder, asked, entry.formats)
 
     def _tell_begin(self, account: Account, deltas: Sequence[Delta]) -> None:
-        """Tells routers that a request's prefill is over, unless its answer does so now: content
-        is what every dialect shows, of reasoning a caller may want nothing."""
+        """Reports to routers that a request's prefill is over, unless its response shows it now:
+        every dialect shows content, reasoning may be hidden from the client."""
         if account.begun or not deltas:
             return
         account.begun = True
@@ -272,7 +274,7 @@ class Requests:
     # --- prefixes ----------------------------------------------------------------------------
 
     def _expect_prefix(self, account: Account, handle: EngineHandle, prompt: Prompt) -> None:
-        """Has the digest of the engine await what is stored of the prompt."""
+        """Makes the engine's digest expect the prefixes that are stored for the prompt."""
         job = account.job
         if job.chain is None:
             return
@@ -284,14 +286,15 @@ class Requests:
             account.digest.on_request(job.request_id, job.chain, tokens, len(prompt.tokens))
 
     def _leave(self, account: Account) -> None:
-        """Nobody takes the request's deltas any more."""
+        """The request's deltas are no longer read."""
         account.left = True
         if account.row is None or account.row.ended:
             # The last bytes are sent first.
             asyncio.get_running_loop().call_soon(self._forget_prefix, account)
 
     def _forget_prefix(self, account: Account) -> None:
-        """The request is over: what later prompts go on from is its answer, too."""
+        """Ends the request in its digest; a complete response's chain is added to it, since later
+        prompts continue from there."""
         digest, job, row = account.digest, account.job, account.row
         if digest is None:
             return
@@ -313,13 +316,13 @@ class Requests:
             asyncio.get_running_loop().call_soon(self._forget_prefix, account)
         if last is not None:
             if last.stop is not None and account.reusable_tokens is None and row.accepted:
-                # What is stored of the answer goes on beyond its text.
+                # The stored response is longer than its text.
                 account.reusable_tokens = row.accepted.prompt_tokens
             reason, usage = row.finish, last.usage
         elif row.failure is not None:
             reason = _reason_of(row.failure)
         if account.left and reason is FinishReason.ERROR:
-            # Whoever asked had gone before it failed.
+            # The client had disconnected before the failure.
             reason = FinishReason.CANCELLED
         self._finish(account, usage or _usage_so_far(row), reason)
 
@@ -354,12 +357,12 @@ class Requests:
 
 
 def unlike(request_id: str) -> str:
-    """Another id that begins like this one."""
+    """Another id with the same start."""
     return f"{request_id[:51]}-{secrets.token_hex(6)}"
 
 
 def _reason_of(failure: NodeError) -> FinishReason | None:
-    """How a request is accounted that ends so; None where it is for a model that is not here."""
+    """The outcome of a request that ends with this error; None for a model that is not here."""
     if isinstance(failure, RequestCancelled):
         return FinishReason.CANCELLED
     if isinstance(failure, UnknownModel):
@@ -368,7 +371,7 @@ def _reason_of(failure: NodeError) -> FinishReason | None:
 
 
 def _usage_so_far(row: RowStream) -> RowUsage:
-    """The accounts of a row of which the engine has told none."""
+    """The usage of a row for which the engine has reported none."""
     if row.accepted is None:
         return _usage_of(row.failure)
     accepted, tokens = row.accepted, row.token_count
@@ -376,7 +379,7 @@ def _usage_so_far(row: RowStream) -> RowUsage:
 
 
 def _usage_of(failure: NodeError | None) -> RowUsage:
-    """The accounts of a request that has failed without a row: of one that is refused for its
-    prompt's length, that."""
+    """The usage of a request that has failed without a row: the prompt's tokens if it was too
+    long."""
     overflow = failure.overflow if isinstance(failure, RowRefused | ContextTooLong) else None
     return _NOTHING if overflow is None else RowUsage(overflow.prompt_tokens, 0, 0, 0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Keeps what an agent tells of its models within the bounds of the protocol."""
+"""Keeps an agent's status of its models within the bounds of the protocol."""
 
 import itertools
 import logging
@@ -19,8 +19,8 @@ _decode = msgspec.json.Decoder(ModelStatus).decode
 
 
 class SoundModels:
-    """Leaves out what no router would take, since one such model would hide all others of its
-    node; the log names each once."""
+    """Leaves out models that no router would accept, since one of them would hide all others of its
+    node. The log names each once."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
@@ -40,7 +40,7 @@ class SoundModels:
         return tuple(sound[:MAX_MODELS])
 
     def broken(self, folders: Iterable[Broken]) -> tuple[BrokenModel, ...]:
-        """As many as routers take."""
+        """The broken models, at most as many as routers accept."""
         told = (BrokenModel(each.name, clipped(each.reason)) for each in folders)
         return tuple(itertools.islice(told, MAX_MODELS))
 
@@ -51,7 +51,7 @@ class SoundModels:
 
 
 def _fault(model: ModelStatus) -> str:
-    """Why no router would take it; empty where one would."""
+    """The reason why no router would accept the model; empty if one would."""
     if not is_name(model.name):
         return "its name is empty, too long, or has characters that cannot be shown"
     try:

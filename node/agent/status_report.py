@@ -1,4 +1,4 @@
-"""What `GET /v1/node/status` tells of a node's memory, its models and their engines."""
+"""The body of `GET /v1/node/status`: a node's memory, its models and their engines."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ PATH = "/v1/node/status"
 
 
 def node_report(supervisor: Supervisor) -> dict[str, Any]:
-    """The node's memory and models; JSON types only. What an engine says of itself is up to a
-    second old."""
+    """The node's memory and models; JSON types only. Figures from engines are up to a second
+    old."""
     budget = supervisor.budget
     engines = supervisor.engines()
     granted_bytes = budget.fixed_bytes + budget.stored_bytes
@@ -38,7 +38,7 @@ def node_report(supervisor: Supervisor) -> dict[str, Any]:
 
 
 def pressure_of(supervisor: Supervisor) -> MemoryPressure:
-    """How short the machine is of memory, and what its engines keep for it."""
+    """The machine's memory pressure, and the limits that its engines keep for it."""
     told = [engine.handle.link.stats for engine in supervisor.engines().values()]
     caps = [each.stored_cap_bytes for each in told if each is not None]
     known = [cap for cap in caps if cap is not None]
@@ -50,7 +50,7 @@ def pressure_of(supervisor: Supervisor) -> MemoryPressure:
 
 
 def shortage_of(supervisor: Supervisor) -> MemoryPressure | None:
-    """The same; None where nothing is cut or refused."""
+    """The same; None if nothing is limited or refused."""
     pressure = pressure_of(supervisor)
     is_free = supervisor.pressure is Pressure.NONE and pressure.stored_cap_bytes is None
     return None if is_free else pressure
@@ -76,7 +76,7 @@ def _model(
 
 
 def _engine(stats: EngineStats) -> dict[str, Any]:
-    """Without what the agent knows better, and with names for all figures."""
+    """The engine's figures by name, without those that the agent itself has."""
     asked_tokens = stats.prefill_tokens + stats.cached_tokens
     return {
         **{

@@ -1,7 +1,7 @@
-"""Prompts to prefill before anybody asks: files of them, and what is said about them.
+"""Warm prompts, which are prefilled before any request: files of them, and their messages.
 
-A file holds requests as for `/v1/chat/completions` or `/v1/completions`: a JSON list, or one JSON
-object a line. Of a chat all is prefilled that longer chats begin with.
+A file has requests as for `/v1/chat/completions` or `/v1/completions`: a JSON list, or one JSON
+object a line. The part of a chat that longer chats begin with is prefilled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from node.request import TextRequest
 
 Body = dict[str, Any]
 WarmPlan = Mapping[str, Sequence[TextRequest]]
-"""What to prefill at each load of a model, by its name."""
+"""Prompts to prefill at each load of a model, by its name."""
 
 _decode_list = msgspec.json.Decoder(list[Body]).decode
 _decode_line = msgspec.json.Decoder(Body).decode
@@ -31,33 +31,33 @@ class WarmCommand(msgspec.Struct, frozen=True):
 
 
 class WarmProgress(msgspec.Struct, frozen=True, tag="progress"):
-    """How far one prompt is; a line of the answer to a `WarmCommand`."""
+    """Progress of one prompt; a line of the answer to a `WarmCommand`."""
 
     index: int
-    """Of the command's requests, from 0."""
+    """Index in the command's requests, from 0."""
     done_tokens: int
     """Cached ones included."""
     total_tokens: int
 
 
 class WarmResult(msgspec.Struct, frozen=True, tag="result"):
-    """What became of one prompt; a line of the answer to a `WarmCommand`."""
+    """Result of one prompt; a line of the answer to a `WarmCommand`."""
 
     index: int
-    """Of the command's requests, from 0."""
+    """Index in the command's requests, from 0."""
     prompt_tokens: int
     cached_tokens: int
-    """Those that needed no prefill."""
+    """Tokens that needed no prefill."""
     seconds: float
     error: str | None = None
-    """A sentence, for a prompt that is not warm now."""
+    """A sentence, for a prompt that could not be warmed."""
 
 
 _decode_command = msgspec.json.Decoder(WarmCommand).decode
 Told = WarmProgress | WarmResult
 _told_decoder: msgspec.json.Decoder[Told] = msgspec.json.Decoder(Told)
 decode_told = _told_decoder.decode
-"""A line of the answer to a `WarmCommand`. Raises `msgspec.MsgspecError`."""
+"""Decodes a line of the answer to a `WarmCommand`. Raises `msgspec.MsgspecError`."""
 
 
 def parse_command(data: bytes | bytearray) -> tuple[str, list[TextRequest]]:
@@ -73,8 +73,7 @@ def parse_command(data: bytes | bytearray) -> tuple[str, list[TextRequest]]:
 
 
 def parse_body(body: Body, model: str) -> TextRequest:
-    """The request, for that model whatever it says itself. Raises `BadRequest` or
-    `Unsupported`."""
+    """The request, for that model instead of its own. Raises `BadRequest` or `Unsupported`."""
     if ("messages" in body) == ("prompt" in body):
         raise BadRequest("A warm prompt has either messages or a prompt.", param="messages")
     kept = {name: value for name, value in body.items() if not name.startswith("stream")}
@@ -114,7 +113,8 @@ def read_plan(files: Sequence[tuple[str, Path]]) -> WarmPlan:
 
 
 def check_body(file: Path, number: int, body: Body, model: str) -> TextRequest:
-    """As `parse_body`, of the request with that number in the file. Raises `StartError`."""
+    """The same as `parse_body`, for the request with that number in the file. Raises
+    `StartError`."""
     try:
         return parse_body(body, model)
     except BadRequest as exc:

@@ -1,9 +1,9 @@
 """Prefills prompts that then stay in the prefix cache of a model's engine.
 
-Warm prompts are nobody's requests: they have no account, and hold up no request. Those of the
-agent's settings are prefilled at each load of their model. They wait for the engine's share of
-memory and while the machine is very short of it, and those that there was no room for are tried
-again when there is more.
+Warm prompts are not requests of clients: they have no usage record, and delay no request. Those of
+the agent's settings are prefilled at each load of their model. They wait until the engine has been
+given its memory lease, and while memory pressure is hard. Prompts that there was no room for are
+retried when there is more.
 """
 
 import asyncio
@@ -30,28 +30,28 @@ from node.protocol.messages import FinishReason
 from node.request import TextRequest
 
 PROGRESS_S = 0.5
-"""How often the progress of a prompt is told."""
+"""Seconds between two progress reports of a prompt."""
 RETRY_GROWTH = 1.2
-"""How many times the memory of the last try makes another one worth it. What has been pinned
-meanwhile alone lets the grant grow by up to a tenth."""
+"""Growth of the grant since the last try that makes another try worthwhile. Prompts that were
+pinned in between let the grant grow by up to a tenth by themselves."""
 PRESSURE_S = 1.0
-"""How often the plan looks whether the machine has memory again."""
+"""Seconds between two checks whether the machine has memory again."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """The plan's prompts on their way into one engine."""
+    """The prefills of the plan's prompts in one engine."""
 
     handle: EngineHandle
     left: list[tuple[int, TextRequest]]
-    """Those that are not warm, and their indices in the plan."""
+    """Prompts that are not warm yet, with their indices in the plan."""
     task: asyncio.Task[None] | None = None
     granted_bytes: int = 0
     """Stored KV that the engine was granted when `left` was last tried."""
     rested: asyncio.Event = field(default_factory=asyncio.Event)
-    """Whether nothing more happens until the machine has memory again."""
+    """Set when nothing more happens until the machine has memory again."""
 
     @property
     def works(self) -> bool:
@@ -66,18 +66,18 @@ class Warming:
         self._renderers = renderers
         self._plan = plan
         self._runs: dict[str, _Run] = {}
-        """By model: the last engine that the plan's prompts went to."""
+        """By model, the last engine that got the plan's prompts."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._commands: Counter[str] = Counter()
-        """By model: commands in work."""
+        """Number of running commands by model."""
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """The models of the plan that are not among `names`."""
         return sorted(self._plan.keys() - set(names))
 
     def begin(self, handle: EngineHandle) -> None:
-        """Has the plan's prompts prefilled: once for each engine, and those that failed again
-        when it has been granted more memory."""
+        """Starts prefilling the plan's prompts: once for each engine, and those that failed again
+        after the engine has been granted more memory."""
         run = self._run(handle)
         if run is None or run.works or not run.left:
             return
@@ -86,8 +86,8 @@ class Warming:
             self._start(run)
 
     async def finished(self, handle: EngineHandle) -> None:
-        """Begins with what is not warm, and waits until the plan's prompts are prefilled, have
-        failed, or wait for memory."""
+        """Starts prefilling the prompts that are not warm, and waits until all prompts of the plan
+        are prefilled, have failed, or wait for memory."""
         run = self._run(handle)
         if run is None or not run.left:
             return
@@ -98,10 +98,12 @@ class Warming:
     async def warm(
         self, entry: ModelEntry, requests: Sequence[TextRequest]
     ) -> AsyncGenerator[Told | None, None]:
-        """Prefills the requests' prompts one after the other: None once the model is loaded, then
-        of each how far it is, and its result. Raises `LoadFailure`, `DoesNotFit`, `MemoryShort` or
-        `ShuttingDown` before the first; the failure of a prompt is its result. Closing it early
-        cancels the prompt in work."""
+        """Prefills the requests' prompts one after the other. Yields None once the model is loaded,
+        then progress and result of each prompt.
+
+        Raises `LoadFailure`, `DoesNotFit`, `MemoryShort` or `ShuttingDown` before the first; a
+        prompt's failure is its result. Closing the generator early cancels the current prompt.
+        """
         with self._supervisor.serving(entry) as lease:
             handle = await lease.ready()
             await self._renderers.ready(entry.folder, entry.formats)
@@ -117,7 +119,7 @@ class Warming:
                 self._commands[entry.name] -= 1
 
     async def give_way(self, entry: ModelEntry) -> None:
-        """Gives up the plan's prompts that are in work, so that the model can be unloaded. Raises
+        """Cancels the prefills of the plan's prompts, so that the model can be unloaded. Raises
         `ModelBusy` while a command warms it."""
         if self._commands[entry.name]:
             raise ModelBusy(f"Prompts of {entry.name} are being warmed.")
@@ -127,7 +129,7 @@ class Warming:
             await asyncio.wait({run.task})
 
     async def close(self) -> None:
-        """Gives up what is not prefilled yet."""
+        """Cancels all prefills."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -136,7 +138,7 @@ class Warming:
     # --- the plan ----------------------------------------------------------------------------
 
     def _run(self, handle: EngineHandle) -> _Run | None:
-        """What has become of the plan in this engine; None without a plan for its model."""
+        """The state of the plan in this engine; None without a plan for its model."""
         name = handle.entry.name
         requests = self._plan.get(name)
         if not requests:
@@ -157,7 +159,7 @@ class Warming:
         try:
             most = Pressure.SOFT
             while await self._has_memory(run, most) and not await self._try(run):
-                # What found no room then may find it once nothing is short any more.
+                # Prompts that found no room are retried once there is no memory pressure.
                 most = Pressure.NONE
         except NodeError as exc:
             logger.warning("The warm prompts of %s: %s", name, exc.message)
@@ -165,8 +167,7 @@ class Warming:
             run.rested.set()
 
     async def _has_memory(self, run: _Run, most: Pressure) -> bool:
-        """Waits while the machine is shorter of memory than `most`; whether the engine is still
-        there."""
+        """Waits while memory pressure is above `most`; True if the engine is still running."""
         await self._supervisor.settled()
         if run.handle.link.alive and self._supervisor.pressure > most:
             logger.info("The warm prompts of %s wait for memory.", run.handle.entry.name)
@@ -176,8 +177,7 @@ class Warming:
         return run.handle.link.alive
 
     async def _try(self, run: _Run) -> bool:
-        """Prefills what is left; False where something found no room while the machine was short
-        of memory."""
+        """Prefills the remaining prompts; False if one found no room during memory pressure."""
         started_s, tokens, entry = time.monotonic(), 0, run.handle.entry
         run.granted_bytes = self._granted(run)
         for index, request in tuple(run.left):
@@ -185,7 +185,7 @@ class Warming:
                 if await lease.ready() is not run.handle:
                     return True
                 result = await self._result(run.handle, index, request)
-            # An engine keeps little or nothing then, and it is not the prompt's fault.
+            # Under pressure an engine stores little or nothing, which is not the prompt's fault.
             if result.error is not None and self._supervisor.pressure is not Pressure.NONE:
                 return False
             if result.error is None:
@@ -215,7 +215,7 @@ class Warming:
     async def _one(
         self, handle: EngineHandle, index: int, request: TextRequest
     ) -> AsyncGenerator[Told, None]:
-        """How far the prompt is, and at last its result."""
+        """The prompt's progress, and at last its result."""
         started_s = time.monotonic()
         last: Delta | None = None
         try:
@@ -235,13 +235,13 @@ class Warming:
     async def _prefill(
         self, handle: EngineHandle, request: TextRequest
     ) -> AsyncGenerator[Progress | Delta, None]:
-        """How far the prefill is, and the row's last delta."""
+        """The prefill's progress, and the row's last delta."""
         entry = handle.entry
         request = entry.completed(request)
         asked = RenderRequest(request, handle.info.context_tokens, shared=True)
         prompt = await self._renderers.render(entry.folder, asked, entry.formats)
         generate = generate_request(request, f"warm-{secrets.token_hex(8)}", prompt, handle.info)
-        # There is no output, and so no room for one to be kept.
+        # There is no output, and so no room needs to be reserved for it.
         generate = msgspec.structs.replace(generate, warm=True, max_tokens=1)
         row = handle.link.submit(generate, lambda row, last: None)
         try:
@@ -259,7 +259,7 @@ class Warming:
 
 
 def _complete(last: Delta | None) -> RowUsage:
-    """The accounts of a prompt that is warm now. Raises `EngineFault` for another."""
+    """The usage of a prompt that is warm now. Raises `EngineFault` for any other."""
     if last is None or last.usage is None:
         raise EngineFault
     if last.finish in (FinishReason.ERROR, FinishReason.CANCELLED):

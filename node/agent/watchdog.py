@@ -1,5 +1,5 @@
-"""What a node does by itself, now and then: pinned models are loaded, engines that hang are killed,
-and where no router watches, models that have been idle for too long are unloaded."""
+"""Periodic work of a node: it loads pinned models and kills engines that hang; without a router it
+unloads models that have been idle for too long."""
 
 import asyncio
 import logging
@@ -15,9 +15,10 @@ from node.protocol.messages import ModelState, ModelStatus
 
 ROUND_S = 2.0
 UNWATCHED_S = 60.0
-"""So long after the last router's leave the node looks after itself."""
+"""Seconds after the last router's disconnect until the node applies keep-alives itself."""
 LOAD_STALL_S = 900.0
-"""Without progress for so long a load hangs: a slow disk may need minutes for a single tensor."""
+"""Seconds without progress after which a load counts as hung: a slow disk may need minutes for a
+single tensor."""
 _AT_REST = (ModelState.ON_DISK, ModelState.FAILED)
 
 logger = logging.getLogger(__name__)
@@ -25,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an engine was, and since when it has been there."""
+    """An engine's progress, and the time since which it has been the same."""
 
     mark: tuple[int, int, float | None]
-    """Its load, the tokens of its work, and the share of its load that is done."""
+    """Number of the load, tokens of its work, and fraction of the load that is done."""
     since_s: float
 
 
 class Caretaker:
-    """Owner of what it has seen of each engine's progress."""
+    """Owner of the progress seen of each engine."""
 
     def __init__(
         self,
@@ -48,13 +49,13 @@ class Caretaker:
         self._stall_timeout_s = stall_timeout_s
         self._progress: dict[str, Progress] = {}
         self._watched_s = supervisor.now_s()
-        """When a router last watched."""
+        """Time when a router was last connected."""
         self._loading: set[asyncio.Task[None]] = set()
         self._told: dict[str, str] = {}
-        """Why pinned models are not loaded, as last logged."""
+        """For each pinned model that is not loaded, the reason as last logged."""
 
     async def run(self) -> None:
-        """For ever."""
+        """Runs rounds; never returns."""
         try:
             while True:
                 await self.look()
@@ -90,7 +91,7 @@ class Caretaker:
         if self._wishes.rests:
             for task in self._loading:
                 task.cancel()
-        # What a router has pinned, it has loaded.
+        # A router loads the models that it has pinned.
         for status in statuses:
             is_due = status.state in _AT_REST and not status.leases and not status.retry_after_s
             if status.name in self._wishes.pins and is_due:
@@ -111,8 +112,8 @@ class Caretaker:
     def _stalled(
         self, statuses: tuple[ModelStatus, ...], now_s: float
     ) -> Iterator[tuple[str, float]]:
-        """Those whose engines have got on with no load and no request for so long, though they
-        had one all the time."""
+        """The models whose engines had a load or a request all the time, and made no progress for
+        their limit in seconds."""
         before, self._progress = self._progress, {}
         for status in statuses:
             is_loading = status.state is ModelState.LOADING
@@ -128,7 +129,7 @@ class Caretaker:
 
     async def _unload(self, status: ModelStatus) -> None:
         assert status.keep_alive_s is not None
-        # It has been used since, or removed; that the disk cannot be read is told elsewhere.
+        # It has been used since, or removed; another place reports that the disk cannot be read.
         with suppress(ModelBusy, UnknownModel, StartError):
             entry = await self._supervisor.find(status.name)
             logger.info("Unloading %s, idle for %.0f s.", status.name, status.idle_s)
@@ -136,7 +137,7 @@ class Caretaker:
 
 
 def is_over(status: ModelStatus) -> bool:
-    """Whether a model has been idle for longer than is wanted."""
+    """True if a model has been idle for longer than its keep-alive."""
     if status.pinned or status.idle_s is None or status.keep_alive_s is None:
         return False
     return status.idle_s >= status.keep_alive_s

@@ -1,7 +1,7 @@
-"""What the attention of a model holds while a prompt is prefilled, told from config.json.
+"""Memory that the attention of a model needs while it prefills a prompt, from config.json.
 
-A fused kernel keeps no scores. Without one there are those of each query and each key, for all
-heads of a layer: 16 heads, a chunk of 2,048 tokens and 100,000 keys make 6.5 GB of them.
+A fused kernel stores no scores. Without one there is a score for each query and key in each head of
+a layer: 16 heads, a chunk of 2,048 tokens and 100,000 keys make 6.5 GB of them.
 """
 
 from dataclasses import dataclass
@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from node.models.kv_estimate import Config, bytes_of_value, first_count, text_part
 
 FUSED_WIDTHS = frozenset({64, 80, 128})
-"""Of keys that are as wide as values: those for which MLX 0.32 has a fused kernel for a chunk on
-Metal (`ScaledDotProductAttention::use_fallback`)."""
+"""Head widths for which MLX 0.32 has a fused kernel for a chunk on Metal, if keys are as wide as
+values (`ScaledDotProductAttention::use_fallback`)."""
 _ARRAYS = 2
-"""Of scores at a time: before the softmax and behind it."""
+"""Arrays of scores at a time: before and after the softmax."""
 _LATENT_ARRAYS = 3
-"""Those of the rotated part come apart."""
+"""Latent attention has an array of its own for the rotated part."""
 _INDEXED_ARRAYS = 4
-"""So do those of the index. Both measured on MLX's CPU backend."""
+"""An index adds one more. Both were measured on MLX's CPU backend."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionScores:
-    """What one layer holds at a time for each pair of a query and a key."""
+    """Memory of one layer for each pair of a query and a key."""
 
     bytes_per_pair: int = 0
-    """Of all heads together; 0 where there is no attention, or the config does not say."""
+    """Bytes of all heads together; 0 if there is no attention, or the config does not say."""
     is_fused: bool = True
-    """Whether a GPU holds none of it."""
+    """True if a GPU stores no scores."""
 
 
 def attention_scores(config: Config) -> AttentionScores:
-    """For the model of a config.json."""
+    """The scores of the model of a config.json."""
     _, text = text_part(config)
     heads = first_count(("num_attention_heads", "n_head"), text)
     if heads is None:

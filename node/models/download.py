@@ -1,5 +1,5 @@
-"""The files of a model as they arrive: hashed while they are written, whole only with the hash that
-their source names. What is there of a file is hashed first, and it goes on there."""
+"""Downloads a model's files. A file is hashed while it is written, and complete only if it has the
+hash that its source names. A partial file is hashed first and then continued."""
 
 import hashlib
 import threading
@@ -15,18 +15,18 @@ from node.models.saved_hashes import HASH_BYTES
 
 @dataclass(frozen=True, slots=True)
 class WantedFile:
-    """One file, as it is to be."""
+    """A file to download, with the size and hash that it must have."""
 
     path: str
-    """Below the model's folder, with `/`."""
+    """Path below the model's folder, with `/`."""
     size_bytes: int
     sha256: str = ""
-    """Hex; empty where the source does not tell it."""
+    """SHA-256 in hexadecimal; empty if the source has none."""
     git_sha1: str = ""
-    """Of the file as git stores it; hex, or empty."""
+    """SHA-1 of the file as a git blob, in hexadecimal, or empty."""
 
     def digest(self) -> "hashlib._Hash":
-        """The hash of nothing yet."""
+        """A fresh hash object."""
         if self.sha256 or not self.git_sha1:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self.size_bytes, usedforsecurity=False)
@@ -37,20 +37,20 @@ class WantedFile:
 
 
 class ArrivingFile:
-    """A file that is written to, as those who download want it. Hashing takes longer than all else,
-    so it is done beside the next piece."""
+    """A file that is being written, with the methods of a binary stream that downloaders use.
+    Hashing takes longer than the rest, so it runs in parallel to the next piece."""
 
     def __init__(
         self, file: WantedFile, out: BinaryIO, on_bytes: Callable[[int], None], hasher: Executor
     ) -> None:
-        """`on_bytes` is told of each piece, and may stop it with an exception. `hasher` has one
-        thread, for this file."""
+        """`on_bytes` gets the length of each piece, and may stop the download with an exception.
+        `hasher` has one thread, for this file."""
         self._file = file
         self._out = out
         self._on_bytes = on_bytes
         self._hasher = hasher
         self._hashing: Future[None] | None = None
-        """Of the last piece."""
+        """Hashing of the last piece."""
         self._digest = file.digest()
         self._size_bytes = 0
 
@@ -60,7 +60,7 @@ class ArrivingFile:
         return self._file.is_it(self._digest, self._size_bytes)
 
     def take_up(self) -> None:
-        """Counts and hashes what is there; more than the file has is thrown away."""
+        """Counts and hashes the bytes that are there; a file that is too long is emptied first."""
         self._out.seek(0, 2)
         if self._out.tell() > self._file.size_bytes:
             self._out.truncate(0)
@@ -69,7 +69,7 @@ class ArrivingFile:
             self._count(piece)
 
     def write(self, piece: bytes | memoryview) -> int:
-        """`piece` must stay as it is until the next one has been written."""
+        """Writes a piece, which must not change until the next one has been written."""
         self._count(piece)
         return self._out.write(piece)
 
@@ -77,7 +77,7 @@ class ArrivingFile:
         return self._size_bytes
 
     def seek(self, at: int) -> int:
-        """To the begin only: what has been hashed cannot be taken back in parts."""
+        """Goes back to the start only: hashed bytes cannot be removed from a hash in parts."""
         if at:
             raise OSError("A download can go back to its begin only.")
         self._on_bytes(-self._size_bytes)
@@ -103,13 +103,13 @@ class ArrivingFile:
 
 
 class Source(Protocol):
-    """Where files come from."""
+    """The origin of a model's files: the hub or a peer."""
 
     def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
         """Writes the file from `out.tell()` on. Raises `DownloadError`."""
 
     def wrong(self, file: WantedFile) -> DownloadError:
-        """The error where a file has not the hash that the source names."""
+        """The error for a file whose hash is not the one that the source names."""
 
 
 class _Stopped(Exception):
@@ -117,11 +117,11 @@ class _Stopped(Exception):
 
 
 class Arrivals:
-    """The files of one model on their way into its folder."""
+    """Downloads the files of one model into its folder."""
 
     def __init__(self, folder: Path, source: Source, on_bytes: Callable[[int], None]) -> None:
-        """`on_bytes` is told of each piece, also of those that were there, and of those that are
-        thrown away; from any thread."""
+        """`on_bytes` gets the length of each piece, also of those that were there, and the negative
+        length of those that are discarded. It is called from any thread."""
         self._folder = folder
         self._source = source
         self._on_bytes = on_bytes
@@ -129,7 +129,7 @@ class Arrivals:
         self._lock = threading.Lock()
 
     def run(self, files: Sequence[WantedFile], at_once: int) -> None:
-        """Brings all files, so many at a time. Raises the first `DownloadError` or `OSError`."""
+        """Downloads all files, so many at a time. Raises the first `DownloadError` or `OSError`."""
         threads = ThreadPoolExecutor(at_once)
         is_cut = True
         try:
@@ -138,7 +138,7 @@ class Arrivals:
             is_cut = False
         finally:
             self._stopped.set()
-            # Who is interrupted does not wait for a hub that is silent.
+            # After an interrupt, no thread is waited for that may wait for a silent hub.
             threads.shutdown(wait=not is_cut, cancel_futures=True)
         errors = [each.exception() for each in begun if not each.cancelled()]
         for error in errors:
@@ -146,7 +146,7 @@ class Arrivals:
                 raise error
 
     def _bring_or_stop(self, file: WantedFile) -> None:
-        """One that fails stops the others at once."""
+        """A file that fails stops the others at once."""
         if self._stopped.is_set():
             raise _Stopped
         try:
@@ -167,7 +167,7 @@ class Arrivals:
             if had_bytes < file.size_bytes:
                 self._source.fetch(file, arriving)
             if not arriving.is_whole and had_bytes:
-                # Whatever it was that was there, it was no part of this file.
+                # The bytes that were there did not belong to this file.
                 arriving.begin_anew()
                 self._source.fetch(file, arriving)
             if not arriving.is_whole:

@@ -1,4 +1,4 @@
-"""Which formats a model's outputs have: told by its template and vocabulary, or by settings."""
+"""Selects the formats of a model's outputs by its template and vocabulary, or by settings."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _FILES = (
     "added_tokens.json",
 )
 NO_FORMATS = Formats("none", "none")
-"""Of what has no template: outputs are text."""
+"""Formats of a model without a template: plain text."""
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -23,13 +23,14 @@ class ModelFormats:
     """The formats of a node's models."""
 
     def __init__(self, tool_parsers: Pairs = (), reasoning_parsers: Pairs = ()) -> None:
-        """(model, or empty for all, format); names and aliases that the registry knows."""
+        """Pairs of a model and a format; an empty model stands for all. Formats are names and
+        aliases of the parsers' registry."""
         self._tool_calls = {model: tool_call_name(name) for model, name in tool_parsers}
         self._reasoning = {model: reasoning_name(name) for model, name in reasoning_parsers}
 
     def of(self, name: str, folder: Path | None) -> Formats:
-        """The formats of the model of that name; without a folder, those that the settings say.
-        Reads files at the first time, and when they have changed: to be called in a thread."""
+        """The formats of the model of that name; without a folder, those in the settings. Files are
+        read the first time and when they have changed, so call it in a thread."""
         told = NO_FORMATS if folder is None else _told_by(folder, _stamp(folder))
         return override(told, _given(self._reasoning, name), _given(self._tool_calls, name))
 
@@ -39,7 +40,7 @@ def _given(names: Mapping[str, str], model: str) -> str:
 
 
 def _stamp(folder: Path) -> tuple[int, ...]:
-    """Differs when a file that is read has changed."""
+    """Times of the files that are read; different when one has changed."""
     stamps = []
     for name in _FILES:
         try:
@@ -62,7 +63,8 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str:
         pass
     found = _read(folder / "chat_template.json").get("chat_template", config.get("chat_template"))
     if isinstance(found, list):
-        # Several by name; together they tell all that the model knows.
+        # There may be several templates by name; together they show everything that the model
+        # knows.
         found = "\n".join(str(each.get("template", "")) for each in found if isinstance(each, dict))
     return found if isinstance(found, str) else ""
 
@@ -81,7 +83,7 @@ def _added_tokens(folder: Path, config: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none that can be read."""
+    """The JSON object in the file; empty if there is none that can be read."""
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -34,18 +34,18 @@ _HOW = {
 }
 
 _REFUSALS = (400, 401, 403, 404, 410)
-"""Statuses that do not pass by themselves."""
+"""Statuses that a retry does not change."""
 
 
 class Hub:
     """The two calls of the hub that a pull needs."""
 
     def __init__(self) -> None:
-        # One bar for all files instead of the library's own, one for each.
+        # One bar for all files replaces the library's own, one for each.
         disable_progress_bars()
 
     def plan(self, command: PullCommand) -> HubPlan:
-        """What there is to pull. Raises `DownloadError`."""
+        """The files to pull. Raises `DownloadError`."""
         return _ask(lambda: self._plan(command), command)
 
     def source(self, command: PullCommand, commit: str) -> Source:
@@ -64,11 +64,11 @@ class _HubFiles:
         self._command = command
         self._commit = commit
         headers = build_hf_headers(token=command.token)
-        # What is compressed on the way has no bytes to go on at.
+        # A compressed response cannot be continued at a byte of the file.
         self._headers = {**headers, "accept-encoding": "identity"}
 
     def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
-        """As `Source.fetch`."""
+        """The same as `Source.fetch`."""
         _ask(lambda: self._fetch(file, out), self._command)
 
     def wrong(self, file: WantedFile) -> DownloadError:
@@ -78,7 +78,7 @@ class _HubFiles:
         )
 
     def _fetch(self, file: WantedFile, out: ArrivingFile) -> None:
-        # Not `snapshot_download`, which begins each file anew that it has not finished.
+        # `snapshot_download` would start each unfinished file from the beginning.
         http_get(
             hf_hub_url(self._command.repo_id, file.path, revision=self._commit),
             cast(BinaryIO, out),
@@ -107,7 +107,7 @@ def _ask(call: Callable[[], T], command: PullCommand) -> T:
         if isinstance(error, HfHubHTTPError):
             raise _failure(error, command) from error
         raise DownloadError(f"{command.repo_id} cannot be pulled: {error}.") from error
-    # The hub's library lets the errors of its HTTP library through, whichever that is.
+    # The hub's library passes on the errors of its HTTP library, whichever that is.
     except Exception as error:
         raise _failure(error, command) from error
 
@@ -118,7 +118,7 @@ def _failure(error: Exception, command: PullCommand) -> DownloadError:
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the hub has said no, and would say so again."""
+    """True if the hub refuses the request and would refuse it again."""
     match error:
         case HfHubHTTPError(response=response):
             return response.status_code in _REFUSALS

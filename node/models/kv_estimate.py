@@ -1,9 +1,9 @@
-"""How much memory the KV of one row takes, told from config.json before the model is loaded.
+"""Estimates the KV memory of one row from config.json, before the model is loaded.
 
-Layers differ: full attention grows with each token; a sliding window stops growing when it is
-full; a recurrent state never grows; some layers share the KV of another. What mlx_lm does with a
-family decides, not what the family's paper says, and a config that is not understood counts as
-full attention in all layers: an upper estimate.
+Layers differ: full attention grows with each token; a sliding window stops growing when it is full;
+a recurrent state never grows; some layers share the KV of another. The estimate follows mlx_lm's
+implementation of a family, not the family's paper. A config that is not understood counts as full
+attention in all layers, an upper estimate.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length",
 
 
 class ImpossibleNumber(ValueError):
-    """A config says what is true of no model."""
+    """A config has a number that no model can have."""
 
 
 class LayerKind(Enum):
@@ -33,8 +33,8 @@ class LayerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KvEstimate:
-    """Memory of one row's KV: `bytes_per_token` for each token, and `bytes_per_row` besides,
-    for windows that are full and for states. 0 and 0 where the config does not say."""
+    """KV memory of one row: `bytes_per_token` for each token, plus `bytes_per_row` for full windows
+    and for states. 0 and 0 if the config does not say."""
 
     bytes_per_token: int
     bytes_per_row: int
@@ -80,10 +80,10 @@ _LATENT = frozenset(
         "glm_moe_dsa",
     }
 )
-"""Families with latent attention that keep the latents; others unpack them first."""
+"""Families with latent attention that store the latents; others unpack them first."""
 
 _ATTENTIONS = {"longcat_flash": 2}
-"""Attentions in one layer."""
+"""Attentions in one layer; 1 for families that are missing here."""
 
 _GEMMA4 = {
     "num_hidden_layers": 35,
@@ -113,7 +113,7 @@ _DEFAULTS: Mapping[str, Config] = {
     "deepseek_v32": {"index_head_dim": 128},
     "glm_moe_dsa": {"index_head_dim": 128},
 }
-"""What configs of these families leave out."""
+"""Values that configs of these families leave out."""
 
 _BY_NAME = {
     "sliding_attention": LayerKind.WINDOW,
@@ -136,7 +136,7 @@ _MOST = {
         MOST_TOKENS,
     ),
 }
-"""What a config may say; of all else that is counted, `MOST_WIDTH`."""
+"""Largest values in a config; `MOST_WIDTH` for all other numbers that are used."""
 _CONVOLUTIONS = ("linear_conv_kernel_dim", "mamba_d_conv", "conv_kernel", "conv_L_cache")
 
 
@@ -160,7 +160,7 @@ def estimate_kv(config: Config) -> KvEstimate:
 
 
 def text_part(config: Config) -> tuple[str, Config]:
-    """The family of a model's text part, and its config with what it leaves out."""
+    """The family of a model's text part, and its config completed by the family's defaults."""
     nested = config.get("text_config")
     given = {**config, **nested} if isinstance(nested, dict) else config
     family = str(given.get("model_type") or "").removesuffix("_text")
@@ -171,20 +171,20 @@ def text_part(config: Config) -> tuple[str, Config]:
 
 
 def bytes_of_value(text: Config) -> int:
-    """Of a number that the model computes with."""
+    """Bytes of a number in the type in which the model computes."""
     return 4 if (text.get("torch_dtype") or text.get("dtype")) == "float32" else 2
 
 
 def first_count(keys: tuple[str, ...], *configs: Config) -> int | None:
-    """The first positive whole number under one of `keys`; of a list with one for each layer,
-    the largest. Raises `ImpossibleNumber`."""
+    """The first positive whole number under one of `keys`; the largest of a list with one for each
+    layer. Raises `ImpossibleNumber`."""
     counts = (count(config, key) for config in configs for key in keys)
     return next((each for each in counts if each is not None), None)
 
 
 def count(config: Config, key: str) -> int | None:
-    """The positive whole number under the key: all that is reckoned with comes from here. Raises
-    `ImpossibleNumber` where it is larger than any model's."""
+    """The positive whole number under the key, or None. All numbers that are used come from here.
+    Raises `ImpossibleNumber` if it is larger than any model's."""
     value = config.get(key)
     if isinstance(value, list):
         if len(value) > MOST_LAYERS:
@@ -210,7 +210,7 @@ def _kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
     if count(text, "num_attention_heads") is None and count(text, "n_head") is None:
         return [LayerKind.STATE if _state_bytes(text, 2) else LayerKind.NONE] * layers
     kinds = _listed_kinds(family, text, layers) or _periodic_kinds(family, text, layers)
-    # A window of unknown width cannot be told from none.
+    # A window of unknown width counts as full attention.
     if LayerKind.WINDOW in kinds and not _window(text):
         kinds = [LayerKind.FULL if kind is LayerKind.WINDOW else kind for kind in kinds]
     shared = count(text, "num_kv_shared_layers") or 0
@@ -220,7 +220,7 @@ def _kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
 
 
 def _listed_kinds(family: str, text: Config, layers: int) -> list[LayerKind] | None:
-    """The kinds where the config lists them layer by layer."""
+    """The kinds if the config lists them layer by layer."""
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and len(pattern) == layers:
         by_letter = {"*": LayerKind.FULL, "M": LayerKind.STATE}
@@ -234,7 +234,7 @@ def _listed_kinds(family: str, text: Config, layers: int) -> list[LayerKind] | N
         indices = _whole_numbers(full_indices)
         return [LayerKind.FULL if i in indices else LayerKind.STATE for i in range(layers)]
     names = text.get("layer_types")
-    # mlx_lm has these two by their pattern alone.
+    # mlx_lm uses only the pattern of these two families.
     if isinstance(names, list) and len(names) == layers and family not in ("gemma3", "cohere2"):
         kinds = [_BY_NAME.get(str(name), LayerKind.FULL) for name in names]
         rotates = family.removesuffix("_unified") in _ROTATES
@@ -247,7 +247,7 @@ def _whole_numbers(values: list[Any]) -> frozenset[int]:
 
 
 def _periodic_kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
-    """The kinds where a number tells every how many layers there is full attention."""
+    """The kinds if a number says that every so many layers have full attention."""
     pattern = text.get("sliding_window_pattern")
     if family == "exaone4" and isinstance(pattern, str) and pattern:
         return [
@@ -272,7 +272,7 @@ def _periodic_kinds(family: str, text: Config, layers: int) -> list[LayerKind]:
 
 
 def _values_per_token(family: str, text: Config, index: int, kind: LayerKind) -> int:
-    """Numbers that an attention layer keeps for one token."""
+    """Numbers that an attention layer stores for one token."""
     heads = first_count(("num_attention_heads", "n_head"), text)
     if heads is None or kind in (LayerKind.STATE, LayerKind.NONE):
         return 0
@@ -296,7 +296,7 @@ def _values_per_token(family: str, text: Config, index: int, kind: LayerKind) ->
 
 
 def _kv_heads(text: Config, index: int) -> int | None:
-    """Of one layer, where the config lists them."""
+    """KV heads of one layer, also if the config lists them by layer."""
     listed = text.get("num_key_value_heads")
     if isinstance(listed, list) and index < len(listed):
         return count({"num_key_value_heads": listed[index]}, "num_key_value_heads")
@@ -304,7 +304,7 @@ def _kv_heads(text: Config, index: int) -> int | None:
 
 
 def _state_bytes(text: Config, value_bytes: int) -> int:
-    """Size of one layer's recurrent state and of the tail that its convolution looks at."""
+    """Size of one layer's recurrent state and of the input tail that its convolution needs."""
     kernel = first_count(_CONVOLUTIONS, text) or 0
     hidden = count(text, "hidden_size") or 0
     key_dim = first_count(_STATE_KEYS, text)
@@ -312,7 +312,7 @@ def _state_bytes(text: Config, value_bytes: int) -> int:
         return kernel * hidden * value_bytes
     heads = first_count(_STATE_HEADS, text)
     if heads is None:
-        # The first Mamba: one state for each channel.
+        # In the first Mamba each channel has one state.
         channels = (count(text, "mamba_expand") or 2) * hidden
         return channels * (key_dim * _STATE_VALUE_BYTES + kernel * value_bytes)
     value_dim = first_count(_STATE_VALUES, text) or 0

@@ -1,4 +1,5 @@
-"""The files of a model, to the byte: hashed once, and known until they change."""
+"""The files of a model with their sizes and hashes. A file is hashed once, and again only after it
+has changed."""
 
 import fnmatch
 import os
@@ -28,14 +29,15 @@ class _Kept(KeptOfFolder, frozen=True):
 
 
 class Manifests:
-    """The hashes of the models of one store, kept beside the models: a folder that is served from
-    elsewhere is only read."""
+    """The hashes of the models of one store. They are saved in the store, since a folder that is
+    served from elsewhere is only read."""
 
     def __init__(self, store_folder: Path) -> None:
         self._folder = store_folder / KEPT_FOLDER
 
     def of(self, entry: ModelEntry, is_stopped: Callable[[], bool]) -> tuple[ManifestFile, ...]:
-        """Reads the whole model at the first time. Raises `OSError`, or `HashingStopped`."""
+        """The model's files. The first call for a model reads all of it. Raises `OSError`, or
+        `HashingStopped`."""
         known = self._read(entry)
         files: dict[str, _KeptFile] = {}
         for path, file in sorted(model_files(entry.folder).items()):
@@ -51,7 +53,8 @@ class Manifests:
         )
 
     def keep(self, entry: ModelEntry, files: tuple[ManifestFile, ...]) -> None:
-        """What a copy has just been checked against, so that the next one need not hash it."""
+        """Saves hashes against which a copy has just been checked, so that it need not be hashed
+        again."""
         kept = {}
         for each in files:
             stat = (entry.folder / each.path).stat()
@@ -73,8 +76,8 @@ class Manifests:
 
 
 def is_model_file(path: str) -> bool:
-    """Whether a file belongs to a model, by its path below the model's folder. Its name is told to
-    people, as names of models are."""
+    """True if a file belongs to a model, by its path below the model's folder. The path must be
+    printable, since people see it."""
     parts = PurePosixPath(path).parts
     if path == NAME_FILE or not path.isprintable() or any(part[0] == "." for part in parts):
         return False

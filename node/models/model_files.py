@@ -1,4 +1,4 @@
-"""The files that make a folder a model, as far as their names and their JSON tell."""
+"""The files that make a folder a model, as far as their names and their JSON say."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from node.errors import NodeError
 
 NAME_FILE = "mlx-fleet.json"
 PARTIAL_MARKER = ".partial"
-"""A file in a folder that is being written, and the suffix of a folder that will be renamed."""
+"""Marker file in a folder that is being written, and suffix of a folder that will be renamed."""
 INDEX_FILE = "model.safetensors.index.json"
 SUFFIX = ".safetensors"
 MAX_JSON_BYTES = 64 * 1024**2
@@ -20,7 +20,7 @@ _FILES = (NAME_FILE, "config.json", INDEX_FILE)
 
 
 class NotAModel(NodeError):
-    """The folder holds no model."""
+    """The folder is not a model."""
 
     status = 400
     code = "not_a_model"
@@ -28,15 +28,15 @@ class NotAModel(NodeError):
 
 
 class NameFile(msgspec.Struct, frozen=True):
-    """What the store keeps in a model's folder: the name as shown, and where it came from."""
+    """The store's file in a model's folder: the name as shown, and the model's origin."""
 
     name: str
     source: str = ""
 
 
 def is_meant(path: Path) -> bool:
-    """Whether what cannot be read as a model is to be one: a folder with a file of one, one that
-    nobody may look into, or a link that leads nowhere."""
+    """True if an unreadable folder looks like a model: it has a file of one, may not be opened, or
+    is a link to nothing."""
     try:
         if path.is_symlink() and not path.exists():
             return True
@@ -48,7 +48,7 @@ def is_meant(path: Path) -> bool:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Raises `NotAModel`."""
+    """The JSON object in the file. Raises `NotAModel`."""
     try:
         if (size_bytes := path.stat().st_size) > MAX_JSON_BYTES:
             raise NotAModel(f"{path} has {size_bytes:,} bytes, more than any model's.")
@@ -63,8 +63,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _decode(data: bytes) -> Any:
-    """As Python's own reader, which takes NaN and Infinity: configs of Mamba have them. It is the
-    slower one, and indexes are long. Raises `ValueError`."""
+    """The decoded JSON. Python's own reader is the fallback for NaN and Infinity, which configs of
+    Mamba have; it is slower, and indexes are long. Raises `ValueError`."""
     try:
         return msgspec.json.decode(data)
     except msgspec.MsgspecError:
@@ -72,12 +72,12 @@ def _decode(data: bytes) -> Any:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """All that the model's weights lie in. Raises `NotAModel` where one is missing."""
+    """All files with the model's weights. Raises `NotAModel` if one is missing."""
     index = folder / INDEX_FILE
     if index.exists():
         weight_map = read_json(index).get("weight_map")
         names = {str(name) for name in weight_map.values()} if isinstance(weight_map, dict) else ()
-        # A file name in an index is a name in this folder, whatever the index says.
+        # A file name in an index is always a name in this folder.
         files = [folder / Path(name).name for name in sorted(names)]
         if len(files) > MAX_SHARDS:
             raise NotAModel(f"{index} names {len(files):,} files.")
@@ -92,18 +92,18 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def write_name(folder: Path, name: str, source: str) -> None:
-    """Keeps the model's name and source in its folder."""
+    """Saves the model's name and origin in its folder."""
     body = msgspec.json.encode(NameFile(name=name, source=source))
     (folder / NAME_FILE).write_bytes(body + b"\n")
 
 
 def partial_folder(folder: Path) -> Path:
-    """Where a model is written that is to become `folder` at once, when it is whole."""
+    """Folder in which a model is written before it is renamed to `folder` at once."""
     return folder.with_name(folder.name + PARTIAL_MARKER)
 
 
 def read_source(folder: Path) -> str:
-    """Where the model in `folder` came from, as `write_name` kept it; empty if that is unknown."""
+    """Origin of the model in `folder` as `write_name` saved it; empty if unknown."""
     try:
         return msgspec.json.decode((folder / NAME_FILE).read_bytes(), type=NameFile).source
     except (OSError, msgspec.MsgspecError, RuntimeError):

@@ -1,5 +1,5 @@
-"""A model's files as a peer node gives them. It is not trusted: a path that leads out of the folder
-is refused, and what arrives is hashed."""
+"""Copies a model's files from a peer node. The peer is not trusted: a path that leads out of the
+folder is refused, and all bytes are hashed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,10 +16,10 @@ from serving.terminal.error_text import said
 from serving.unreached import LOCAL_NETWORK, Cause, cause_of
 
 SILENCE_S = 30.0
-"""How long a peer may send nothing."""
+"""Seconds that a peer may send nothing."""
 PIECE_BYTES = 4 * 1024 * 1024
-"""Received, hashed and written at a time, in two buffers in turn: a client that hands out pieces of
-its own takes longer for them than the hashing does."""
+"""Bytes received, hashed and written at a time, in two buffers that alternate: an HTTP client that
+allocates its pieces takes longer for them than hashing does."""
 
 
 class PeerFailed(DownloadError):
@@ -27,7 +27,7 @@ class PeerFailed(DownloadError):
 
 
 def check_paths(files: tuple[ManifestFile, ...]) -> None:
-    """Raises `DownloadError` for a manifest that names what is no file of a model."""
+    """Raises `DownloadError` if the manifest names anything but files of a model."""
     for each in files:
         parts = PurePosixPath(each.path).parts
         is_plain = "/".join(parts) == each.path and "\\" not in each.path and "\0" not in each.path
@@ -46,15 +46,15 @@ class PeerSource:
         self._model = model
 
     def wanted(self) -> list[WantedFile]:
-        """Raises `DownloadError` for a wrong manifest."""
+        """The files of the manifest. Raises `DownloadError` if it is wrong."""
         check_paths(self._peer.share.files)
         return [
             WantedFile(file.path, file.size_bytes, file.sha256) for file in self._peer.share.files
         ]
 
     def fetch(self, file: WantedFile, out: ArrivingFile) -> None:
-        """As `Source.fetch`. Raises `PeerFailed`."""
-        # The one is hashed while the other is filled.
+        """The same as `Source.fetch`. Raises `PeerFailed`."""
+        # One buffer is hashed while the other is filled.
         filled, hashed = (memoryview(bytearray(PIECE_BYTES)) for _ in range(2))
         with self._asked(file, out.tell()) as response:
             self._check(response, file, out.tell())
@@ -78,8 +78,8 @@ class PeerSource:
 
     @contextmanager
     def _asked(self, file: WantedFile, at: int) -> Iterator[HTTPResponse]:
-        """The peer's answer for the file from that byte on. A connection for each: one that idles
-        while a file is hashed would be closed by the peer."""
+        """The peer's response for the file from that byte on. Each file has its own connection: the
+        peer would close one that idles while a file is hashed."""
         parts = urlsplit(self._peer.url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         connection = kind(parts.hostname or "", parts.port, timeout=SILENCE_S)
@@ -96,7 +96,7 @@ class PeerSource:
             connection.close()
 
     def _check(self, response: HTTPResponse, file: WantedFile, at: int) -> None:
-        """Raises `PeerFailed` unless the answer is the rest of the file."""
+        """Raises `PeerFailed` unless the response is the rest of the file."""
         rest = f"bytes {at}-{file.size_bytes - 1}/{file.size_bytes}"
         told = response.headers.get("content-range", "")
         if response.status == 206 and told == rest:
@@ -123,11 +123,12 @@ class PeerSource:
         )
 
     def _local_network(self, how: Exception | str) -> str:
-        """What macOS may have to do with it, as one more sentence."""
+        """A sentence about macOS's local network permission if it may be the cause; empty
+        otherwise."""
         if not isinstance(how, Exception):
             return ""
         host = urlsplit(self._peer.url).hostname or ""
-        # The name has been looked up just now, by this thread.
+        # This thread has just resolved the name, so the look-up is quick.
         with suppress(OSError):
             addresses = [str(found[4][0]) for found in getaddrinfo(host, None)]
             if cause_of(how, addresses) is Cause.LOCAL_NETWORK:

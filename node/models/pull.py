@@ -1,8 +1,8 @@
 """Pulls models into the store, from a peer node or from the hub.
 
-Weights, configuration and tokenizer only, never code. The marker of an unfinished folder is its
-first file and goes last, so that whatever interrupts a pull, nothing half is ever served; the next
-pull goes on where it stopped.
+Only weights, configuration and tokenizer are pulled, never code. The marker of an unfinished folder
+is its first file and is removed last, so that an interrupted pull never leaves a folder that looks
+complete; the next pull resumes it.
 """
 
 import logging
@@ -26,10 +26,10 @@ from node.protocol.lifecycle import Peer, PullCommand
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
 HUB_FILES = 4
-"""Downloaded at once; one more would share the same disk and wire in a copy from a peer."""
+"""Files downloaded at once. One more would compete with a copy from a peer for disk and network."""
 FROM_HUB = "hub:"
 FROM_PEER = "peer:"
-"""What the marker of a copy from a peer begins with; the model's own source follows."""
+"""Start of the marker of a copy from a peer; the model's own source follows."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,17 +43,17 @@ class HubPlan:
 
 
 class HubSource(Protocol):
-    """As much of the hub as a pull needs."""
+    """The part of the hub that a pull needs."""
 
     def plan(self, command: PullCommand) -> HubPlan:
-        """What there is to pull. Raises `DownloadError`."""
+        """The files to pull. Raises `DownloadError`."""
 
     def source(self, command: PullCommand, commit: str) -> Source:
         """The files of that commit."""
 
 
 Progress = Callable[[int, int], None]
-"""(bytes here, bytes in all)."""
+"""Called with (bytes here, bytes in all)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class Unfinished:
 
     name: str
     repo_id: str
-    """Of the hub; empty where it comes from elsewhere."""
+    """Repository on the hub; empty for a pull from elsewhere."""
     commit: str
     here_bytes: int
     is_from_peer: bool
 
 
 def open_hub() -> HubSource:
-    """Raises `DownloadError` where its library is not installed."""
+    """The hub. Raises `DownloadError` if its library is not installed."""
     try:
         from node.models.huggingface import Hub
     except ImportError as error:
@@ -87,12 +87,13 @@ def pull(
     hub: Callable[[], HubSource] = open_hub,
 ) -> ModelEntry:
     """The model, complete on disk; at once if it is there already. Raises `BadRequest` for a bad
-    name and `DownloadError` with a sentence for everything else, another model of that name too."""
+    name and `DownloadError` with a sentence for everything else, also if there is another model of
+    that name."""
     check_command(command, store)
     folder = store.folder_for(command.model)
     if _is_whole(folder):
         _check_source(read_source(folder), _source(command), command.model)
-        # Without a revision, whichever is there will do, and the hub need not be asked.
+        # Without a revision, any revision is accepted and the hub need not be queried.
         if command.revision is None:
             return _complete(folder, command.model)
     elif command.peer is not None:
@@ -109,7 +110,7 @@ def pull(
 
 
 def check_command(command: PullCommand, store: ModelStore) -> None:
-    """Raises `BadRequest` for a name that none can have, and where nothing says where from."""
+    """Raises `BadRequest` for an invalid name, and if the command names no source."""
     store.folder_for(command.model)
     if command.repo_id and (not _REPO.fullmatch(command.repo_id) or ".." in command.repo_id):
         raise BadRequest(f"{command.repo_id!r} is no repository of the hub: OWNER/NAME.")
@@ -118,7 +119,7 @@ def check_command(command: PullCommand, store: ModelStore) -> None:
 
 
 def unfinished(folder: Path) -> list[Unfinished]:
-    """The pulls in a store's folder that something has cut short. Raises `OSError`."""
+    """The interrupted pulls in a store's folder. Raises `OSError`."""
     found = []
     for marker in sorted(folder.glob(f"*/{PARTIAL_MARKER}")):
         name = marker.parent.name.replace("--", "/", 1)
@@ -178,7 +179,7 @@ def _total_bytes(wanted: Sequence[WantedFile]) -> int:
 
 
 def _counter(wanted: Sequence[WantedFile], progress: Progress) -> Callable[[int], None]:
-    """Adds up what arrives."""
+    """Adds up the lengths of pieces and passes the sum on to `progress`."""
     total_bytes = _total_bytes(wanted)
     here_bytes = 0
 
@@ -211,26 +212,26 @@ def _finish(folder: Path, name: str, source: str) -> ModelEntry:
 
 
 def _same_at_hub(command: PullCommand, peer: Peer) -> bool:
-    """Whether the hub has what the peer was to deliver."""
+    """True if the hub has the model that the peer was to deliver."""
     return bool(command.repo_id) and peer.share.source.startswith(_source(command))
 
 
 def _source(command: PullCommand) -> str:
-    """What the kept source of every revision begins with; empty where any will do."""
+    """The common start of the saved sources of all revisions; empty if any source is accepted."""
     return f"{FROM_HUB}{command.repo_id}@" if command.repo_id else ""
 
 
 def _begun_source(folder: Path) -> str | None:
-    """What an unfinished folder is to hold, or held before its removal was cut short; None if
-    nothing tells."""
+    """Source of an unfinished folder, or of a folder whose removal was interrupted; None if
+    unknown."""
     marker = folder / PARTIAL_MARKER
     begun = marker.read_text() if marker.exists() else ""
     return begun.removeprefix(FROM_PEER) or read_source(folder) or None
 
 
 def _check_source(source: str | None, wanted: str, name: str) -> None:
-    """Raises `DownloadError` if what is there is, or will be, another model than one whose source
-    begins with `wanted`."""
+    """Raises `DownloadError` if the folder is, or will be, a model whose source does not start with
+    `wanted`."""
     if source is None or source.startswith(wanted):
         return
     origin = source.removeprefix(FROM_HUB).partition("@")[0] or "another source"

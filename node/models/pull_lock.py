@@ -1,5 +1,5 @@
-"""A pull's claim: to its folder, and to the room on the disk that its files still need, so that two
-at once never count on the same bytes. It ends with its process, whatever ends that."""
+"""A pull's claim on its folder, and on the disk space that its files still need, so that two pulls
+at once never count on the same bytes. It ends with its process, however that ends."""
 
 import fcntl
 import os
@@ -17,15 +17,16 @@ from node.models.store import folder_bytes
 LOCK_FILE = ".pulling"
 SIZE_FILE = ".wanted-bytes"
 LOCK_S = 2.0
-"""How long the end of a process may take that was killed."""
+"""Seconds that a killed process may need to end."""
 SPARE_BYTES = 1024**3
-"""Left free on the disk."""
+"""Bytes that stay free on the disk."""
 
 
 @contextmanager
 def claimed(folder: Path, wanted_bytes: int) -> Iterator[None]:
-    """Until the end of the block nobody else pulls into the folder, and its files have room: so
-    many bytes, with what is there. Raises `DownloadError`; then nothing is made."""
+    """Until the end of the block no other process pulls into the folder, and there is room for its
+    files: so many bytes, including those that are there. Raises `DownloadError`; then nothing is
+    created."""
     with ExitStack() as held:
         with _one_at_a_time(folder.parent):
             _check_room(folder, wanted_bytes)
@@ -35,14 +36,14 @@ def claimed(folder: Path, wanted_bytes: int) -> Iterator[None]:
 
 
 def end_claim(folder: Path) -> None:
-    """Deletes what a claim has left in the folder."""
+    """Deletes the files of a claim from the folder."""
     (folder / LOCK_FILE).unlink()
     (folder / SIZE_FILE).unlink()
 
 
 @contextmanager
 def _one_at_a_time(root: Path) -> Iterator[None]:
-    """Among the processes that look for room below the folder."""
+    """Lets one process at a time check for room below the folder."""
     root.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(root, os.O_RDONLY)
     try:
@@ -79,7 +80,7 @@ def _check_room(folder: Path, wanted_bytes: int) -> None:
 
 
 def _others_bytes(folder: Path) -> int:
-    """What the pulls into other folders are still to bring."""
+    """Bytes that pulls into other folders still need."""
     return sum(
         max(0, _size_bytes(each) - folder_bytes(each.parent))
         for each in folder.parent.glob(f"*/{SIZE_FILE}")
@@ -95,7 +96,7 @@ def _size_bytes(file: Path) -> int:
 
 
 def _is_pulled(folder: Path) -> bool:
-    """Whether a process has the folder's lock."""
+    """True if a process has the folder's lock."""
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR)
     except FileNotFoundError:

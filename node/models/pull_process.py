@@ -1,8 +1,9 @@
 """The process that pulls one model for the agent: `python -m node.models.pull_process`.
 
-A process of its own, since the libraries that download cannot be stopped in the middle, and hash
-and write beside the streams of the agent's own loop. Its order is the first line of its standard
-input; it ends with the agent, when that input does. It tells on standard output, a line at a time.
+It is a process of its own since the libraries that download cannot be stopped in the middle, and
+since hashing and writing would slow down the agent's streams. Its order is the first line of its
+standard input; it ends with the agent, when that input ends. It reports on standard output, a line
+at a time.
 """
 
 import os
@@ -23,7 +24,7 @@ from serving.terminal.output import log_lines
 Write = Callable[[bytes], object]
 
 TELL_S = 0.2
-"""Time between two lines of progress, at least."""
+"""Least seconds between two lines of progress."""
 
 
 class PullOrder(msgspec.Struct, frozen=True):
@@ -39,13 +40,13 @@ class Told(msgspec.Struct, frozen=True, omit_defaults=True):
     done_bytes: int = 0
     total_bytes: int = 0
     failure: str = ""
-    """Why it ends without the model, as a sentence."""
+    """The reason why it ends without the model, as a sentence."""
     is_final: bool = False
     """Another try would fail in the same way."""
 
 
 def main() -> None:
-    # What libraries print must not come between the lines.
+    # Output that libraries print must not come between the lines.
     lines = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     log_lines()
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def _end_with_agent() -> None:
-    # Not through sys.stdin: its lock, held by this thread, would abort the interpreter's exit.
+    # Not through sys.stdin: its lock, which this thread would hold, aborts the interpreter's exit.
     while os.read(0, 4096):
         pass
     os._exit(1)

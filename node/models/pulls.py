@@ -1,5 +1,5 @@
-"""The pulls of one node: one process each, told of in the status until the model is there. What the
-hub has not delivered is tried again by the agent, what a peer has not, by a router."""
+"""The pulls of one node, a process for each. The status reports a pull until the model is there.
+The agent retries a pull from the hub; a router retries one from a peer."""
 
 import asyncio
 import logging
@@ -32,30 +32,30 @@ CUT_SHORT = (
 GOES_ON = "It is tried again by itself; `router models cancel-pull` ends it."
 FIRST_RETRY_S = 5.0
 LAST_RETRY_S = 300.0
-"""Between two tries of a pull that comes no further; it doubles at each."""
+"""Seconds between two tries of a pull without progress; they double with each."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class _Pull:
-    """One model on its way, or stuck there."""
+    """A model that is being pulled, or whose pull was interrupted."""
 
     name: str
     done_bytes: int = 0
     total_bytes: int = 0
     reason: str | None = None
-    """Why it does not go on, as a sentence."""
+    """The reason why it does not continue, as a sentence."""
     since_unix_s: float = field(default_factory=time.time)
     task: asyncio.Task[None] | None = None
     is_from_peer: bool = False
     command: PullCommand | None = None
-    """By which the agent itself tries again; None where a router has to, or nobody."""
+    """The command that the agent itself retries; None if a router has to, or nobody."""
     failures: int = 0
-    """In a row, that have not brought it further."""
+    """Number of failures in a row without progress."""
     furthest_bytes: int = 0
     retry_at_s: float = 0.0
-    """From when on it may be tried again, on the agent's clock."""
+    """Time from which it may be retried, on the agent's clock."""
 
     @property
     def wants_peer(self) -> bool:
@@ -63,7 +63,7 @@ class _Pull:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it stands still, and is tried again by whomever."""
+        """True if it is interrupted and the agent or a router will retry it."""
         return self.wants_peer or (self.command is not None and self.task is None)
 
     def fail(self, failure: Told, command: PullCommand, now_s: float) -> None:
@@ -78,7 +78,7 @@ class _Pull:
 
 
 class Pulls:
-    """Owner of every pull of the agent. Routers' tokens for the hub stay in memory."""
+    """Owner of all pulls of the agent. Routers' tokens for the hub stay in memory."""
 
     def __init__(
         self,
@@ -88,7 +88,8 @@ class Pulls:
         awake: Awake,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_arrived`: a model has become complete. `awake`: the machine, while one is pulled."""
+        """`on_arrived` is called when a model is complete. `awake` keeps the machine awake during a
+        pull."""
         self._store = store
         self._awake = awake
         self._on_change = on_change
@@ -98,8 +99,8 @@ class Pulls:
         self._closing = False
 
     async def start(self) -> None:
-        """Goes on with the pulls from the hub that the agent's last end has cut short; those from
-        a peer wait for a router and a new ticket."""
+        """Resumes the pulls from the hub that the agent's last end interrupted. Those from a peer
+        wait for a router and a new ticket."""
         try:
             found = await asyncio.to_thread(unfinished, self._store.folder)
         except OSError as error:
@@ -109,8 +110,8 @@ class Pulls:
             self._take_up(each)
 
     def begin(self, command: PullCommand) -> None:
-        """Begins a pull; one that runs goes on. Raises `BadRequest`, `ShuttingDown`, or
-        `UnknownModel` where there is none that it could go on with and only that is wanted."""
+        """Starts a pull, unless it is running. Raises `BadRequest`, `ShuttingDown`, or
+        `UnknownModel` if the command only resumes and there is no pull that waits for a peer."""
         if self._closing:
             raise ShuttingDown
         check_command(command, self._store)
@@ -128,7 +129,7 @@ class Pulls:
         self._on_change()
 
     def go_on(self) -> None:
-        """Tries again what the hub has not delivered, where it is time to."""
+        """Retries interrupted pulls from the hub that are due."""
         now_s = self._clock()
         due = [each for each in self._pulls.values() if each.goes_on and each.retry_at_s <= now_s]
         for command in [each.command for each in due if each.command is not None]:
@@ -136,8 +137,7 @@ class Pulls:
                 self.begin(command)
 
     async def cancel(self, name: str) -> None:
-        """Ends the pull and deletes what has come of it. Raises `UnknownModel` where there is
-        none."""
+        """Ends the pull and deletes its files. Raises `UnknownModel` if there is none."""
         pull = self._pulls.get(name)
         if pull is None:
             raise UnknownModel(f"There is no pull of {name!r} on this node.")
@@ -155,20 +155,20 @@ class Pulls:
         return pull is not None and pull.task is not None
 
     def give_up(self, name: str) -> None:
-        """Nobody is to go on with the pull, since what has come of it is deleted."""
+        """Prevents retries of the pull, since its files are deleted."""
         if (pull := self._pulls.get(name)) is not None:
             pull.is_from_peer = False
             pull.command = None
 
     def forget(self, name: str) -> bool:
-        """Tells no more of a pull that does not run; whether there was one."""
+        """Removes a pull that is not running from the status; True if there was one."""
         return not self.is_running(name) and self._pulls.pop(name, None) is not None
 
     def statuses(self) -> tuple[ModelStatus, ...]:
         return tuple(_status(pull, self._clock()) for pull in self._pulls.values())
 
     async def close(self) -> None:
-        """Ends all processes; what has come stays."""
+        """Ends all processes; the files stay."""
         self._closing = True
         await asyncio.gather(*(_end(pull) for pull in self._pulls.values()))
 
@@ -195,7 +195,8 @@ class Pulls:
         pull.since_unix_s = time.time()
         if failure is None:
             logger.info("Pulled %s.", pull.name)
-            # First, so that the model is at no time told of as neither here nor coming.
+            # Comes first, so that the status always reports the model, either as pulling or as
+            # present.
             await self._on_arrived()
             if self._pulls.get(pull.name) is pull:
                 del self._pulls[pull.name]
@@ -205,7 +206,7 @@ class Pulls:
         self._on_change()
 
     async def _pulled(self, pull: _Pull, command: PullCommand) -> Told | None:
-        """Runs the process to its end; why it failed, None where it did not."""
+        """Runs the process to its end. Returns the last line of a pull that failed, else None."""
         process = await asyncio.create_subprocess_exec(
             *python_command(), "-m", "node.models.pull_process", stdin=PIPE, stdout=PIPE
         )

@@ -1,7 +1,7 @@
-"""The safetensors files of a model folder, as far as their names and headers tell.
+"""The safetensors files of a model folder, as far as their names and headers say.
 
-We serve text, so the parts of a checkpoint that see, hear or draft are never loaded. Everything
-here is pure disk: no model code, and no more than the headers is read.
+We serve text, so the vision, audio and draft parts of a checkpoint are never loaded. Everything
+here works on files alone: no model code, and only headers are read.
 """
 
 import json
@@ -53,7 +53,7 @@ FOREIGN_PARTS = frozenset(
 """Names of the parts of a checkpoint that text does not need."""
 
 WRAPPERS = frozenset({"model", "language_model", "text_model"})
-"""Names under which checkpoints put the language model, in one order or another."""
+"""Names under which checkpoints put the language model, in varying order."""
 
 _LENGTH_BYTES = 8
 _NAME_CHARS = 100
@@ -66,10 +66,10 @@ class DamagedFile(ValueError):
 
 
 def foreign_part(name: str) -> str | None:
-    """The name of the foreign part that a tensor or module of that path belongs to, if any.
+    """The foreign part that a tensor or module of that path belongs to, if any.
 
-    Whole segments count, and only those before the first number: what a layer calls its own
-    parts is the layer's business.
+    Only whole segments before the first number count: within a layer, the same names mean something
+    else.
     """
     for segment in name.split("."):
         if segment.isdigit():
@@ -80,8 +80,8 @@ def foreign_part(name: str) -> str | None:
 
 
 def core_name(name: str) -> tuple[str, ...]:
-    """The segments of a path after the wrappers in front: `model.language_model.layers.0.mlp`
-    and `model.layers.0.mlp` have the same."""
+    """The segments of a path after the wrappers in front, which are the same for
+    `model.language_model.layers.0.mlp` and `model.layers.0.mlp`."""
     segments = name.split(".")
     while len(segments) > 1 and segments[0] in WRAPPERS:
         del segments[0]
@@ -101,9 +101,9 @@ def read_header(path: Path) -> bytes:
 
 
 def tensor_bytes(path: Path) -> dict[str, int]:
-    """Size in bytes of each tensor of a safetensors file. Raises `OSError`, `DamagedFile` where
-    they lie outside the file or over each other, or another `ValueError` where it has no header
-    that can be read."""
+    """Size in bytes of each tensor of a safetensors file. Raises `OSError`, `DamagedFile` if
+    tensors lie outside the file or overlap, or another `ValueError` if the header cannot be
+    read."""
     raw = read_header(path)
     spans = _spans(path, raw)
     data_bytes = path.stat().st_size - _LENGTH_BYTES - len(raw)
@@ -120,7 +120,7 @@ def tensor_bytes(path: Path) -> dict[str, int]:
 
 
 def _spans(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
-    """Where each tensor begins and ends, as the header has it."""
+    """First and last offset of each tensor, as the header has them."""
     spans = {}
     try:
         for name, tensor in json.loads(header).items():
@@ -135,15 +135,15 @@ def _spans(path: Path, header: bytes) -> dict[str, tuple[int, int]]:
 
 
 def text_bytes(path: Path) -> int:
-    """Bytes of the tensors in `path` that a load for text keeps; the whole file's where it has no
-    header that can be read. Raises `OSError` and `DamagedFile`."""
+    """Bytes of the tensors in `path` that a load for text keeps; the whole file's if its header
+    cannot be read. Raises `OSError` and `DamagedFile`."""
     facts = path.stat()
     return _text_bytes(path, facts.st_size, facts.st_mtime_ns)
 
 
 @lru_cache(maxsize=4096)
 def _text_bytes(path: Path, size_bytes: int, changed_ns: int) -> int:
-    """As `text_bytes`; a header is read again only when its file has changed."""
+    """The same as `text_bytes`, cached until the file changes."""
     try:
         sizes = tensor_bytes(path)
     except DamagedFile:

@@ -1,4 +1,4 @@
-"""The hashes of large files, and where they are kept: a JSON file for each model folder."""
+"""Hashes of large files, and the JSON files that keep them, one for each model folder."""
 
 import hashlib
 from collections.abc import Callable
@@ -7,21 +7,21 @@ from pathlib import Path
 import msgspec
 
 HASH_BYTES = 4 * 1024 * 1024
-"""Read and hashed at a time."""
+"""Bytes read and hashed at a time."""
 
 
 class HashingStopped(Exception):
-    """The one who wanted the hashes does not want them any more, or the files change."""
+    """The hashes are no longer needed, or the files change."""
 
 
 class KeptOfFolder(msgspec.Struct, frozen=True):
-    """What every such file says; its kind says more."""
+    """The common field of all such files; subclasses add others."""
 
     folder: str
 
 
 def sha256_of(file: Path, is_stopped: Callable[[], bool]) -> str:
-    """In hex. Raises `OSError`, or `HashingStopped`."""
+    """The hash in hexadecimal. Raises `OSError`, or `HashingStopped`."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(HASH_BYTES))
     with file.open("rb", buffering=0) as stream:
@@ -33,7 +33,8 @@ def sha256_of(file: Path, is_stopped: Callable[[], bool]) -> str:
 
 
 def write_kept(file: Path, kept: KeptOfFolder) -> None:
-    """Replaces the file, and deletes those beside it whose folder is gone. Raises `OSError`."""
+    """Replaces the file, and deletes files beside it whose folder no longer exists. Raises
+    `OSError`."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _forget_the_gone(file.parent)
     fresh = file.with_suffix(".new")

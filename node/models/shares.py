@@ -1,4 +1,4 @@
-"""What peers may copy from this node: tickets, each for one model, that expire."""
+"""Tickets by which peers copy models from this node, each for one model. They expire."""
 
 import asyncio
 import secrets
@@ -16,7 +16,7 @@ from node.models.store import ModelEntry, ModelStore
 from node.protocol.lifecycle import ManifestFile, Share
 
 TICKET_S = 900.0
-"""How long a ticket is good after its last use."""
+"""Seconds for which a ticket is valid after its last use."""
 TICKET_BYTES = 32
 
 
@@ -28,19 +28,19 @@ class _Ticket:
 
 
 class Shares:
-    """Owner of the tickets; in memory only, so that the agent's end voids them."""
+    """Owner of the tickets. They are in memory only, so that the agent's end voids them."""
 
     def __init__(self, store: ModelStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._manifests = Manifests(store.folder)
         self._clock = clock
         self._tickets: dict[str, _Ticket] = {}
         self._hashing: dict[str, asyncio.Lock] = {}
-        """By model: hashing reads all of it, which two must not do at once."""
+        """Locks by model: hashing reads all of it, so only one task at a time may do it."""
         self._stopped = threading.Event()
 
     async def share(self, entry: ModelEntry) -> Share:
-        """A ticket for the model. Reads the whole model at the first time. Raises `BadRequest` for
-        one without files, `ShuttingDown`, or `NodeError` where its files cannot be read."""
+        """A ticket for the model. The first call reads the whole model. Raises `BadRequest` for a
+        model without files, `ShuttingDown`, or `NodeError` if its files cannot be read."""
         if entry.folder == Path():
             raise BadRequest(f"{entry.name} has no files that could be copied.", param="model")
         async with self._hashing.setdefault(entry.name, asyncio.Lock()):
@@ -53,8 +53,8 @@ class Shares:
         return Share(ticket, TICKET_S, source, files)
 
     def file(self, ticket: str, model: str, path: str) -> Path:
-        """The file that the ticket's holder may read. Raises `WrongTicket`, or `UnknownPath` for
-        what the manifest does not name."""
+        """The file that the ticket's owner may read. Raises `WrongTicket`, or `UnknownPath` for a
+        file that the manifest does not name."""
         self._forget_the_expired()
         held = self._tickets.get(ticket)
         if held is None or held.entry.name != model:
@@ -67,7 +67,7 @@ class Shares:
         return file
 
     def close(self) -> None:
-        """Ends the hashing in work."""
+        """Stops any hashing and voids all tickets."""
         self._stopped.set()
         self._tickets.clear()
 

@@ -1,8 +1,8 @@
-"""The models on this Mac's disk: which there are, what they are called, how large they are.
+"""The models on this machine's disk, with their names and sizes.
 
-Pure disk: no model code, no network. A model is a folder with `config.json` and safetensors. The
-store owns one folder; folders elsewhere are served read-only from where they are. A model's name
-is data and never a path: the store alone turns a name into a folder.
+The store works on files alone: no model code, no network. A model is a folder with `config.json`
+and safetensors. The store owns one folder; folders elsewhere are served read-only from where they
+are. A model's name is data and never a path: only the store turns a name into a folder.
 """
 
 import contextlib
@@ -42,38 +42,38 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{
 
 
 class _Unfinished(NotAModel):
-    """A model is on its way into the folder."""
+    """A model is being written into the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model on disk, as far as its files tell without loading it."""
+    """One model on disk, as far as its files describe it without loading it."""
 
     name: str
     folder: Path
     """Real path."""
     weight_bytes: int
-    """What the weights take in memory: all tensors but those that text has no use for."""
+    """Memory of the weights: all tensors but those that text does not need."""
     context_tokens: int | None
     kv_bytes_per_token: int
-    """Upper estimate of what one token adds to a row's KV; 0 where the config does not say."""
+    """Upper estimate of the KV bytes that one token adds to a row; 0 if the config does not say."""
     kv_bytes_per_row: int = 0
-    """What a row's KV takes besides: windows that are full, and recurrent states."""
+    """KV bytes of a row besides: full windows and recurrent states."""
     scores: AttentionScores = AttentionScores()
-    """What its attention holds while a prompt is prefilled."""
+    """Memory of its attention during prefill."""
     formats: Formats = Formats()
-    """Of its outputs."""
+    """Formats of its outputs."""
     defaults: Defaults = Defaults()
     disk_bytes: int = 0
-    """Of all its files."""
+    """Size of all its files."""
 
     def completed(self, request: TextRequest) -> TextRequest:
-        """The request with what the settings say for this model where it says nothing."""
+        """The request, with the settings for this model in fields that it does not set."""
         return self.defaults.of(request, reasons=self.formats.reasoning != "none")
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """What clients may ask of it."""
+        """Abilities that clients may use."""
         tools = ("tools",) if self.formats.tool_calls != "none" else ()
         reasoning = ("reasoning",) if self.formats.reasoning != "none" else ()
         return ("completion", *tools, *reasoning)
@@ -81,7 +81,7 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A folder that is to be a model and cannot be served."""
+    """A folder that looks like a model and cannot be served."""
 
     name: str
     folder: Path
@@ -91,18 +91,18 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a store has, each by name."""
+    """The contents of a store, sorted by name."""
 
     models: tuple[ModelEntry, ...]
     broken: tuple[Broken, ...]
 
 
 class FormatSource(Protocol):
-    """Tells the formats of models' outputs. Not imported here: what knows them all takes longer to
-    start than all that only copies and counts files."""
+    """Finds the formats of models' outputs. The implementation is not imported here, since
+    importing all formats would slow down commands that only copy and count files."""
 
     def of(self, name: str, folder: Path | None) -> Formats:
-        """Those of the model of that name, in that folder."""
+        """The formats of the model of that name, in that folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class ServedFolder:
 
 
 def check_name(name: str) -> str:
-    """`name` itself. Raises `BadRequest` unless it is `NAME` or `OWNER/NAME` of letters, digits,
+    """Returns `name`. Raises `BadRequest` unless it is `NAME` or `OWNER/NAME` of letters, digits,
     dots, underscores and single hyphens, so that it can be a folder's name."""
     if not _NAME.fullmatch(name) or "--" in name or ".." in name:
         raise BadRequest(
@@ -130,7 +130,7 @@ def check_name(name: str) -> str:
 def read_entry(
     folder: Path, name: str | None = None, formats: FormatSource | None = None
 ) -> ModelEntry:
-    """What `folder` holds. Raises `NotAModel` with a sentence if it is no complete model."""
+    """The model in `folder`. Raises `NotAModel` with a sentence if it is no complete model."""
     try:
         entry = _read_entry(folder, name)
         if not is_name(entry.name):
@@ -140,14 +140,14 @@ def read_entry(
         return replace(entry, formats=formats.of(entry.name, entry.folder))
     except ImpossibleNumber as exc:
         raise NotAModel(f"config.json of {folder} is of no model: {exc}.") from exc
-    # Links in a circle, JSON nested too deep, names that no file can have: whatever stands in one
-    # folder must not hide the others.
+    # Circular links, deeply nested JSON, names that no file can have: an error in one folder must
+    # not hide the other models.
     except (OSError, RuntimeError, ValueError) as exc:
         raise NotAModel(f"{folder} cannot be read: {said(exc)}.") from exc
 
 
 def folder_bytes(folder: Path) -> int:
-    """Length of all files below the folder, as far as it can be read."""
+    """Size of all readable files below the folder."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
@@ -158,11 +158,11 @@ def folder_bytes(folder: Path) -> int:
 
 
 def delete_folder(folder: Path) -> None:
-    """Deletes a model of the store, or what has come of one. Where that is cut short, what is left
-    is taken neither for a model nor for a pull that goes on."""
+    """Deletes a model of the store, or an unfinished one. If this is interrupted, the rest counts
+    neither as a model nor as a pull to resume."""
     marker = folder / PARTIAL_MARKER
     marker.write_bytes(b"")
-    # The marker goes last: what is left without it would be taken for a whole model.
+    # The marker goes last: without it, the rest would count as a complete model.
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -209,11 +209,11 @@ class ModelStore:
         self._formats = formats
         self._defaults = defaults or ModelDefaults()
         self._told: set[Path] = set()
-        """Folders that the log has named as broken."""
+        """Folders that the log has reported as broken."""
 
     def contents(self) -> Contents:
-        """All complete models, and what is broken under other names. A served folder wins over one
-        of the same name. Raises `StartError` if the store's own folder cannot be read."""
+        """All complete models, and broken ones under other names. A served folder takes precedence
+        over one of the same name. Raises `StartError` if the store's own folder cannot be read."""
         found: dict[str, ModelEntry] = {}
         broken: dict[str, Broken] = {}
         own = [entry for _, entry in self._own()]
@@ -230,7 +230,7 @@ class ModelStore:
         )
 
     def list(self) -> tuple[ModelEntry, ...]:
-        """The complete models, by name. Raises as `contents`."""
+        """The complete models, sorted by name. Raises the same errors as `contents`."""
         return self.contents().models
 
     def find(self, name: str) -> ModelEntry | None:
@@ -242,24 +242,25 @@ class ModelStore:
         return near_names(name, (entry.name for entry in self.list()))
 
     def folder_for(self, name: str) -> Path:
-        """Where a model of that name goes; nothing is made. Raises `BadRequest` for a bad name."""
+        """Folder for a model of that name, which is not created. Raises `BadRequest` for a bad
+        name."""
         return self.folder / check_name(name).replace("/", "--")
 
     def is_begun(self, name: str) -> bool:
-        """Whether a pull of that name has begun in the store's own folder, and not ended. Raises
+        """True if a pull of that name has begun in the store's own folder, and not ended. Raises
         `BadRequest` for a bad name."""
         folder = self.folder_for(name)
         return (folder / PARTIAL_MARKER).exists() and not folder.is_symlink()
 
     def has(self, name: str) -> bool:
-        """Whether there is a model of that name, or what has come of one, or a broken one."""
+        """True if there is a model of that name, complete, unfinished or broken."""
         here = self.contents()
         names = {each.name for each in here.models} | {each.name for each in here.broken}
         return name in names or self.is_begun(name)
 
     def remove(self, name: str) -> int:
-        """Deletes a model of the store's own folder, finished or not; the bytes freed. A link in
-        the folder is deleted, never what it points to. Raises `UnknownModel`, or `BadRequest` if
+        """Deletes a model of the store's own folder, finished or not, and returns the bytes freed.
+        A link in the folder is deleted, never its target. Raises `UnknownModel`, or `BadRequest` if
         the model is served from elsewhere."""
         for path, entry in self._own():
             if entry.name != name:
@@ -303,7 +304,7 @@ class ModelStore:
         return tuple(found)
 
     def _read(self, path: Path, name: str | None = None) -> ModelEntry | Broken | None:
-        """None for what is no model and is not to be one."""
+        """The entry in the folder; None for a folder that does not look like a model."""
         try:
             entry = read_entry(path, name, self._formats)
             return replace(entry, defaults=self._defaults.of(entry.name))
@@ -319,7 +320,7 @@ class ModelStore:
 
 
 def _broken(path: Path, name: str | None, message: str) -> Broken | None:
-    """None where it has no name that can be shown."""
+    """The broken entry; None if it has no printable name."""
     real = Path(os.path.realpath(path))
     name = name or _shown_name(path, real)
     if not is_name(name):

@@ -1,7 +1,8 @@
-"""Which positions of prefix chains one loaded model can go on from, told by its cache's events.
+"""The positions of prefix hash chains from which one loaded model can continue, from its cache's
+events.
 
-A mirror of the engine's cache tree, without the tokens: each position of a chain is bound to the
-entry that holds its last token, and lives and dies with it.
+A digest mirrors the engine's cache tree without the tokens. Each position of a chain is bound to
+the entry with its last token, and lives and dies with that entry.
 """
 
 from array import array
@@ -15,7 +16,7 @@ from node.protocol.prefix import Chain
 from node.protocol.prefixes import MAX_ENTRIES, Entry, Tier
 
 MOST_KEPT = 1 << 18
-"""Positions, of 12 bytes each."""
+"""Most positions that are saved, of 12 bytes each."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,16 +24,16 @@ class _Node:
     """An entry of the engine's cache."""
 
     parent: int
-    """0 for one that begins a prompt."""
+    """Id of the entry before it; 0 for an entry at the start of a prompt."""
     begin_tokens: int
     end_tokens: int
     usable_tokens: int
     tier: Tier
     file: int
-    """As in `CacheEvent`."""
+    """The same as `CacheEvent.file`."""
     children: set[int] = field(default_factory=set)
     positions: dict[int, int] = field(default_factory=dict)
-    """By hash: how many tokens of the prompt there are up to there."""
+    """For each hash, the number of prompt tokens up to there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,24 +44,24 @@ class _Pending:
     tokens: Sequence[int]
     prompt_tokens: int
     bound: int = 0
-    """How many positions are bound, from the first on."""
+    """Number of positions that are bound, from the first on."""
     deepest: int = 0
     """The last entry that was stored for it; 0: none."""
     stored_tokens: int = 0
-    """How much of prompt and answer is stored, up to the end of `deepest`."""
+    """Tokens of prompt and response that are stored, up to the end of `deepest`."""
 
 
 class PrefixDigest:
-    """The positions of one engine, which are closed under prefixes: those too from which nothing is
-    usable. A position that was bound twice is where the later prompt is, and has the fewer tokens
-    of the two."""
+    """The positions of one engine. They are closed under prefixes: positions from which nothing is
+    usable are included. A position that was bound twice belongs to the later prompt's entry, with
+    the smaller of the two token counts."""
 
     def __init__(self, *, snapshot_only: bool) -> None:
-        """`snapshot_only`: the model goes on from stored snapshots only, not from any token."""
+        """`snapshot_only`: the model continues from stored snapshots only, not from any token."""
         self._snapshot_only = snapshot_only
         self._nodes: dict[int, _Node] = {}
         self._holders: dict[int, int] = {}
-        """By hash: the entry that it is bound to."""
+        """For each hash, the entry that it is bound to."""
         self._changes: set[int] = set()
         self._pending: dict[str, _Pending] = {}
         self._has_unkept = False
@@ -68,21 +69,23 @@ class PrefixDigest:
     def __len__(self) -> int:
         return len(self._holders)
 
-    # --- requests ----------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def on_request(self, uid: str, chain: Chain, tokens: Sequence[int], prompt_tokens: int) -> None:
-        """The engine gets a prompt; `tokens`: how many of it there are up to each position,
-        ascending."""
+        """The engine gets a prompt. `tokens`: for each position, the number of prompt tokens up to
+        there, ascending."""
         if not self._snapshot_only:
-            # Of a prompt that comes again, the last token is computed again.
+            # When a prompt comes again, its last token is computed again.
             tokens = [min(each, prompt_tokens - 1) for each in tokens]
         self._pending[uid] = _Pending(chain.hashes, tokens, prompt_tokens)
 
     def on_answer(self, uid: str, chain: Chain, reusable_tokens: int | None) -> None:
-        """The request's answer is complete, and `chain` is the request's with the answer behind
-        it. `reusable_tokens`: how much of the prompt a prompt begins with that goes on from there;
-        None: all, and the answer as it was stored. Nothing for a request of which nothing was
-        stored."""
+        """The request's response is complete, and `chain` is the request's chain extended by it.
+
+        `reusable_tokens`: prompt tokens that a prompt continuing from the response shares with this
+        one; None: all of them, and the response as it was stored. Has no effect for a request of
+        which nothing was stored.
+        """
         pending = self._pending.get(uid)
         if pending is None or pending.deepest not in self._nodes:
             return
@@ -90,7 +93,7 @@ class PrefixDigest:
         most = pending.prompt_tokens if reusable_tokens is None else reusable_tokens
         before = min(stored_tokens, most)
         answer = len(chain) - len(pending.hashes)
-        # Where within the answer a cut lies is not known, but its end is.
+        # The end of the response is known in tokens, its cuts are not.
         tokens = [min(each, before) for each in pending.tokens] + [before] * answer
         if answer and reusable_tokens is None:
             tokens[-1] = stored_tokens
@@ -98,10 +101,10 @@ class PrefixDigest:
         self._bind(pending)
 
     def on_end(self, uid: str) -> None:
-        """No more is said of the request."""
+        """The request has ended; no more calls concern it."""
         self._pending.pop(uid, None)
 
-    # --- the cache ---------------------------------------------------------------------------
+    # --- the cache ----------------------------------------------------------------------------
 
     def on_events(self, events: Iterable[CacheEvent]) -> None:
         for event in events:
@@ -124,7 +127,7 @@ class PrefixDigest:
             parent.children.discard(event.entry)
 
     def _split(self, event: CacheEvent) -> None:
-        """The tokens before `begin_tokens` go to a new entry; no position's value changes by it."""
+        """The tokens before `begin_tokens` go to a new entry; no position's value changes."""
         lower = self._nodes.get(event.entry)
         if lower is None:
             return
@@ -149,7 +152,7 @@ class PrefixDigest:
                 self._holders[hash_] = event.parent
 
     def _place(self, event: CacheEvent) -> None:
-        """An entry is stored, or is elsewhere now, or more or less of it is usable."""
+        """An entry was stored or moved, or the number of its usable tokens changed."""
         tier = Tier.DISK if event.kind is CacheEventKind.SPILLED else Tier.MEMORY
         node = self._nodes.get(event.entry)
         if node is None:
@@ -166,7 +169,7 @@ class PrefixDigest:
                 parent.children.add(event.entry)
         elif (node.usable_tokens, node.tier) != (event.usable_tokens, tier):
             if node.usable_tokens != event.usable_tokens:
-                # What lies before a child's own snapshot.
+                # Positions before a child's own snapshot depend on this value.
                 for child in node.children:
                     self._changes.update(self._nodes[child].positions)
             node.usable_tokens, node.tier = event.usable_tokens, tier
@@ -180,7 +183,7 @@ class PrefixDigest:
             self._bind(pending)
 
     def _bind(self, pending: _Pending) -> None:
-        """Binds what is stored of it and is not bound yet."""
+        """Binds the positions that are stored and not bound yet."""
         count = bisect_right(pending.tokens, pending.stored_tokens, pending.bound)
         entry = pending.deepest
         for at in range(count - 1, pending.bound - 1, -1):
@@ -191,7 +194,8 @@ class PrefixDigest:
         pending.bound = count
 
     def _holder(self, entry: int, tokens: int) -> int:
-        """The entry at or above this one with the last of so many tokens; for 0 the first one."""
+        """The entry, this one or an ancestor, that has the last of so many tokens; the first one
+        for 0."""
         node = self._nodes[entry]
         while tokens <= node.begin_tokens and node.parent in self._nodes:
             entry = node.parent
@@ -199,7 +203,7 @@ class PrefixDigest:
         return entry
 
     def _fewest(self, hash_: int, tokens: int) -> int:
-        """What a position is worth that is to be bound at so many tokens."""
+        """Token count for a position that is to be bound at so many tokens."""
         holder = self._holders.get(hash_)
         return tokens if holder is None else min(tokens, self._nodes[holder].positions[hash_])
 
@@ -215,16 +219,15 @@ class PrefixDigest:
         self._changes.add(hash_)
         self._has_unkept = True
 
-    # --- what lasts --------------------------------------------------------------------------
+    # --- saved positions ----------------------------------------------------------------------
 
     @property
     def has_unkept(self) -> bool:
-        """Whether `kept` may give something else than at the last call."""
+        """True if `kept` may return something else than at the last call."""
         return self._has_unkept
 
     def kept(self, most: int = MOST_KEPT) -> list[Kept]:
-        """The positions whose tokens are in files; about so many at most, of entries that came
-        first."""
+        """The positions whose tokens are in files, of the oldest entries; about `most` of them."""
         self._has_unkept = False
         kept = []
         for node in self._nodes.values():
@@ -246,8 +249,8 @@ class PrefixDigest:
         return found
 
     def revive(self, entry: int, kept: Kept) -> None:
-        """Binds what was kept of a file to its last entry, and to those before, unless requests
-        have bound it."""
+        """Binds the saved positions of a file to its last entry and to its ancestors, unless
+        requests have bound them."""
         node = self._nodes.get(entry)
         if node is None or node.file != kept.file:
             return
@@ -255,14 +258,14 @@ class PrefixDigest:
             if tokens <= node.end_tokens and hash_ not in self._holders:
                 self._put(hash_, self._holder(entry, tokens), tokens)
 
-    # --- what is told ------------------------------------------------------------------------
+    # --- reports to routers -------------------------------------------------------------------
 
     def hashes(self) -> "array[int]":
-        """All that hold now."""
+        """All hashes that are cached at present."""
         return array("Q", self._holders)
 
     def entry(self, hash_: int) -> Entry | None:
-        """What is told of a position; None for one that does not hold."""
+        """The entry that routers get for a position; None if it is not cached."""
         holder = self._holders.get(hash_)
         if holder is None:
             return None
@@ -271,7 +274,7 @@ class PrefixDigest:
 
     def take_changes(self, most: int = MAX_ENTRIES) -> tuple[list[Entry], list[int]]:
         """The changes since the last call, at most so many: entries that are new or have other
-        values, and hashes that hold no longer."""
+        values, and hashes that are no longer cached."""
         changed: list[Entry] = []
         removed: list[int] = []
         while self._changes and len(changed) + len(removed) < most:
@@ -284,7 +287,7 @@ class PrefixDigest:
         return changed, removed
 
     def drop_changes(self) -> None:
-        """Nobody is to be told what has changed so far."""
+        """Discards the changes so far: nobody needs them."""
         self._changes.clear()
 
     @property
@@ -294,7 +297,7 @@ class PrefixDigest:
     def _usable(self, node: _Node, tokens: int) -> int:
         if not self._snapshot_only:
             return tokens
-        # A snapshot is at an entry's end; within one, only those above count.
+        # A snapshot is at an entry's end; within an entry, only those of its ancestors count.
         return node.usable_tokens if node.usable_tokens <= tokens else self._usable_above(node)
 
     def _usable_above(self, node: _Node) -> int:

@@ -1,4 +1,4 @@
-"""Keeps what a digest knows of the disk cache of one engine, for the next engine of the model."""
+"""Saves what a digest knows of one engine's disk tier for the next engine of the model."""
 
 import asyncio
 import contextlib
@@ -12,18 +12,18 @@ from node.prefixes.digest import PrefixDigest
 from node.prefixes.saved_positions import Kept, keep, kept_in, prompt_key
 
 SAVE_S = 30.0
-"""What an agent that is killed may have learned without keeping it."""
+"""Seconds between two saves: what an agent that is killed may lose."""
 PIECE_POSITIONS = 4096
-"""Revived at a time, so that no stream stalls."""
+"""Positions that are restored at a time, so that no stream stalls."""
 
 logger = logging.getLogger(__name__)
 
 
 class Keeper:
-    """Of one loaded model."""
+    """Saves and restores the positions of one loaded model."""
 
     def __init__(self, digest: PrefixDigest, folder: Path, on_revived: Callable[[], None]) -> None:
-        """`folder`: of the disk cache. `on_revived`: the digest has changed."""
+        """`folder`: the disk tier's. `on_revived` is called when the digest has changed."""
         self._digest = digest
         self._folder = folder
         self._on_revived = on_revived
@@ -31,16 +31,17 @@ class Keeper:
         self._closed = asyncio.Event()
 
     def on_events(self) -> None:
-        """The digest has had events of the engine: first of all, those of what is on disk."""
+        """The digest has had events from the engine. The first ones are those of the entries on
+        disk."""
         self._has_events.set()
 
     def close(self) -> None:
-        """Has `run` keep what there is, and end."""
+        """Makes `run` save the last changes and end."""
         self._closed.set()
         self._has_events.set()
 
     async def run(self, entry: ModelEntry, version: str) -> None:
-        """Revives what was kept, then keeps all changes, until `close`."""
+        """Restores the saved positions, then saves all changes until `close`."""
         try:
             key = await asyncio.to_thread(
                 prompt_key, entry.folder, entry.defaults, version, datetime.date.today()

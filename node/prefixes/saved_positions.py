@@ -1,8 +1,8 @@
-"""What an agent knows of the files of a disk cache, kept beside them for its next start: which
-positions of prefix chains their tokens stand for.
+"""The prefix hash chain positions of the files of a disk tier, saved beside the files for the
+agent's next start.
 
-One file, replaced as a whole. It has a checksum and a key of everything that decides what a prompt
-looks like; what is torn, or was written under another key, counts as not there.
+One file holds them and is replaced as a whole. It has a checksum, and a key made of everything that
+decides how a prompt looks. A file that is torn or has another key counts as missing.
 """
 
 import datetime
@@ -22,25 +22,25 @@ from node.defaults import Defaults
 from node.ipc.kv_files import POSITIONS_NAME
 
 _VERSION = 1
-"""To be raised when chains or prompts are made in another way, or the file is."""
+"""Increased with every change of chains, of prompts or of the file's format."""
 _DIGEST_BYTES = 16
 _FILE_MODE = 0o600
 _RENDERERS = ("transformers", "tokenizers", "jinja2")
 _TEXT_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "additional_chat_templates/*.jinja")
 _CLOCK = b"strftime_now"
-"""In a template that shows the day."""
+"""Occurs in a template that shows the date."""
 
 logger = logging.getLogger(__name__)
 
 
 class Kept(NamedTuple):
-    """One file of the disk cache."""
+    """One file of the disk tier."""
 
     file: int
-    """As in `CacheEvent`."""
+    """The same as `CacheEvent.file`."""
     hashes: "array[int]"
     tokens: "array[int]"
-    """For each hash, how many tokens of the prompt there are up to there."""
+    """For each hash, the number of prompt tokens up to there."""
 
 
 class _Content(msgspec.Struct, array_like=True):
@@ -52,8 +52,8 @@ _decode = msgspec.msgpack.Decoder(_Content).decode
 
 
 def prompt_key(folder: Path, defaults: Defaults, version: str, day: datetime.date) -> bytes:
-    """Of all that decides which prompt the model in `folder` gets for a chain; `version`: of the
-    agent. Reads files at the first time only, as renderers do. Raises `OSError`."""
+    """A key of everything that decides which prompt the model in `folder` gets for a chain.
+    `version` is the agent's. Files are read once per process, as renderers do. Raises `OSError`."""
     texts, shows_day = _texts(folder)
     variables = msgspec.json.encode(defaults.template_kwargs, order="sorted")
     versions = [version, *(importlib.metadata.version(name) for name in _RENDERERS)]
@@ -62,7 +62,8 @@ def prompt_key(folder: Path, defaults: Defaults, version: str, day: datetime.dat
 
 
 def keep(folder: Path, key: bytes, kept: Sequence[Kept]) -> None:
-    """Replaces what is kept in the folder of a disk cache. Without room or rights nothing is."""
+    """Replaces the file in the folder of a disk tier. Logs a warning if there is no room or no
+    permission."""
     path = folder / POSITIONS_NAME
     temporary = path.with_suffix(".tmp")
     files = [(each.file, each.hashes.tobytes(), each.tokens.tobytes()) for each in kept]
@@ -79,7 +80,7 @@ def keep(folder: Path, key: bytes, kept: Sequence[Kept]) -> None:
 
 
 def kept_in(folder: Path, key: bytes) -> list[Kept]:
-    """What was kept under the same key."""
+    """The positions that were saved under the same key."""
     try:
         data = (folder / POSITIONS_NAME).read_bytes()
     except FileNotFoundError:
@@ -105,13 +106,13 @@ def _checksum(content: bytes) -> bytes:
 
 @lru_cache(maxsize=512)
 def _texts(folder: Path) -> tuple[bytes, bool]:
-    """A digest of all that tokeniser and template are made of, and whether prompts show the day."""
+    """A digest of the files of tokeniser and template, and True if prompts show the date."""
     digest = blake2b(digest_size=_DIGEST_BYTES)
     shows_day = False
     for path in sorted({path for pattern in _TEXT_FILES for path in folder.glob(pattern)}):
         data = path.read_bytes()
         name = str(path.relative_to(folder)).encode()
-        # With its length in front no part can pass for a piece of its neighbour.
+        # The length in front keeps any part from being read as the end of another.
         for part in (name, data):
             digest.update(len(part).to_bytes(8, "little") + part)
         shows_day = shows_day or _CLOCK in data
