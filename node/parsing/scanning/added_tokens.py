@@ -1,17 +1,18 @@
-"""Added tokens of the vocabulary in an output's text: what counts as markup only where it came as
-one, and which of them are no text."""
+"""Tracks the added tokens in an output's text. Markup counts only if it came as an added token, and
+special tokens are not text."""
 
 from bisect import bisect_left
 from typing import NamedTuple
 
 
 class Family(NamedTuple):
-    """Tokens that begin and end blocks of a kind."""
+    """The tokens that begin and end one kind of block."""
 
     begins: frozenset[str]
     ends: frozenset[str]
     drops_ends: bool
-    """Whether an end without its begin is no content, even if the token is not special."""
+    """True if an end without its begin is dropped from the content even when the token is not
+    special."""
 
 
 class _Token(NamedTuple):
@@ -20,55 +21,55 @@ class _Token(NamedTuple):
 
 
 class Tokens:
-    """Positions are those of `Source`."""
+    """The added tokens of one output. Positions are those of `Source`."""
 
     def __init__(self, markers: frozenset[str]) -> None:
-        """Of `markers` only what came as an added token counts."""
+        """Each of `markers` counts as markup only if it came as an added token."""
         self.kept: frozenset[str] = frozenset()
-        """Special tokens that are text where they stand in it."""
+        """Special tokens that are kept as text."""
         self._markers = markers
         self._families: tuple[Family, ...] = ()
         self._unpaired: list[int] = []
-        """Of each family, the begins that are text, and have no end yet."""
+        """Number of begins that are text and have no end yet, one for each family."""
         self._tokens: dict[int, _Token] = {}
-        """By where they begin."""
+        """Tokens by the position where they begin."""
         self._begins: list[int] = []
-        """Ascending."""
+        """Positions of the tokens, ascending."""
 
     def __contains__(self, at: int) -> bool:
         return at in self._tokens
 
     def pair(self, *families: Family) -> None:
-        """Tells which tokens belong together. A begin that is text makes its end text, and what
-        special tokens are between them."""
+        """Sets the families of tokens. A begin that is text makes its end and the special tokens
+        between them text too."""
         self._families = families
         self.part()
 
     def add(self, at: int, text: str, *, special: bool) -> None:
-        """One that begins at a position behind all others."""
+        """Adds a token that begins at a position behind all earlier tokens."""
         self._begins.append(at)
         self._tokens[at] = _Token(text, special)
 
     def counts(self, at: int, marker: str) -> bool:
-        """Whether a marker that was found there is one."""
-        # A vocabulary that has the marker as a token means the token; the same characters
-        # spelled by others are talk about it.
+        """True if the marker found at this position is markup."""
+        # If the vocabulary has the marker as an added token, only that token is markup; the same
+        # characters spelled by other tokens are text about it.
         return marker not in self._markers or (
             at in self._tokens and self._tokens[at].text == marker
         )
 
     def part(self) -> None:
-        """Markup parts what was told from what will be: nothing before it has its end behind."""
+        """Forgets the open begins at markup: no begin before the markup has its end behind it."""
         self._unpaired = [0] * len(self._families)
 
     def begin_text(self, begin: str) -> None:
-        """A marker that begins blocks is text, whether it came as a token or not."""
+        """Counts a block's begin marker as text, whether it came as a token or not."""
         for number, family in enumerate(self._families):
             self._unpaired[number] += begin in family.begins
 
     def text_between(self, begin: int, end: int) -> list[tuple[int, int]]:
-        """(begin, end) of what is left of a piece of text without the tokens that are none. To be
-        asked once for each piece, in the order of the text."""
+        """Returns the spans (begin, end) of a piece of text without the tokens that are not text.
+        Call it once for each piece, in the order of the text."""
         if not self._begins:
             return [(begin, end)]
         spans = []
@@ -81,7 +82,7 @@ class Tokens:
         return [*spans, (begin, end)]
 
     def forget(self, end: int) -> None:
-        """Those before a position are not asked for again."""
+        """Drops the tokens before a position; nothing asks for them again."""
         if not self._begins:
             return
         count = bisect_left(self._begins, end)
@@ -96,7 +97,7 @@ class Tokens:
                 self._unpaired[number] += 1
                 return False
             if token.text in family.ends:
-                # The end of a block that was none stays with its begin.
+                # If the begin of a block is text, its end is text too.
                 if self._unpaired[number]:
                     self._unpaired[number] -= 1
                     return False

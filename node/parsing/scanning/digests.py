@@ -1,4 +1,4 @@
-"""Which calls say the same."""
+"""Digests of call arguments, by which repeated calls are recognised."""
 
 import hashlib
 import json
@@ -7,16 +7,16 @@ from typing import TypeAlias
 from node.parsing.json_text import read_json
 
 Digests: TypeAlias = dict[str, bytes]
-"""Of the arguments of a call, by name: those of two calls are the same that say the same."""
+"""Digest of each argument of a call by name; calls with equal arguments have equal digests."""
 
 
 def digests_of(arguments: str) -> Digests:
-    """Of the JSON text of an object."""
+    """Returns the digests of all arguments, given the JSON text of the object."""
     return {name: _digest(value) for name, value in read_json(arguments).items()}
 
 
 def digest_of(value: str) -> bytes:
-    """Of the JSON text of one argument."""
+    """Returns the digest of one argument, given its JSON text."""
     return _digest(read_json(value))
 
 

@@ -1,4 +1,4 @@
-"""Fixed texts that mean something in an output, found however it is cut into pieces."""
+"""Finds fixed marker texts in an output, however the output is cut into pieces."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ def _every(at: int, marker: str) -> bool:
 
 
 class Markers:
-    """A set of markers to look for together."""
+    """A set of markers that are searched for together."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = tuple(sorted({text for text in texts if text}, key=lambda text: -len(text)))
@@ -32,13 +32,15 @@ class Markers:
         ended: bool,
         counts: Callable[[int, str], bool] = _every,
     ) -> tuple[int, str]:
-        """(where the first marker within `begin` and `end` begins, the marker); of those that
-        begin together, the longest. `counts(position, marker)` tells whether a find is one.
+        """Returns (position of the first marker between `begin` and `end`, the marker). Among
+        markers that begin at the same position the longest one is found; `counts(position, marker)`
+        can reject a find.
 
-        Without a find (where the text ends that can be no part of one, ""): all of it where no
-        more text comes (`ended`).
+        Without a find it returns (end of the text that cannot be part of a marker, ""); that is all
+        of the text if no more comes (`ended`).
         """
-        # More text may make a marker that begins there, before one that is found, or a longer one.
+        # With more text, a marker that begins there may turn out to come first, or to be a longer
+        # one.
         held = end if ended else self._held_from(text, begin, end)
         at = begin
         while (match := self._pattern.search(text, at, end)) is not None:
@@ -51,7 +53,7 @@ class Markers:
         return held, ""
 
     def _held_from(self, text: str, begin: int, end: int) -> int:
-        """Where the longest end of the text begins that a marker may begin with."""
+        """Returns the position of the longest end of the text that a marker may begin with."""
         for at in range(max(begin, end - self._longest + 1), end):
             if text[at:end] in self._begins:
                 return at
@@ -60,5 +62,5 @@ class Markers:
 
 @lru_cache(maxsize=512)
 def markers_of(texts: tuple[str, ...]) -> Markers:
-    """The same markers for the same texts."""
+    """Returns the `Markers` of the texts; equal texts share one object."""
     return Markers(texts)

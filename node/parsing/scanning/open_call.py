@@ -1,9 +1,10 @@
-"""A call whose arguments are being read: their JSON text, told as it comes where that is safe.
+"""A call whose arguments are being read. Their JSON text is emitted as it arrives where that is
+safe.
 
-A call is begun with its first argument, once its name is known to be of a declared tool. What was
-told of it cannot be taken back: where it turns out to be no call after all, the output ends with an
-error. A call that may be one that was made before, which is told once, is held until an argument
-shows that it is not.
+A call begins to be emitted with its first argument, once its name is known to be a declared tool.
+The emitted part cannot be taken back: if the text turns out to be no call after all, the output
+ends with an error. Equal calls are emitted once, so a call that may repeat an earlier one is
+buffered until an argument differs.
 """
 
 import re
@@ -25,27 +26,28 @@ _EMPTY = re.compile(r"\s*\{\s*\}\s*")
 
 
 class Calls(Protocol):
-    """Where calls are told."""
+    """Receives the calls of an output."""
 
     def earlier(self, name: str) -> list[Digests] | None:
-        """Of the calls of the tool that were told, if such are not told again; None: they are."""
+        """Returns the digests of the emitted calls of the tool; None if repeated calls are emitted
+        again."""
 
     def begin(self, call: "OpenCall") -> None:
-        """The call is one: it is told from here on. Raises `Malformed`."""
+        """Begins to emit the call. Raises `Malformed`."""
 
     def argue(self, text: str) -> None:
-        """More of the arguments' JSON of the call that was begun."""
+        """Emits more of the arguments' JSON text for the call that was begun."""
 
     def end_call(self, call: "OpenCall", digests: Digests) -> None:
-        """The call that was begun is whole. Raises `Finished`."""
+        """Ends the call that was begun. Raises `Finished`."""
 
     def give(self, call: "OpenCall", arguments: str | Mapping[str, Any]) -> None:
-        """A whole call that was not begun. Raises `Malformed`, `Finished`."""
+        """Emits a whole call that was not begun. Raises `Malformed`, `Finished`."""
 
 
 class OpenCall:
-    """One call. `write` takes its arguments as JSON text, from the brace on, in which the names and
-    ends of its members are told; or all comes at once with `put`."""
+    """One call. Its arguments come either as JSON text through `write`, beginning with the brace,
+    with `begin_member` and `end_member` around each value, or all at once through `put`."""
 
     def __init__(
         self,
@@ -57,31 +59,32 @@ class OpenCall:
         before: str = "",
         is_streamed: bool = False,
     ) -> None:
-        """`before` is content that is told before the call, if it is one."""
+        """`before` is content that is emitted before the call, if it is one."""
         self.name = name
         self.schema = schema
         self.call_id = call_id
         self.before = before
         self.is_empty = True
-        """Whether it has no arguments so far."""
+        """True while the call has no arguments."""
         self.is_begun = False
         self.is_streamed = is_streamed
-        """Whether it is told as it comes, as far as it is safe."""
+        """True if the call is emitted as it arrives, as far as that is safe."""
         self._calls = calls
         self._pieces = Pieces()
-        """What was written and is not told."""
+        """JSON text that was written but not emitted."""
         self._whole: Mapping[str, Any] | None = None
         self._rivals = calls.earlier(name) if is_streamed else None
-        """Calls that said the same as far as this one goes; None: they make no difference."""
+        """Digests of earlier calls with the same arguments so far; None if repetition makes no
+        difference."""
         self._digests: Digests = {}
         self._member = ""
         self._value = Pieces()
         """JSON text of the member that is being written."""
         self._is_inside = False
-        """Of a member's value."""
+        """True within a member's value."""
 
     def write(self, text: str) -> None:
-        """More of the JSON text; may be empty."""
+        """Adds more of the JSON text, which may be empty."""
         if not text:
             return
         if self._is_inside and self._rivals is not None:
@@ -92,7 +95,7 @@ class OpenCall:
             self._pieces.add(text)
 
     def begin_member(self, name: str) -> None:
-        """The value of an argument follows."""
+        """Begins an argument; its value follows."""
         self._member, self._is_inside, self.is_empty = name, True, False
         self._begin()
 
@@ -106,7 +109,7 @@ class OpenCall:
             self._begin()
 
     def put(self, arguments: str | Mapping[str, Any]) -> None:
-        """All arguments at once: an object, or its JSON text."""
+        """Sets all arguments at once: an object, or its JSON text."""
         if isinstance(arguments, str):
             self.is_empty = _EMPTY.fullmatch(arguments) is not None
             self._pieces.add(arguments)
@@ -115,7 +118,7 @@ class OpenCall:
             self._whole = arguments
 
     def end(self) -> None:
-        """The call is one. Raises `Malformed`, `Finished`."""
+        """Ends the call, which is then emitted in full. Raises `Malformed`, `Finished`."""
         if self.is_begun:
             self._calls.end_call(self, self._digests)
         elif self._whole is not None:
@@ -139,18 +142,18 @@ class Members:
         self._count = 0
 
     def takes_text(self, name: str) -> bool:
-        """Whether a string stays one as the argument."""
+        """True if a string stays a string as this argument."""
         types = types_of(property_schema(self._inner, name), self._call.schema)
         return not types or "string" in types
 
     def value(self, name: str, value: Any) -> None:
-        """An argument."""
+        """Writes a whole argument."""
         schema = property_schema(self._inner, name)
         self._begin(name, write_json(fit(value, schema, self._call.schema, depth=1)))
         self._call.end_member()
 
     def begin_text(self, name: str) -> None:
-        """An argument that is a string, which comes in pieces."""
+        """Begins an argument that is a string and comes in pieces."""
         self._begin(name, '"')
 
     def text(self, piece: str) -> None:
@@ -161,7 +164,7 @@ class Members:
         self._call.end_member()
 
     def close(self) -> None:
-        """There are no more."""
+        """Ends the arguments."""
         self._call.write("}" if self._count else "{}")
 
     def _begin(self, name: str, value: str) -> None:

@@ -1,16 +1,16 @@
-"""Text that is put together of many pieces, in little more memory than it takes as one."""
+"""Text built from many pieces, in little more memory than it takes as one string."""
 
 _JOINED = 256
-"""So many pieces are kept as one: each takes memory of its own."""
+"""Number of pieces that are joined into one, since each piece takes memory of its own."""
 
 
 class Pieces:
-    """Adding one costs what it is long."""
+    """A text made of pieces. Adding a piece costs time in proportion to its length alone."""
 
     def __init__(self) -> None:
         self._joined: list[str] = []
         self._recent: list[str] = []
-        """The last ones."""
+        """The pieces since the last join."""
 
     def add(self, text: str) -> None:
         self._recent.append(text)
@@ -19,18 +19,19 @@ class Pieces:
             self._recent.clear()
 
     def take(self) -> str:
-        """All of the text, which is forgotten here."""
+        """Returns all of the text and clears it."""
         text = "".join((*self._joined, *self._recent))
         self._joined.clear()
         self._recent.clear()
         return text
 
     def pop(self) -> str:
-        """The last of the pieces that are kept, of which there is one."""
+        """Removes and returns the last stored piece. There must be one."""
         return (self._recent or self._joined).pop()
 
     def end(self, length: int) -> tuple[str, int]:
-        """(the end of the text, how long it is): at least so long, if there is as much."""
+        """Returns (the end of the text, its length): at least `length` characters if the text has
+        as many."""
         found: list[str] = []
         have = 0
         for kept in (self._recent, self._joined):

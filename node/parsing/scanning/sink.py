@@ -1,4 +1,4 @@
-"""The other end of `Source`: a grammar only reads, and the sink makes parts of what it finds."""
+"""The receiver of what a format finds in an output: the format reads, the sink makes parts."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -10,43 +10,44 @@ from node.parsing.scanning.digests import Digests
 class Call(NamedTuple):
     name: str
     arguments: str | Mapping[str, Any]
-    """The object, or its JSON text."""
+    """The arguments as an object, or as its JSON text."""
     call_id: str
-    """As the model wrote it; empty where it did not."""
+    """The id as the model wrote it; empty if it wrote none."""
 
 
 class Sink(Protocol):
-    """Takes what a grammar finds."""
+    """Receives what a format finds."""
 
     def say(self, kind: PartKind, text: str) -> None:
-        """A piece of content or reasoning; not empty."""
+        """Takes a piece of content or reasoning, which is not empty."""
 
     def resume(self, kind: PartKind) -> None:
-        """What is said of the kind goes on from text of the prompt: white space counts."""
+        """Continues text of this kind that the prompt has begun, so white space before it
+        counts."""
 
     def edge(self) -> None:
-        """Markup stands here, between what was said and what will be."""
+        """Marks that markup separates the text before from the text behind."""
 
     def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str) -> None:
-        """A whole call; `arguments` is an object, or its JSON text. Raises `source.Malformed` where
-        it is not one of the request's tools, or the arguments are no object, and
-        `source.Finished`."""
+        """Takes a whole call; `arguments` is an object, or its JSON text. Raises `Malformed` if the
+        tool is not one of the request's or the arguments are no object, and `Finished`."""
 
     def earlier_calls(self, name: str) -> list[Digests] | None:
-        """Of the calls of the tool that were told; None where a call that says the same as one is
-        told again."""
+        """Returns the digests of the emitted calls of the tool; None if repeated calls are emitted
+        again."""
 
     def begin_call(self, name: str, call_id: str) -> None:
-        """A call of one of the request's tools, whose arguments follow."""
+        """Begins a call of one of the request's tools; its arguments follow."""
 
     def argue(self, text: str) -> None:
-        """More of its arguments' JSON text."""
+        """Takes more of the arguments' JSON text."""
 
     def end_call(self, name: str, digests: Digests) -> None:
-        """The call is whole. Raises `source.Finished`."""
+        """Ends the call. Raises `Finished`."""
 
     def fail(self, reason: str) -> None:
-        """The call that was begun is none; the reason is a sentence. Raises `source.Finished`."""
+        """Ends the output because the call that was begun is broken. The reason is a sentence.
+        Raises `Finished`."""
 
     def check(self, name: str, arguments: str | Mapping[str, Any]) -> None:
-        """Raises `source.Malformed` where `call` would."""
+        """Raises `Malformed` if `call` would."""

@@ -1,7 +1,7 @@
-"""What a grammar reads of an output, and what it finds there.
+"""The text of one output as a format reads it, together with what the format finds there.
 
-Text that a grammar lets through is told at once; a block that is being read is held, and becomes
-text again if it turns out to be none.
+Text outside of blocks is emitted at once. A block is buffered while it is read, and becomes text
+again if it turns out not to be one.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ from node.protocol.errors import BROKEN_CALL
 
 _BROKEN = BROKEN_CALL + "{}: it left the format of its calls."
 _KEPT_LENGTH = 4096
-"""Characters of arguments that were told and are not forgotten yet: to do that costs more than to
-keep them."""
+"""Number of emitted characters of arguments that are kept before they are dropped; dropping them at
+once costs more than keeping them."""
 _ENDED = BROKEN_CALL + "{}: it ended its output there."
 
 
 class Source(TextReader):
-    """Positions are those of `TextReader`."""
+    """One output. Positions are those of `TextReader`."""
 
     def __init__(
         self,
@@ -34,33 +34,35 @@ class Source(TextReader):
         schemas: Mapping[str, Mapping[str, Any]],
         token_markers: frozenset[str] = frozenset(),
     ) -> None:
-        """Of `token_markers` only what came as an added token counts."""
+        """Each of `token_markers` counts as markup only if it came as an added token."""
         super().__init__()
         self.schemas = schemas
-        """The tools that may be called, by name: JSON schema of the arguments."""
+        """JSON schemas of the arguments of the tools that may be called, by the tool's name."""
         self.in_reasoning = False
-        """Whether what comes now is reasoning."""
+        """True if the text that comes next is reasoning."""
         self.has_spoken = False
-        """Whether there was content, other than white space, since the last edge."""
+        """True if there was content other than white space since the last edge."""
         self.has_answered = False
-        """Whether there was any content, other than white space."""
+        """True if there was any content other than white space."""
         self.tokens = Tokens(token_markers)
         """The added tokens in the text."""
         self.budget = Budget()
         self._sink = sink
         self._settled = 0
-        """Up to where the block is text if it is none."""
+        """Position up to which the block is text, and not read again, if it turns out not to be
+        one."""
         self._kept: list[Call] | None = None
-        """The calls of the block, while it is not sure that they are any."""
+        """The calls of the block while it is not certain that they count; None if calls are
+        emitted."""
         self._hides_calls = False
         self._streams = False
         self._open: OpenCall | None = None
-        """The call that was begun, while its arguments come."""
+        """The call that is being emitted while its arguments arrive."""
 
-    # --- what comes ---------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------
 
     def append_token(self, text: str, *, special: bool) -> None:
-        """An added token of the vocabulary."""
+        """Appends an added token of the vocabulary."""
         if text:
             self.tokens.add(self._buffer.end, text, special=special)
         self.append(text)
@@ -68,7 +70,8 @@ class Source(TextReader):
     # --- reading ------------------------------------------------------------------------------
 
     def until(self, kind: PartKind, markers: Markers) -> Step[str]:
-        """Tells the text up to a marker, and reads the marker, which it returns; "" at the end."""
+        """Emits the text up to a marker, reads the marker and returns it; "" at the end of the
+        output."""
         self.in_reasoning = kind is PartKind.REASONING
         buffer = self._buffer
         while True:
@@ -89,12 +92,12 @@ class Source(TextReader):
             yield
 
     def rest(self, kind: PartKind) -> Step[None]:
-        """Tells all text that comes."""
+        """Emits all text that comes."""
         yield from self.until(kind, _NOTHING)
 
     def either(self, *readings: Step[None]) -> Step[None]:
-        """Reads the first that can be read, each from here on. Raises `Malformed` where none can,
-        or one could not after it told a call."""
+        """Tries each reading from the current position and keeps the first that succeeds. Raises
+        `Malformed` if none succeeds, or if one fails after it emitted a call."""
         start, block = self._buffer.at, self._block
         kept = None if self._kept is None else list(self._kept)
         for each in readings:
@@ -111,8 +114,8 @@ class Source(TextReader):
         raise Malformed
 
     def maybe(self, reading: Step[T]) -> Step[T | None]:
-        """What can be read within a block; None, and nothing is read, where it cannot be. Raises
-        `Malformed` where it could not after it told a call."""
+        """Tries to read a part of a block and returns its result; returns None, and reads nothing,
+        if that fails. Raises `Malformed` if it fails after it emitted a call."""
         start, block = self._buffer.at, self._block
         try:
             return (yield from reading)
@@ -125,8 +128,8 @@ class Source(TextReader):
             return None
 
     def skip(self, markers: Markers) -> Step[str]:
-        """Reads the text up to a marker, which it returns, or to the end, and drops it. Only for
-        text behind a call of the same block: while calls are kept, reads nothing."""
+        """Drops the text up to a marker, or up to the end, and returns the marker. Only for text
+        behind a call of the same block: while calls are kept back it reads nothing."""
         buffer = self._buffer
         while self._kept is None:
             ended = self._ended
@@ -144,24 +147,25 @@ class Source(TextReader):
         return ""
 
     def pass_to(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
-        """Reads the text of an argument up to the first of the markers and tells it, as it comes
-        where calls are streamed, and reads the marker, which it returns. Raises `Malformed` where
-        none comes."""
+        """Reads the text of an argument up to the first of the markers, passes it to `tell`, piece
+        by piece if calls are streamed, and returns the marker. Raises `Malformed` if no marker
+        comes."""
         if self.is_streaming:
             return self._pass_pieces(markers, tell)
         return self._pass_whole(markers, tell)
 
-    # --- what was found -----------------------------------------------------------------------
+    # --- findings -----------------------------------------------------------------------------
 
     def edge(self) -> None:
-        """The markup that was just read parts what was said from what will be."""
+        """Marks that the markup just read separates the text before from the text behind."""
         self._sink.edge()
         self.tokens.part()
         self.has_spoken = False
         self.in_reasoning = False
 
     def call(self, name: str, arguments: str | Mapping[str, Any], call_id: str = "") -> None:
-        """A whole call; what was read so far is settled. Raises `Malformed`, `Finished`."""
+        """Emits a whole call; the text read so far belongs to it. Raises `Malformed`,
+        `Finished`."""
         if self._hides_calls:
             self._pass_call()
             return
@@ -174,20 +178,21 @@ class Source(TextReader):
         self._pass_call()
 
     def stream_calls(self) -> None:
-        """The arguments of calls are told as they come."""
+        """From now on the arguments of calls are emitted as they arrive."""
         self._streams = True
 
     @property
     def is_streaming(self) -> bool:
-        """Whether they are those of calls of the block that is being read."""
+        """True if the calls of the block that is being read are emitted as they arrive."""
         return self._streams and self._kept is None and not self._hides_calls
 
     def open_call(
         self, name: str, call_id: str = "", *, before: str = "", is_marked: bool = True
     ) -> OpenCall:
-        """A call whose arguments are being read, and that is told with its `end`. `before`: content
-        that stands before it; not `is_marked`: all of it shows only at its end whether it is a
-        call. Raises `Malformed` where the tool may not be called."""
+        """Returns a call whose arguments are to be read next; it counts once its `end` is called.
+        `before` is content that stands before it. With `is_marked` False it is certain only at the
+        end that this is a call, so it is emitted as a whole. Raises `Malformed` if the tool may not
+        be called."""
         schema = self.tool(name)
         is_streamed = is_marked and self.is_streaming
         return OpenCall(self, name, schema, call_id, before=before, is_streamed=is_streamed)
@@ -217,37 +222,37 @@ class Source(TextReader):
         self.call(call.name, arguments, call.call_id)
 
     def hide_calls(self) -> None:
-        """Calls may be of any tool, and are not told."""
+        """From now on calls may be of any tool, and are dropped."""
         self._hides_calls = True
         self.schemas = _Every()
 
     def tool(self, name: str) -> Mapping[str, Any]:
-        """The schema of a tool that the block names, which may be as long as a call then. Raises
-        `Malformed` where it may not be called."""
+        """Returns the schema of a tool that the block names, and allows the block a call's length.
+        Raises `Malformed` if the tool may not be called."""
         if name not in self.schemas:
             raise Malformed
         self.allow_call_length()
         return self.schemas[name]
 
     def was_token(self, marker: str) -> bool:
-        """Whether the marker that was just read came as an added token."""
+        """True if the marker that was just read came as an added token."""
         return self._buffer.at - len(marker) in self.tokens
 
     def allow_call_length(self) -> None:
-        """The block is a call as far as can be seen, and may be as long as one."""
+        """Allows the block a call's length, since it looks like one."""
         self._most_length = LONGEST_CALL
 
     def keep_calls(self) -> None:
-        """From here on calls of the block are not told until `take_kept`."""
+        """From now on the calls of the block are kept back until `take_kept`."""
         self._kept = []
 
     def take_kept(self) -> list[Call]:
-        """The calls that were kept; those that follow are told again."""
+        """Returns the calls that were kept back; later ones are emitted again."""
         kept, self._kept = self._kept or [], None
         return kept
 
     def say(self, kind: PartKind, text: str) -> None:
-        """Text that is not as it stands in the output."""
+        """Emits text that differs from the output's own characters at this place."""
         if text:
             self._sink.say(kind, text)
             if not text.isspace():
@@ -255,25 +260,26 @@ class Source(TextReader):
                 self.has_answered = self.has_answered or kind is PartKind.CONTENT
 
     def say_beside(self, text: str) -> None:
-        """Content that stands in a block besides its calls. Raises `Malformed` in reasoning, where
-        all of the block may turn out to be text."""
+        """Emits content that stands in a block beside its calls. Raises `Malformed` in reasoning,
+        where the whole block may turn out to be text."""
         if text and self.in_reasoning:
             raise Malformed
         self.say(PartKind.CONTENT, text)
 
     def say_marker(self, kind: PartKind, marker: str) -> None:
-        """The marker that was just read is text."""
+        """Emits the marker that was just read as text."""
         self.tokens.begin_text(marker)
         self.say(kind, marker)
 
     def resume(self, kind: PartKind) -> None:
-        """What is said goes on from text of the prompt."""
+        """Continues text of this kind that the prompt has begun."""
         self._sink.resume(kind)
         self.has_spoken = kind is PartKind.CONTENT
 
     def attempt(self, opener: str, block: Step[None], kind: PartKind) -> Step[bool]:
-        """Reads a block whose opener was just read; whether it was one. If not, what no call was
-        told of becomes text of `kind`: the opener, and all that follows is read anew."""
+        """Reads a block whose opener was just read, and returns True if it was one. If not, the
+        opener becomes text of `kind`, and all behind it that belongs to no emitted call is read
+        anew."""
         start = self._buffer.at - len(opener)
         if self.budget.is_spent:
             block.close()
@@ -291,7 +297,8 @@ class Source(TextReader):
         return True
 
     def settle_text(self) -> None:
-        """What was read so far is text, and not read again, if the block turns out to be none."""
+        """Settles that the text read so far is text, and is not read again, if the block turns out
+        not to be one."""
         self._settled = self._buffer.at
 
     # --- inside -------------------------------------------------------------------------------
@@ -301,14 +308,14 @@ class Source(TextReader):
         self._most_length = HELD_LENGTH
 
     def _pass_arguments(self) -> None:
-        """Arguments were told: what was read so far cannot become text any more."""
+        """Notes that arguments were emitted: the text read so far cannot become text again."""
         if self._block is not None:
             self._passed = self._buffer.at
             self._most_length = LONGEST_CALL
             self._forget()
 
     def _pass_call(self) -> None:
-        """A call was told: what was read so far is none of the block any more."""
+        """Notes that a call was emitted: the block goes on behind it."""
         if self._block is not None:
             self._begin_block(self._buffer.at)
             self._forget()
@@ -318,14 +325,15 @@ class Source(TextReader):
         self._most_length = HELD_LENGTH
 
     def _refuse(self, opener: str, start: int, kind: PartKind, *, is_too_long: bool) -> bool:
-        """Ends a block that is none; whether a call of it was told. Raises `Finished`."""
+        """Ends a block that is not one; returns True if it had emitted a call. Raises
+        `Finished`."""
         if self._open is not None:
             return self._break_off(self._open)
         begin, self._kept = self._block, None
         assert begin is not None
         limit = self._most()
         self._end_block()
-        # What follows the last call may be anything.
+        # Behind the last call anything may follow.
         is_told = begin != start
         end = limit if is_too_long else self._settled
         end = begin if is_told else end
@@ -341,7 +349,7 @@ class Source(TextReader):
         return is_told
 
     def _break_off(self, call: OpenCall) -> bool:
-        """Ends a block within a call of which arguments were told."""
+        """Ends a block within a call whose arguments were emitted in part."""
         self._open = None
         if not (self._ended and self.is_cut):
             reason = _ENDED if self._ended else _BROKEN
@@ -351,13 +359,13 @@ class Source(TextReader):
         return True
 
     def _give_back(self, at: int) -> None:
-        """What was read from there on is to be read again."""
+        """Returns to a position, from which the text is read again."""
         self._reach = max(self._reach, self._buffer.at)
         self.budget.give_back(self._reach - at)
         self._buffer.back(at)
 
     def _tell(self, kind: PartKind, end: int, *, verbatim: bool = False) -> None:
-        """Tells the text from here up to `end`, without tokens that are none, and forgets it."""
+        """Emits the text up to `end` without the tokens that are not text, and drops it."""
         buffer = self._buffer
         begin, buffer.at = buffer.at, end
         if begin < end:
@@ -374,7 +382,7 @@ class Source(TextReader):
 
 
 class _Every(dict[str, Mapping[str, Any]]):
-    """All names of tools, whose arguments may be any."""
+    """A mapping that has every tool name, each with a schema that any arguments fit."""
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str)

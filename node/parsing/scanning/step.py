@@ -1,31 +1,30 @@
-"""A piece of a grammar: what it reads, and how it says that it is not there."""
+"""The generator type of everything that reads an output, and the exceptions by which it ends."""
 
 from collections.abc import Generator
 from typing import TypeVar
 
 T = TypeVar("T")
 Step = Generator[None, None, T]
-"""What a method reads that may have to wait for text."""
+"""A reader that is suspended while it waits for more text; T is its result."""
 
 
 HELD_LENGTH = 64 * 1024
-"""Characters of a block that is not complete, and of which is not known whether it is a call; a
-longer one is text."""
+"""Most characters of an incomplete block that has not named a tool; a longer one is text."""
 LONGEST_CALL = 1 << 20
-"""The same of a block that has named a tool that may be called."""
+"""Most characters of an incomplete block that has named a tool which may be called."""
 
 
 class Malformed(Exception):
-    """What was read is no block after all."""
+    """The text read is not a block after all."""
 
 
 class NoCall(Malformed):
-    """What was read is whole, and yet no call."""
+    """The text read is complete but is not a call."""
 
 
 class TooLong(Malformed):
-    """The block is longer than any may be."""
+    """The block is longer than any block may be."""
 
 
 class Finished(Exception):
-    """Nothing that follows is to be read."""
+    """The rest of the output is not to be read."""

@@ -2,9 +2,10 @@
 
 
 class StopMatcher:
-    """Lets text through up to the first stop string, however the text is cut into pieces.
+    """Passes text up to the first stop string, however the text is cut into pieces.
 
-    First is the stop string that ends first; of those that end together, the one that begins first.
+    The first stop string is the one that ends first; among those that end together, the one that
+    begins first.
     """
 
     def __init__(self, stops: tuple[str, ...]) -> None:
@@ -15,10 +16,10 @@ class StopMatcher:
         """The stop string that was found."""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """(text to emit, whether a stop string has been found).
+        """Returns (text to emit, True if a stop string was found).
 
-        Holds back the longest suffix that could begin a stop string. After a find the matcher is
-        spent.
+        The longest suffix that could begin a stop string is buffered. After a find the matcher must
+        not be fed again.
         """
         if not self._stops:
             return text, False
@@ -33,17 +34,18 @@ class StopMatcher:
         return text[:cut], False
 
     def flush(self) -> str:
-        """The text held back; it began a stop string that never came."""
+        """Returns the buffered text, which began a stop string that never came."""
         held, self._held = self._held, ""
         return held
 
     def _first(self, text: str) -> tuple[int, int] | None:
-        """(end, start) of the first stop string."""
+        """Returns (end, start) of the first stop string."""
         starts = ((stop, text.find(stop)) for stop in self._stops)
         return min(((at + len(stop), at) for stop, at in starts if at >= 0), default=None)
 
     def _suffix(self, text: str) -> int:
-        """Length of the longest suffix that begins a stop string and does not complete it."""
+        """Returns the length of the longest suffix that begins a stop string without completing
+        it."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             suffix = text[-length:]
             if any(stop.startswith(suffix) for stop in self._stops):

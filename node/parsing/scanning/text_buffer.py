@@ -1,29 +1,29 @@
-"""The text of one output between what is told and what has not come: appended in pieces, read from
-left to right, and given back where it was read in vain.
+"""The part of an output's text that is not finished with: appended in pieces, read from left to
+right, and given back if it was read in vain.
 
-What was read and may be given back is kept in pieces, so that a piece of text costs what it is long
-however much is kept.
+Text that was read and may be given back is kept in pieces, so that appending costs time in
+proportion to the new piece alone.
 """
 
 from node.parsing.scanning.pieces import Pieces
 
 
 class TextBuffer:
-    """Positions are absolute: characters since the output's begin."""
+    """A buffer of text. Positions are characters since the begin of the output."""
 
     def __init__(self) -> None:
         self.text = ""
-        """What comes next, and some of what was read before it."""
+        """The text that comes next, with some of the text read before it."""
         self.begin = 0
-        """Where `text` begins."""
+        """Position of the first character of `text`."""
         self.at = 0
-        """Up to where it was read."""
+        """Position up to which the text was read."""
         self._past = Pieces()
-        """What stands before `text` and may be given back."""
+        """Text before `text` that may be given back."""
 
     @property
     def end(self) -> int:
-        """Up to where text has come."""
+        """Position up to which text has arrived."""
         return self.begin + len(self.text)
 
     def append(self, text: str) -> None:
@@ -36,16 +36,16 @@ class TextBuffer:
         self.begin = self.at
 
     def forget(self) -> None:
-        """What was read is not given back any more."""
+        """Drops the text that was read; it cannot be given back."""
         self._past.clear()
-        # The rest is copied: not before it is the shorter part.
+        # The rest is copied, so only when it is the shorter part.
         read = self.at - self.begin
         if 2 * read >= len(self.text):
             self.text = self.text[read:]
             self.begin = self.at
 
     def back(self, at: int) -> None:
-        """Gives back what was read from a position on."""
+        """Gives back the text that was read from a position on."""
         while at < self.begin:
             piece = self._past.pop()
             self.text = piece + self.text
@@ -53,7 +53,7 @@ class TextBuffer:
         self.at = at
 
     def slice(self, begin: int, end: int) -> str:
-        """The text between two positions, of which none was forgotten."""
+        """Returns the text between two positions, none of which may have been dropped."""
         if begin >= self.begin:
             return self.text[begin - self.begin : end - self.begin]
         past, length = self._past.end(self.begin - begin)

@@ -1,8 +1,8 @@
-"""The text of one output as its grammar reads it, although it comes in pieces.
+"""Lets a format read the text of one output although the text arrives in pieces.
 
-A grammar is a generator: it reads with the methods below by `yield from`, from left to right, and
-is suspended where more text must come. What it reads depends on the text alone and never on how
-that was cut.
+A format's `read` is a generator. It calls the methods below with `yield from`, from left to right,
+and is suspended while more text must arrive. Its result depends on the text alone and never on how
+the text was cut.
 """
 
 import re
@@ -18,58 +18,60 @@ _SPACE = re.compile(r"\s*")
 
 
 class TextReader:
-    """Positions are absolute: characters since the output's begin."""
+    """Reads one output. Positions are characters since the begin of the output."""
 
     def __init__(self) -> None:
         self.is_cut = False
-        """Whether the output was ended within what the model would have said."""
+        """True if the output was ended before the model would have ended it."""
         self._buffer = TextBuffer()
         self._ended = False
         self._block: int | None = None
-        """Where the block begins that is being read, or what its last call left of it."""
+        """Position where the block that is being read begins, or where its last emitted call ended;
+        None outside of blocks."""
         self._passed = 0
-        """Up to where it was told, roughly: arguments of a call that has not ended."""
+        """Position up to which the block was emitted, roughly: arguments of a call that has not
+        ended."""
         self._block_end: int | None = None
-        """Where it ends at last, if that is sure; else where it would be too long."""
+        """Position where the block ends if that is certain; None if only its length limits it."""
         self._most_length = HELD_LENGTH
-        """Of the block."""
+        """Most characters that the block may have."""
         self._reach = 0
-        """Up to where the block was read, also where it was given back."""
+        """Position up to which the block was read, including text that was given back."""
 
-    # --- what comes ---------------------------------------------------------------------------
+    # --- input --------------------------------------------------------------------------------
 
     def append(self, text: str) -> None:
         self._buffer.append(text)
 
     def end(self, *, is_cut: bool = False) -> None:
-        """No more text comes; `is_cut`: the model would have said more."""
+        """Ends the text; `is_cut` means that the model would have said more."""
         self._ended = True
         self.is_cut = is_cut
 
     def end_block(self) -> None:
-        """What comes from here on is no part of the block that is being read, if there is one."""
+        """Ends the block that is being read, if there is one, before the text that arrives next."""
         if self._block is not None:
             self._block_end = self._buffer.end
 
     @property
     def block_begin(self) -> int | None:
-        """Where the block begins that is being read, or what its last call left of it; None where
-        nothing has come of that."""
+        """Position where the block that is being read begins, or where its last emitted call ended;
+        None if no text of it has arrived."""
         return self._block if (self._block or 0) < self._buffer.end else None
 
     @property
     def block_text(self) -> str:
-        """What has come of it and is not told; none where there is no block."""
+        """The text of that block that has arrived and was not emitted; empty if there is none."""
         is_none = self.block_begin is None
         return "" if is_none else self._buffer.slice(self._passed, self._buffer.end)
 
     @property
     def at_end(self) -> bool:
-        """Whether all text has been read, and no more comes."""
+        """True if all text has been read and no more comes."""
         return self._ended and not self._have()
 
     def ends_within(self, *literals: str) -> bool:
-        """Whether the output ends where one of the literals may have come, or within it."""
+        """True if the output has ended and its unread rest is empty or begins one of the literals."""
         if not self._ended:
             return False
         ahead = self._buffer.slice(self._buffer.at, self._buffer.end)
@@ -77,24 +79,24 @@ class TextReader:
 
     @property
     def position(self) -> int:
-        """Up to where the text was read."""
+        """Position up to which the text was read."""
         return self._buffer.at
 
     def since(self, position: int) -> str:
-        """What was read of a block from there on."""
+        """Returns the text of a block that was read from a position on."""
         return self._buffer.slice(position, self._buffer.at)
 
     # --- reading ------------------------------------------------------------------------------
 
     def peek(self, count: int = 1) -> Step[str]:
-        """The next characters, without reading them; fewer at the end."""
+        """Returns the next characters without reading them; fewer at the end."""
         while (have := self._have()) < count and not self._is_last():
             yield
         at = self._buffer.at
         return self._buffer.slice(at, at + min(count, have))
 
     def accept(self, *literals: str) -> Step[str]:
-        """Reads the longest of the literals that comes next; "" if none does."""
+        """Reads and returns the longest of the literals that comes next; "" if none does."""
         longest = max(map(len, literals))
         while True:
             at = self._buffer.at
@@ -108,19 +110,20 @@ class TextReader:
         return found
 
     def expect(self, *literals: str) -> Step[str]:
-        """As `accept`. Raises `Malformed` if none comes."""
+        """Like `accept`, but raises `Malformed` if no literal comes."""
         found = yield from self.accept(*literals)
         if not found:
             raise Malformed
         return found
 
     def space(self) -> Step[str]:
-        """Reads white space; what it was."""
+        """Reads and returns white space."""
         return (yield from self.run(_SPACE))
 
     def run(self, pattern: "re.Pattern[str]") -> Step[str]:
-        """Reads as many characters as the pattern matches, which is one of single characters that
-        repeat; what they were, also none. Outside of blocks, not more than a block may have."""
+        """Reads and returns the characters that the pattern matches, possibly none. The pattern
+        must be a repeated class of single characters. Outside of blocks it reads at most a block's
+        length."""
         buffer = self._buffer
         begin = buffer.at
         most = begin + self._most_length
@@ -134,8 +137,8 @@ class TextReader:
             yield
 
     def pass_run(self, pattern: "re.Pattern[str]", tell: Callable[[str], None]) -> Step[None]:
-        """Reads as many characters as the pattern matches and tells them as they come; as `run`,
-        of the pattern."""
+        """Reads the characters that the pattern matches and passes them to `tell` as they arrive.
+        The pattern is one for `run`."""
         buffer = self._buffer
         while True:
             text, at, limit = buffer.text, buffer.at - buffer.begin, self._limit()
@@ -149,12 +152,13 @@ class TextReader:
             yield
 
     def capture(self, *markers: str, at_end: bool = False) -> Step[tuple[str, str]]:
-        """(the text up to the first of the markers, the marker), both read and not told. At the
-        end of all text ("the rest", "") where `at_end` allows it; else raises `Malformed`."""
+        """Reads up to the first of the markers and returns (text before it, the marker); nothing is
+        emitted. At the end of the output it returns ("the rest", "") if `at_end` allows that, else
+        it raises `Malformed`."""
         return (yield from self.capture_any(markers_of(markers), at_end=at_end))
 
     def capture_any(self, markers: Markers, *, at_end: bool = False) -> Step[tuple[str, str]]:
-        """As `capture`, of markers that were made before."""
+        """Like `capture`, for markers that are already compiled."""
         buffer = self._buffer
         begin = buffer.at
         while True:
@@ -172,7 +176,8 @@ class TextReader:
             yield
 
     def json(self) -> Step[str]:
-        """Reads a JSON object, list or string; its text. Raises `Malformed` for anything else."""
+        """Reads a JSON object, list or string and returns its text. Raises `Malformed` for anything
+        else."""
         if (yield from self.peek()) not in ("{", "[", '"'):
             raise Malformed
         buffer = self._buffer
@@ -192,7 +197,7 @@ class TextReader:
             yield
 
     def json_value(self) -> Step[Any]:
-        """The value of what `json` reads. Raises `Malformed`."""
+        """Reads like `json` and returns the value. Raises `Malformed`."""
         text = yield from self.json()
         try:
             return read_json(text)
@@ -200,20 +205,20 @@ class TextReader:
             raise Malformed from None
 
     def _pass_whole(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
-        """Reads the text up to the first of the markers and tells it, and reads the marker, which
-        it returns. Raises `Malformed` where none comes."""
+        """Reads the text up to the first of the markers, passes it to `tell` and returns the
+        marker. Raises `Malformed` if no marker comes."""
         text, marker = yield from self.capture_any(markers)
         tell(text)
         return marker
 
     def _pass_pieces(self, markers: Markers, tell: Callable[[str], None]) -> Step[str]:
-        """As `_pass_whole`, telling the text as it comes."""
+        """Like `_pass_whole`, but passes the text on as it arrives."""
         buffer = self._buffer
         while True:
             begin, limit = buffer.at, self._limit()
             at, marker = markers.find(buffer.text, begin - buffer.begin, limit, ended=self._ended)
             if not marker and self._ended:
-                # Where nothing more comes, the begin of a marker is none of the text all the same.
+                # At the end of the output, the begin of a marker is still no part of the text.
                 at, _ = markers.find(buffer.text, begin - buffer.begin, limit, ended=False)
             buffer.at = at + buffer.begin
             if buffer.at > begin:
@@ -228,14 +233,14 @@ class TextReader:
     # --- inside -------------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        """Up to where the text may be read, within it."""
+        """Index in the buffer's text up to which it may be read."""
         buffer = self._buffer
         if self._block is None:
             return len(buffer.text)
         return min(len(buffer.text), self._most() - buffer.begin)
 
     def _most(self) -> int:
-        """Up to where the block may go."""
+        """Position beyond which the block may not go."""
         most = self._passed + self._most_length
         return most if self._block_end is None else min(most, self._block_end)
 
@@ -243,7 +248,7 @@ class TextReader:
         return self._limit() - (self._buffer.at - self._buffer.begin)
 
     def _is_last(self) -> bool:
-        """Whether there will never be more. Raises `TooLong` where a block may hold no more."""
+        """True if no more text will come. Raises `TooLong` if the block has reached its limit."""
         if self._block is not None and self._limit() < len(self._buffer.text):
             raise TooLong
         return self._ended

@@ -1,36 +1,37 @@
-"""What an output may cost beyond being read once: it depends on the text alone."""
+"""Limits how much text of an output is read more than once. The limits depend on the text alone."""
 
 REREAD_LENGTH = 64 * 1024
-"""Characters of an output that may be read again since they were no block; behind that, what was
-read of such a block is text without being looked at again."""
+"""Most characters of an output that are read again because they were not a block; behind that, such
+a block becomes text without being searched again."""
 MOST_REFUSED = 500
-"""Blocks of an output that may be none; behind them, what would begin one is text."""
+"""Most blocks of an output that may turn out not to be one; behind them, no more blocks are looked
+for."""
 
 
 class Budget:
-    """Of one output."""
+    """Counts the work of one output."""
 
     def __init__(self) -> None:
         self.reread = 0
-        """Characters that were read again."""
+        """Number of characters that were read again."""
         self._refused = 0
 
     @property
     def is_spent(self) -> bool:
-        """Whether no more blocks are to be looked for."""
+        """True if no more blocks are to be looked for."""
         return self._refused >= MOST_REFUSED
 
     def refuse(self) -> None:
-        """A block was none."""
+        """Counts a block that turned out not to be one."""
         self._refused += 1
 
     def read_again(self, length: int) -> bool:
-        """Whether so many characters may be. They are counted if so."""
+        """Returns True and counts the characters if so many may be read again."""
         if self.reread + length > REREAD_LENGTH:
             return False
         self.reread += length
         return True
 
     def give_back(self, length: int) -> None:
-        """So many characters of a block are read again, in another way."""
+        """Counts characters of a block that are read again in another way."""
         self.reread += length
