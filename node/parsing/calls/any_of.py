@@ -1,4 +1,4 @@
-"""Several formats as one: a block is read by the format whose opener it begins with."""
+"""Combines several formats: a block is read by the format whose opener it begins with."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -12,7 +12,8 @@ _PARAM = "tool_choice"
 
 
 class AnyOf(ToolFormat):
-    """Where formats share an opener, the first that can read the block does."""
+    """Reads blocks of any of its formats. If several formats share an opener, the first that can
+    read the block does."""
 
     def __init__(
         self,
@@ -20,9 +21,9 @@ class AnyOf(ToolFormat):
         formats: Sequence[ToolFormat],
         wanted: Callable[[str], bool] = bool,
     ) -> None:
-        """`wanted` tells of an opener, or a start, whether it is looked for."""
+        """`wanted` returns True for the openers and starts that are looked for."""
         self.name = name
-        # Each once, or a block that none can read would be read as often.
+        # Each format is kept once, or a block that none can read would be read several times.
         self._formats: tuple[ToolFormat, ...] = tuple(
             dict.fromkeys(each for form in formats for each in _parts(form))
         )
@@ -51,7 +52,7 @@ class AnyOf(ToolFormat):
             yield from source.either(*(each.read(source, opener) for each in readers))
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        """As the first of the formats writes them: the others are read where they come."""
+        """Writes calls in the first format's spelling; the other formats are only read."""
         return self._first.spell_calls(lark, tools, parallel=parallel)
 
     def _all(self, texts: Iterable[str]) -> tuple[str, ...]:

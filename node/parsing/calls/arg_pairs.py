@@ -1,5 +1,5 @@
-"""Arguments as `<arg_key>a</arg_key><arg_value>v</arg_value>`, which several formats write under
-tags of their own. Values are bare text that may hold anything, as those of `invoke`."""
+"""Arguments as `<arg_key>a</arg_key><arg_value>v</arg_value>`, which several formats write with
+tags of their own. Values are bare text that may contain anything, like those of `invoke`."""
 
 import re
 from collections.abc import Sequence
@@ -34,15 +34,16 @@ class PairTags(NamedTuple):
     value: str
     value_end: str
     ends: tuple[str, ...]
-    """What ends the call."""
+    """Texts that end the call."""
     note: str = ""
-    """What may stand between key and value: the value's type, which the schema knows as well."""
+    """Begin of a tag that may stand between key and value: the value's type, which the schema
+    states too."""
     note_end: str = ""
 
 
 def read_pairs(source: Source, tags: PairTags, name: str) -> Step[None]:
-    """Reads the arguments of a call up to its end, or such as `a=1 b=2`, and tells the call. Raises
-    `Malformed`."""
+    """Reads the arguments of a call up to its end, or arguments such as `a=1 b=2`, and emits the
+    call. Raises `Malformed`."""
     call = source.open_call(name)
     arguments = BareArguments(call)
     yield from source.space()
@@ -73,8 +74,8 @@ def spell_call(
     opener: str,
     separator: str = "",
 ) -> str:
-    """The expression of a call of the tool, with its arguments as pairs, from its opener to its
-    end. `separator`: what follows the name. Raises `NotHeld`."""
+    """Returns the expression of a call of the tool from its opener to its end, with its arguments
+    as pairs. `separator` follows the name. Raises `NotHeld`."""
     # Some models put each tag on a line of its own.
     line_end = lark.optional(lark.text("\n"))
     value = RawText(tags.value_end)
@@ -91,7 +92,7 @@ def spell_call(
 
 
 class PairCalls(ToolFormat):
-    """Such calls in tags whose names begin with a prefix."""
+    """Calls with pairs of keys and values, in tags whose names begin with a prefix."""
 
     def __init__(self, name: str, prefix: str = "") -> None:
         self.name = name

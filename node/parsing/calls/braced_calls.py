@@ -1,7 +1,8 @@
 """Calls as `call:f{a:v}` between markers: Gemma 4 and FunctionGemma.
 
-The arguments are no JSON: keys are bare, and strings stand between tokens and hold anything. Small
-models also write `call:f(a="v")`, a `tool_code` block in Python, or leave the tokens out.
+The arguments are not JSON: keys are bare, and strings stand between tokens and may contain
+anything. Small models also write `call:f(a="v")` or a `tool_code` block in Python, or omit the
+tokens.
 """
 
 import re
@@ -33,7 +34,8 @@ _DEPTH = 64
 
 
 class _Place(NamedTuple):
-    """Where a value stands."""
+    """The schema at one position of the arguments, the tool's schema that its references point
+    into, and the nesting depth."""
 
     schema: object
     root: Schema
@@ -58,7 +60,7 @@ class _Begun(NamedTuple):
 
 
 class _Braced(Language):
-    """Bare keys, and strings that hold anything but their quote."""
+    """Writes values with bare keys, and strings that contain anything except their quote."""
 
     words = {True: ("true",), False: ("false",), None: ("null",)}
     separator = ","
@@ -86,7 +88,7 @@ class _Braced(Language):
 
 
 class BracedCalls(ToolFormat):
-    """`call:f{a:v}`, one or more between markers."""
+    """Calls as `call:f{a:v}`, one or more between markers."""
 
     def __init__(
         self,
@@ -97,8 +99,8 @@ class BracedCalls(ToolFormat):
         *,
         sorts: bool = False,
     ) -> None:
-        """`quote` stands at both ends of a string. `sorts`: models write members in the order of
-        their names."""
+        """`quote` stands at both ends of a string. `sorts` is True if models write members in the
+        order of their names."""
         opener, closer = markers
         self.name = name
         self.openers = (opener, "```tool_code")
@@ -146,8 +148,9 @@ class BracedCalls(ToolFormat):
         yield from source.accept(self._closer)
 
     def _call(self, source: Source, passed: str) -> Step[str]:
-        """Tells the call, and before it what was `passed` as none; what is passed then: a call of
-        no declared tool is text beside others in the same block."""
+        """Reads a call and emits it, after the text `passed` of earlier calls of undeclared tools,
+        which is content beside other calls of the block. Returns the text that is still to be
+        emitted this way."""
         begin = source.position - len("call:")
         name = yield from source.run(NAME)
         yield from source.space()
@@ -168,7 +171,7 @@ class BracedCalls(ToolFormat):
         return ""
 
     def _arguments(self, source: Source, call: OpenCall) -> Step[None]:
-        """Reads on behind the `{` of a call."""
+        """Reads arguments from behind the `{` of a call."""
         members = Members(call)
         place, separator = _Place(call.schema, call.schema, 0), ","
         while separator == ",":
@@ -205,14 +208,14 @@ class BracedCalls(ToolFormat):
         yield from source.accept("```" if opener.startswith("```") else "print(tool_code)")
 
     def _begin_line(self, source: Source) -> Step["_Begun"]:
-        """A call in Python, each of which is on a line of its own."""
+        """Reads the begin of a call in Python; each call is on a line of its own."""
         yield from source.space()
         printed = yield from source.accept("print(")
         name = yield from read_declared_name(source)
         return _Begun(name + (yield from source.expect("(")), bool(printed))
 
     def _object(self, source: Source, place: _Place) -> Step[dict[str, Any]]:
-        """Reads on behind the `{`."""
+        """Reads an object from behind its `{`."""
         value: dict[str, Any] = {}
         while True:
             yield from source.space()
@@ -227,7 +230,7 @@ class BracedCalls(ToolFormat):
                 return value
 
     def _list(self, source: Source, place: _Place) -> Step[list[Any]]:
-        """Reads on behind the `[`."""
+        """Reads a list from behind its `[`."""
         values: list[Any] = []
         while True:
             yield from source.space()

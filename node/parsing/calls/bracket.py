@@ -1,8 +1,8 @@
 """Calls as models write them when they lose their own format: `[Calling tool: f({…})]`,
 `[Calling tool="f" a="v"]` and `[TOOL_CALL]…[/TOOL_CALL]`.
 
-Servers that keep history as text have taught them to. They are calls only of declared tools; any
-other such text is text.
+Models learn this from servers that keep the history as text. Only declared tools are called this
+way; any other such text is content.
 """
 
 import re
@@ -56,7 +56,7 @@ class Bracket(ToolFormat):
         return blocks(lark, lark.one_of(calls), parallel=parallel)
 
     def _called(self, source: Source) -> Step[None]:
-        """`f({"a": "v"})]`, or with arguments in Python."""
+        """Reads `f({"a": "v"})]`, or the same with arguments in Python."""
         yield from source.space()
         name = yield from read_declared_name(source)
         yield from source.space()
@@ -74,7 +74,7 @@ class Bracket(ToolFormat):
             tell(source, calls)
 
     def _attributes(self, source: Source) -> Step[None]:
-        """`"f" a="v" n=1]`."""
+        """Reads `"f" a="v" n=1]`."""
         quoted = (yield from source.peek()) == '"'
         name = yield from (read_string(source) if quoted else read_declared_name(source))
         schema = source.tool(name)
@@ -84,7 +84,7 @@ class Bracket(ToolFormat):
         source.call(*json_call(source, (yield from read_members(source))))
 
     def _arrows(self, source: Source) -> Step[None]:
-        """`{tool => "f", args => {--a "v"}}`, an argument a line."""
+        """Reads `{tool => "f", args => {--a "v"}}`, with one argument a line."""
         yield from source.expect("{")
         yield from self._arrow(source, "tool")
         name = yield from read_string(source)
@@ -122,5 +122,6 @@ BRACKET = Bracket()
 
 
 def with_recovery(form: ToolFormat) -> ToolFormat:
-    """The format, and its calls where a model wrote them in another way instead."""
+    """Returns a format that also reads calls which a model wrote in brackets or as XML in place of
+    its own spelling."""
     return AnyOf(form.name, (form, BRACKET, FUNCTION_XML))

@@ -1,8 +1,8 @@
-"""Outputs that are a row of channels: each piece of reasoning, answer or calls has a header of its
-own, and mostly a marker that closes it.
+"""Outputs made of channels: each piece of reasoning, answer or calls has a header of its own, and
+usually a marker that closes it.
 
-A header is no text, even where the output ends within it, or begins another one. A channel of calls
-that holds none is text, with its header.
+A header is not text, even if the output ends within it or another header follows at once. A channel
+of calls that contains no call is text, with its header.
 """
 
 from collections.abc import Sequence
@@ -19,63 +19,68 @@ from node.parsing.scanning.step import Malformed, Step
 
 @dataclass(slots=True)
 class Channel:
-    """What a header says of the text behind it."""
+    """The meaning of a header for the text behind it."""
 
     header: str = ""
-    """As it stands in the output; "" where the prompt has it."""
+    """The header as it stands in the output; "" if it is part of the prompt."""
     kind: PartKind = PartKind.CONTENT
     target: str | None = None
-    """Whom its calls are for, "" where they say so themselves; None: it is no channel of calls."""
+    """The tool that its calls are for, "" if each call names its tool; None if it is not a channel
+    of calls."""
 
 
 class Channels(Grammar):
-    """Reads such outputs. A format says what its headers are, and how calls stand in a channel."""
+    """Reads and spells such outputs. A subclass defines the headers and reads the calls in a
+    channel."""
 
     turn: str = ""
-    """What a header begins with, whatever its channel, and a prompt may end with."""
+    """The begin of any header, which a prompt may end with."""
     reasons: str = ""
-    """What the header of reasoning has behind the turn, as models write it."""
+    """The rest of the header of reasoning behind `turn`, as models write it."""
     answers: tuple[str, ...] = ()
-    """The same of the answer; of several, those are written that the vocabulary has as tokens."""
+    """The same for the answer. If there are several, those that the vocabulary has as tokens are
+    written."""
     answer_ends: tuple[str, ...] = ()
-    """What may close each kind of answer, in the same order; "" where only an end token does."""
+    """The marker that may close each kind of answer, in the same order; "" if only an end token
+    does."""
     begins: tuple[str, ...] = ()
-    """Markers that a header begins with, wherever they stand."""
+    """Markers that begin a header anywhere."""
     ends: tuple[str, ...] = ()
     """Markers that close a channel."""
     marks: tuple[str, ...] = ()
     """Markers within a channel, which `read_mark` reads."""
 
     hides_calls: bool = True
-    """In a request without tools a call with which the answer begins is not told: it is said to a
-    tool, not to the user."""
+    """If True, a call that begins the answer of a request without tools is dropped, since it is
+    addressed to a tool and not to the user."""
 
     def __init__(self) -> None:
         self.orphans = self.ends
         self._markers = Markers((*self.begins, *self.ends, *self.marks))
 
     def channel_of(self, prompt_tail: str) -> Channel | None:
-        """The channel that the prompt has opened; None if none is open."""
+        """Returns the channel that the prompt has opened; None if none is open."""
         return None
 
     def in_header(self, prompt_tail: str) -> bool:
-        """Whether the output goes on with a header that the prompt has begun."""
+        """True if the output continues a header that the prompt has begun."""
         return False
 
     def read_header(self, source: Source, channel: Channel) -> Step[None]:
-        """Reads the rest of a header and fills in the channel, whose header is the marker that was
-        read, or "" where the prompt may have begun it. Raises `Malformed` where there is none."""
+        """Reads the rest of a header and fills in the channel. The channel's header is the marker
+        that was read, or "" if the prompt may have begun it. Raises `Malformed` if there is no
+        header."""
         raise NotImplementedError
 
     def read_calls(self, source: Source, channel: Channel) -> Step[None]:
-        """Reads a channel of calls, and tells each. Raises `Malformed` where there is none."""
+        """Reads a channel of calls and emits each call. Raises `Malformed` if there is none."""
         raise NotImplementedError
 
     def read_mark(self, source: Source, marker: str, kind: PartKind) -> Step[None]:
-        """Reads on behind a marker within a channel."""
+        """Reads the text behind a marker within a channel."""
         raise NotImplementedError
 
-    # --- how an output is held ----------------------------------------------------------------
+    # --- spelling -----------------------------------------------------------------------------
 
     def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
         is_over = self.channel_of(prompt_tail) is not None or self.reasons in prompt_tail
@@ -90,7 +95,8 @@ class Channels(Grammar):
         return tuple(self.header(each, None) for each in (*self.answers, *calls))
 
     def call_headers(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Begins of the headers of calls, behind the turn. `names` are those of the tools."""
+        """Returns the begins of the headers of calls, behind the turn. `names` are those of the
+        tools."""
         return self.openers
 
     def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
@@ -119,7 +125,7 @@ class Channels(Grammar):
         channel = None if prompt_tail is None else self.channel_of(prompt_tail)
         if channel is None:
             return self.spell_calls(lark, tools, prompt_tail, parallel=parallel)
-        # The prompt has begun something else, which is to be ended.
+        # The channel that the prompt has opened is ended first.
         is_reasoning = channel.kind is PartKind.REASONING
         end = self.closing if is_reasoning else next(filter(None, self.answer_ends), "")
         calls = self.spell_calls(lark, tools, None, parallel=parallel)
@@ -133,19 +139,19 @@ class Channels(Grammar):
         *,
         parallel: bool,
     ) -> str:
-        """As `spell_answer_calls`, where the prompt has no channel open. Raises `NotHeld`."""
+        """Like `spell_answer_calls`, for a prompt that has no channel open. Raises `NotHeld`."""
         raise NotImplementedError
 
     def header(self, header: str, prompt_tail: str | None) -> str:
-        """What is to be written of a header: all of it where `prompt_tail`, None behind an earlier
-        channel, has not begun it."""
+        """Returns the part of a header that is still to be written: all of it, unless the prompt
+        has begun it. `prompt_tail` is None behind an earlier channel."""
         if prompt_tail is not None and self.turn and self.in_header(prompt_tail):
             begun = prompt_tail.rpartition(self.turn)[2]
             if header.startswith(begun):
                 return header.removeprefix(begun)
         return self.turn + header
 
-    # --- how it is read -----------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
         if self.hides_calls and not setup.reads_calls:
@@ -168,8 +174,8 @@ class Channels(Grammar):
             source.edge()
 
     def _open(self, source: Source, setup: Setup, channel: Channel) -> Step[tuple[PartKind, bool]]:
-        """(the kind of the channel's text, whether its markers are text as well). Reads the calls
-        that it holds."""
+        """Returns (kind of the channel's text, True if its markers are text as well), after reading
+        the calls that it contains."""
         kind = channel.kind if setup.splits_reasoning else PartKind.CONTENT
         if channel.target is not None:
             block = self._read_channel(source, channel, is_read=setup.reads_calls)
@@ -181,7 +187,7 @@ class Channels(Grammar):
         return kind, is_kept
 
     def _read_channel(self, source: Source, channel: Channel, *, is_read: bool) -> Step[None]:
-        """A channel of calls. Raises `Malformed` where it is one of text."""
+        """Reads a channel of calls. Raises `Malformed` if it is text."""
         blank = self._read_blank(source)
         if is_read or (self.hides_calls and not source.has_answered):
             yield from source.either(self.read_calls(source, channel), blank)
@@ -189,8 +195,7 @@ class Channels(Grammar):
             yield from blank
 
     def _read_blank(self, source: Source) -> Step[None]:
-        """A channel that says nothing, up to what ends it, or an empty list in it. Raises
-        `Malformed`."""
+        """Reads an empty channel, or one with an empty list, up to its end. Raises `Malformed`."""
         yield from source.space()
         if (yield from source.accept("[")):
             yield from source.space()
@@ -202,7 +207,7 @@ class Channels(Grammar):
             raise Malformed
 
     def _read_body(self, source: Source, kind: PartKind) -> Step[str]:
-        """Tells the text of a channel; the marker that ends it."""
+        """Emits the text of a channel and returns the marker that ends it."""
         while True:
             marker = yield from source.until(kind, self._markers)
             if marker not in self.marks:
@@ -213,7 +218,7 @@ class Channels(Grammar):
         is_sure = self.in_header(prompt_tail)
         if prompt_tail and not is_sure:
             return Channel()
-        # Without a prompt to tell, the output itself shows whether it begins with a header.
+        # If no prompt is known, the output itself shows if it begins with a header.
         return (yield from self._read_header(source, "", is_sure=is_sure))
 
     def _read_header(self, source: Source, opener: str, *, is_sure: bool = True) -> Step[Channel]:
@@ -232,7 +237,7 @@ class Channels(Grammar):
                 raise
 
     def _read_again(self, source: Source, channel: Channel) -> Step[None]:
-        """Reads a header's begin that comes behind another one's, which then is none."""
+        """Reads another header's begin at once behind the first, which then does not count."""
         first = next(each for each in self.begins if self.turn.startswith(each))
         while again := (yield from source.accept(first)):
             channel.header = again

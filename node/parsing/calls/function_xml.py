@@ -1,5 +1,5 @@
-"""Calls as `<function><name>f</name><arguments>{…}</arguments></function>`, which models write that
-lose their own format."""
+"""Calls as `<function><name>f</name><arguments>{…}</arguments></function>`, which models write when
+they lose their own format."""
 
 from collections.abc import Sequence
 

@@ -12,13 +12,13 @@ MESSAGE = "<|message|>"
 CONSTRAIN = "<|constrain|>"
 _TO = "to="
 _BARE_WORDS = 2
-"""Of a channel: its name and the type of its content."""
+"""Most bare words of a channel: its name and the type of its content."""
 
 
 def read_message_header(source: Source, channel: Channel) -> Step[tuple[str, str]]:
-    """Reads a header up to the message: (its recipient, the name of its last channel), "" where it
-    has none. Adds all it read to the channel's header. Raises `Malformed` at the first word that
-    no header has."""
+    """Reads a header up to the message and returns (its recipient, the name of its last channel),
+    each "" if missing. All text read is added to the channel's header. Raises `Malformed` at the
+    first word that no header has."""
     recipient = ""
     bare: list[str] = []
     is_header = channel.header == CHANNEL

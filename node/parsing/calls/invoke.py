@@ -1,8 +1,8 @@
 """Calls in tags such as `<invoke name="f"><parameter name="a">v</parameter></invoke>`, which
-several formats write under names of their own.
+several formats write with names of their own.
 
-Values are bare text that may hold anything, tags as well: a value ends with the closing tag that
-another parameter or the call's end follows.
+Values are bare text that may contain anything, including tags: a value ends with the closing tag
+that is followed by another parameter or by the end of the call.
 """
 
 import re
@@ -27,11 +27,12 @@ _ATTRIBUTE = re.compile(r'([\w-]+)\s*=\s*"([^"]*)"')
 
 Attributes = Mapping[str, str]
 IsText = Callable[[Attributes], bool | None]
-"""What a parameter's tag says of its value: that it is text, or JSON; None: nothing."""
+"""Returns what a parameter's tag says about its value: True for text, False for JSON, None for
+nothing."""
 
 
 class InvokeTags(NamedTuple):
-    """Spellings of each tag; those that open one come without their attributes."""
+    """Spellings of each tag. Opening tags are given without their attributes."""
 
     call: tuple[str, ...]
     call_end: tuple[str, ...]
@@ -40,7 +41,7 @@ class InvokeTags(NamedTuple):
 
 
 def invoke_tags(prefix: str) -> InvokeTags:
-    """The tags of a prefix such as `ns:`."""
+    """Returns the tags with a prefix such as `ns:`."""
     return InvokeTags(
         (f"<{prefix}invoke",),
         (f"</{prefix}invoke>",),
@@ -50,7 +51,7 @@ def invoke_tags(prefix: str) -> InvokeTags:
 
 
 def attributes_of(text: str) -> dict[str, str]:
-    """The attributes in a tag."""
+    """Returns the attributes in a tag."""
     return dict(_ATTRIBUTE.findall(text))
 
 
@@ -67,8 +68,8 @@ def read_value(
     followers: tuple[str, ...],
     tell: Callable[[str], None],
 ) -> Step[str]:
-    """Reads a value and tells it as it comes; the follower that comes behind its closing tag.
-    Raises `Malformed`."""
+    """Reads a value, passes it to `tell` as it arrives, and returns the follower that came behind
+    its closing tag. Raises `Malformed`."""
     markers = markers_of(closers)
     while True:
         closer = yield from source.pass_to(markers, tell)
@@ -82,15 +83,15 @@ def read_value(
 
 
 def says_nothing_of_it(_attributes: Attributes) -> bool | None:
-    """The schema does."""
+    """An `IsText` for tags that do not state the type; the schema decides."""
     return None
 
 
 def read_invoke(
     source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
 ) -> Step[None]:
-    """Reads on behind the begin of a call's tag, and tells the call, which may be one of `only`
-    that tool where it is given. Raises `Malformed`."""
+    """Reads a call from behind the begin of its tag and emits it. If `only` is given, it must be a
+    call of that tool. Raises `Malformed`."""
     name = (yield from read_attributes(source)).get("name", "")
     if only not in ("", name):
         raise Malformed
@@ -113,8 +114,7 @@ def read_invoke(
 def read_invokes(
     source: Source, tags: InvokeTags, is_text: IsText = says_nothing_of_it, only: str = ""
 ) -> Step[None]:
-    """Reads calls in a row as `read_invoke` does, from behind the begin of the first one's tag
-    on."""
+    """Reads calls in a row like `read_invoke`, from behind the begin of the first one's tag."""
     while True:
         yield from read_invoke(source, tags, is_text, only)
         yield from source.space()
@@ -123,11 +123,11 @@ def read_invokes(
 
 
 SpellParameter = Callable[[Lark, Argument, InvokeTags], str]
-"""The expression of a parameter, from behind its name's quote to its end."""
+"""Returns the expression of a parameter, from behind its name's quote to its end."""
 
 
 def spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
-    """As bare text that tells nothing of its type. Raises `NotHeld`."""
+    """Writes a parameter as bare text without a type. Raises `NotHeld`."""
     raw = RawText(tags.parameter_end[0], tags.parameter_end[1:])
     return f"{lark.text('>')} {spell_raw(lark, argument, raw)}"
 
@@ -135,7 +135,7 @@ def spell_parameter(lark: Lark, argument: Argument, tags: InvokeTags) -> str:
 def spell_invoke(
     lark: Lark, tool: ToolSchema, tags: InvokeTags, parameter: SpellParameter = spell_parameter
 ) -> str:
-    """The expression of a call of the tool, from its tag to its end. Raises `NotHeld`."""
+    """Returns the expression of a call of the tool, from its tag to its end. Raises `NotHeld`."""
     # Some models put each tag on a line of its own.
     line_end = lark.optional(lark.text("\n"))
     parameters = []
@@ -149,7 +149,7 @@ def spell_invoke(
 
 
 class InvokeCalls(ToolFormat):
-    """Such calls, alone or between markers."""
+    """Calls in such tags, alone or between markers."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""The arguments of a call as a JSON object, which is read and told as it comes.
+"""Reads the arguments of a call as a JSON object and emits them as they arrive.
 
-What is told is JSON of any reader, and fits the tool's schema as far as `coercion` makes it: text
-that is such JSON already is told as the model wrote it. A string for which no string may stand is
-held until it is complete, and so is a number; all else is told at once.
+The emitted text is strictly valid JSON and fits the tool's schema as far as `coercion` can make it;
+text that is such JSON already is emitted as the model wrote it. Numbers, and strings where the
+schema allows no string, are buffered until they are complete; everything else is emitted at once.
 """
 
 import re
@@ -30,7 +30,7 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _FIRST = re.compile(r"\\u[dD][89abAB]")
 _SECOND = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 _TORN = re.compile(r"|\\(?:u[0-9a-fA-F]{0,3})?")
-"""What is left of an escape where the output ends within it."""
+"""The rest of an escape within which the output ends."""
 _CODE_LENGTH = 6
 _REPLACEMENT = "\\ufffd"
 _SCALAR = re.compile(r"[\w.+\-]*")
@@ -42,14 +42,14 @@ def read_json_arguments(source: Source, call: OpenCall) -> Step[None]:
     if call.is_streamed:
         yield from _Reading(source, call).braced(call.schema, 0)
         return
-    # To find its end costs less than to read it in pieces.
+    # Finding its end costs less than reading it in pieces.
     if (yield from source.peek()) != "{":
         raise Malformed
     call.put((yield from source.json()))
 
 
 class _Reading:
-    """Of one call's arguments."""
+    """Reads the arguments of one call."""
 
     def __init__(self, source: Source, call: OpenCall) -> None:
         self._source = source
@@ -114,8 +114,8 @@ class _Reading:
             self._write((yield from self._scalar()))
 
     def _scalar(self) -> Step[str]:
-        """Reads a number or a word as JSON; "" where something else comes. Raises `Malformed` where
-        it is no value."""
+        """Reads a number or a word as JSON; "" if another value comes. Raises `Malformed` if it is
+        not a value."""
         if (yield from self._source.peek()) in ('"', "{", "["):
             return ""
         text = yield from self._source.run(_SCALAR)
@@ -139,7 +139,7 @@ class _Reading:
         self._write(text if found is value else write_json(found))
 
     def _name(self) -> Step[str]:
-        """Reads the name of a member, and what stands between that and the value."""
+        """Reads the name of a member and the text up to its value."""
         pieces: list[str] = []
         if (yield from self._source.peek()) != '"':
             raise Malformed
@@ -153,7 +153,7 @@ class _Reading:
         return str(value)
 
     def _characters(self, tell: Callable[[str], None]) -> Step[None]:
-        """Tells a string, quotes included, as any reader of JSON takes it."""
+        """Passes a string, with its quotes, to `tell` as strictly valid JSON."""
         source = self._source
         tell((yield from source.expect('"')))
         while True:
@@ -170,8 +170,8 @@ class _Reading:
                 raise Malformed
 
     def _escape(self) -> Step[str]:
-        """Waits for all of an escape, and reads it where it is not plain: "" where it is; a
-        backslash that begins none is a character. Raises `Malformed` where the output ends within
+        """Waits for all of an escape and reads it unless it is plain; returns "" for a plain one. A
+        backslash that begins no escape is a character. Raises `Malformed` if the output ends within
         it."""
         source = self._source
         ahead = yield from source.peek(2)
@@ -188,7 +188,8 @@ class _Reading:
         return "\\\\"
 
     def _whole(self, half: str) -> Step[str]:
-        """The escapes of a character, on behind the first of two; half a character is replaced."""
+        """Returns the escapes of a character, having read the first of a pair; a single surrogate
+        is replaced."""
         source = self._source
         if not _FIRST.match(half):
             return _REPLACEMENT

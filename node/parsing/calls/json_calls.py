@@ -1,7 +1,7 @@
-"""Calls as JSON objects, alone or in a list, between the markers that a model family has for them.
+"""Calls as JSON objects, alone or in a list, between the markers of a model family.
 
-Families that differ in nothing but markers are data here: each has a file of its own. A list is
-told once it has ended: all of it are calls, or it is text.
+Families that differ only in markers are data here; each has a file of its own. A list is emitted
+once it has ended: either all of it is calls, or it is text.
 """
 
 import re
@@ -31,26 +31,27 @@ from node.parsing.scanning.step import Malformed, NoCall, Step
 from node.parsing.tell import call_of, no_arguments, tell
 
 NAME = re.compile(r"[^\s\[\](){}<>=,;\"']*")
-"""Characters of a function's name where it stands bare."""
+"""Characters of a function's name that stands without quotes."""
 WORD = re.compile(r"[\w.:/\-]*")
-"""Characters of a name where marks may follow at once."""
+"""Characters of a name that other marks may follow at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """How models write the calls, of all that is read."""
+    """The spelling in which models write calls, among all that are read."""
 
     markers: tuple[tuple[str, str], ...] = ()
-    """Pairs of what a block begins with and ends with, or nothing; the first one that the
-    vocabulary has. None: the first of what is read."""
+    """Pairs of the begin and the end of a block; the end may be empty. The first pair that the
+    vocabulary has is written. Empty for the first markers that are read."""
     in_list: bool = True
-    """All calls in one list, in one block; else a block of one object for each call."""
+    """True if all calls are in one list and one block; else each call is an object in a block of
+    its own."""
     arguments: tuple[str, ...] = ("arguments",)
-    """The keys that the arguments may have."""
+    """Keys that the arguments may have."""
 
 
 class JsonCalls(ToolFormat):
-    """`{"name": …, "arguments": {…}}`, or a list of such, between markers."""
+    """Calls as `{"name": …, "arguments": {…}}`, or a list of such objects, between markers."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class JsonCalls(ToolFormat):
         starts: tuple[str, ...] = (),
         written: Written = Written(),
     ) -> None:
-        """An opener that ends with a bracket begins the list. `starts` are brackets and braces:
-        what they begin has to be nothing but calls."""
+        """An opener that ends with a bracket begins the list. `starts` are brackets and braces;
+        such a block must contain nothing but calls."""
         self.name = name
         self.openers = openers
         self.orphans = closers
@@ -89,7 +90,7 @@ class JsonCalls(ToolFormat):
 
 
 def blank(source: Source) -> None:
-    """A block that holds no call was read: where the answer begins it is no text. Raises
+    """Accepts a block without calls where the answer begins; there it is not text. Raises
     `Malformed` elsewhere."""
     if source.has_spoken:
         raise Malformed
@@ -99,8 +100,8 @@ def blank(source: Source) -> None:
 def read_marked_calls(
     source: Source, *, in_list: bool = False, shape: CallShape = STANDARD
 ) -> Step[None]:
-    """Reads the list that comes, or began before (`in_list`), or else the objects that come, and
-    tells their calls. Raises `Malformed`."""
+    """Reads a list, which comes or has begun already (`in_list`), or else objects, and emits their
+    calls. Raises `Malformed`."""
     if in_list or (yield from source.accept("[")):
         yield from tell_list(source, shape)
         return
@@ -116,8 +117,9 @@ def read_marked_calls(
 
 
 def tell_object(source: Source, passed: str, shape: CallShape = STANDARD) -> Step[str]:
-    """Reads an object and tells its call, and before it what was `passed` as none; what is passed
-    then: an object that is no call is text beside others of the same block. Raises `Malformed`."""
+    """Reads an object and emits its call, after the text `passed` of earlier objects that are not
+    calls, which is content beside other calls of the block. Returns the text that is still to be
+    emitted this way. Raises `Malformed`."""
     begin = source.position
     try:
         yield from read_json_call(source, shape, passed)
@@ -127,8 +129,8 @@ def tell_object(source: Source, passed: str, shape: CallShape = STANDARD) -> Ste
 
 
 def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
-    """Reads on behind the `[` of a list, and tells its calls: once it has ended, or as they come
-    where calls are streamed. Only its end may be missing, where the output ends. Raises
+    """Reads a list from behind its `[` and emits its calls, once it has ended or, if calls are
+    streamed, as they arrive. The end may be missing at the end of the output. Raises
     `Malformed`."""
     yield from source.space()
     if (yield from source.accept("]")):
@@ -141,7 +143,7 @@ def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
         if (yield from source.peek()) == "{":
             yield from read_json_call(source, shape, into=calls)
         else:
-            # What is no object may be nothing, and is never a call.
+            # A value that is not an object is never a call, but some formats ignore it.
             shape.call_of(source, (yield from source.json_value()))
         yield from source.space()
         separator = "" if source.at_end else (yield from source.expect(",", "]"))
@@ -152,9 +154,8 @@ def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
 
 
 def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
-    """Reads calls that nothing marks: a list of them, or objects parted by `;`. It has begun with
-    `opener`; `said` is content before the first. Raises `Malformed` as soon as it cannot be a
-    call."""
+    """Reads calls without markup: a list, or objects separated by `;`, behind `opener`. `said` is
+    content before the first call. Raises `Malformed` as soon as it cannot be a call."""
     if opener == "[":
         calls: list[Call] = []
         separator = ","
@@ -181,8 +182,8 @@ def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
 
 
 def read_exact_call(source: Source) -> Step[Call]:
-    """Reads on behind the `{` of an object that has to be exactly a call: the name of a declared
-    tool, arguments, and nothing else. Raises `Malformed`."""
+    """Reads an object from behind its `{` that must be exactly a call: the name of a declared tool,
+    arguments, and nothing else. Raises `Malformed`."""
     members: dict[str, Any] = {}
     separator = ","
     while separator == ",":
@@ -203,9 +204,9 @@ def read_exact_call(source: Source) -> Step[Call]:
 
 
 def _read_member(source: Source, key: str) -> Step[Any]:
-    """Reads the value of a call's key. Raises `Malformed` for one that a call does not have."""
+    """Reads the value of a call's key. Raises `Malformed` for a key that a call does not have."""
     if key == "arguments":
-        # What it is will be looked at; only null begins with no bracket or quote.
+        # The value is checked later; null is the only one without a bracket or a quote.
         null = yield from source.accept("null")
         return None if null else (yield from source.json_value())
     value = yield from read_string(source)
@@ -224,7 +225,7 @@ def read_declared_name(source: Source) -> Step[str]:
 
 
 def read_object(source: Source) -> Step[Mapping[str, Any]]:
-    """Reads a JSON object, or a string that holds one. Raises `Malformed`."""
+    """Reads a JSON object, or a string that contains one. Raises `Malformed`."""
     value = yield from source.json_value()
     if isinstance(value, str):
         try:
@@ -237,7 +238,7 @@ def read_object(source: Source) -> Step[Mapping[str, Any]]:
 
 
 def close_block(source: Source, *closers: str) -> Step[None]:
-    """Reads what ends the block, if it comes: some models stop without it."""
+    """Reads the end of the block if it comes; some models omit it."""
     if closers:
         yield from source.space()
         yield from source.accept(*closers)
@@ -246,9 +247,9 @@ def close_block(source: Source, *closers: str) -> Step[None]:
 def read_call(
     source: Source, name: str, *ends: str, call_id: str = "", is_marked: bool = True
 ) -> Step[OpenCall]:
-    """Reads the arguments of a call of a tool, then one of the ends, which may be missing behind
-    an object: the call, for what follows to end. `is_marked` as of `Source.open_call`. Raises
-    `Malformed`."""
+    """Reads the arguments of a call of the tool and then one of the ends, which may be missing
+    behind an object. Returns the call, which the caller must end. `is_marked` is that of
+    `Source.open_call`. Raises `Malformed`."""
     call = source.open_call(name, call_id, is_marked=is_marked)
     yield from source.space()
     if ends and (yield from source.accept(*ends)):
@@ -264,14 +265,14 @@ def read_call(
 
 
 def read_function(source: Source) -> Step[None]:
-    """Reads `f>{…}</function>`, on behind `<function=`, and tells the call. Raises `Malformed`."""
+    """Reads `f>{…}</function>` from behind `<function=` and emits the call. Raises `Malformed`."""
     name = yield from read_declared_name(source)
     yield from source.expect(">")
     (yield from read_call(source, name, "</function>")).end()
 
 
 def spell_functions(lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-    """The expression of calls that `read_function` reads. Raises `NotHeld`."""
+    """Returns the expression of calls that `read_function` reads. Raises `NotHeld`."""
     calls = [
         between(
             lark, f"<function={bare_name(tool, NAME)}>", arguments_of(lark, tool), "</function>"

@@ -1,5 +1,5 @@
-"""Objects in JSON that are calls, read member by member: the name of the tool mostly comes first,
-so that the arguments can be told as they come."""
+"""JSON objects that are calls, read member by member: the tool's name usually comes first, so the
+arguments can be emitted as they arrive."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,16 +17,16 @@ _SCALAR = re.compile(r"[\w.+\-]*")
 
 
 class CallShape(NamedTuple):
-    """How an object is a call."""
+    """How a format's objects represent calls."""
 
     call_of: Callable[[Source, object], Call | None]
-    """The call that an element of a list is; None where it is nothing. Raises `Malformed` where it
-    is none."""
+    """Returns the call that an element of a list is; None for an element to ignore. Raises
+    `Malformed` if it is not a call."""
     tool_before: Callable[[Mapping[str, Any], str], object]
-    """The name of the tool whose arguments follow behind a key, and behind other members; None
-    where they do not."""
+    """Returns the name of the tool whose arguments follow a key, given the members before it; None
+    if no arguments follow."""
     is_streamed: bool = True
-    """Whether calls of a list may be told before the list has ended."""
+    """True if calls of a list may be emitted before the list has ended."""
 
 
 def _named(members: Mapping[str, Any], key: str) -> object:
@@ -34,16 +34,16 @@ def _named(members: Mapping[str, Any], key: str) -> object:
 
 
 STANDARD = CallShape(json_call, _named)
-"""`{"name": …, "arguments": {…}}`, whatever models call the two."""
+"""Calls as `{"name": …, "arguments": {…}}`, under any of the keys that models use."""
 
 
 class Found(NamedTuple):
-    """What an object says."""
+    """The content of an object."""
 
     members: dict[str, Any]
-    """Without the arguments of the call that was opened."""
+    """The members without the arguments of the call that was opened."""
     call: OpenCall | None
-    """Its arguments have been read."""
+    """The call that was opened, with its arguments read."""
 
 
 def read_json_call(
@@ -52,8 +52,9 @@ def read_json_call(
     before: str = "",
     into: list[Call] | None = None,
 ) -> Step[None]:
-    """Reads an object, and tells its call, with `before` before it, or adds it to `into`. Raises
-    `NoCall` where it is whole and yet none, `Malformed` where it breaks off."""
+    """Reads an object and emits its call, after the content `before`, or appends the call to
+    `into`. Raises `NoCall` if the object is complete but not a call, `Malformed` if it breaks
+    off."""
     found = yield from _Members(source, shape, before, is_opened=into is None).read()
     if found.call is not None:
         found.call.end()
@@ -89,7 +90,7 @@ class _Members:
     """Reads the members of an object that may be a call."""
 
     def __init__(self, source: Source, shape: CallShape, before: str, *, is_opened: bool) -> None:
-        """`is_opened`: a call is opened where the arguments follow its name."""
+        """`is_opened` is True if a call is opened when its arguments follow its name."""
         self._source = source
         self._shape = shape
         self._before = before

@@ -1,4 +1,4 @@
-"""Arguments as `a="v" n=1`, which models write in the place of their own spelling."""
+"""Arguments as `a="v" n=1`, which models write in place of their own spelling."""
 
 import re
 from typing import Any
@@ -13,8 +13,8 @@ from node.parsing.scanning.step import Malformed, Step
 def read_key_values(
     source: Source, schema: Schema, bare: "re.Pattern[str]", *ends: str
 ) -> Step[dict[str, Any]]:
-    """Reads arguments of a tool's schema up to one of the ends. `bare`: the characters of a value
-    without quotes. Raises `Malformed`."""
+    """Reads arguments of a tool's schema up to one of the ends. `bare` matches the characters of a
+    value without quotes. Raises `Malformed`."""
     arguments: dict[str, Any] = {}
     while True:
         yield from source.space()
@@ -29,7 +29,7 @@ def read_key_values(
 def read_loose_value(
     source: Source, schema: Schema, key: str, bare: "re.Pattern[str]"
 ) -> Step[Any]:
-    """Reads a value in JSON, in quotes or without. Raises `Malformed`."""
+    """Reads a value that is JSON, or text with or without quotes. Raises `Malformed`."""
     first = yield from source.peek()
     if first in ("{", "["):
         return (yield from source.json_value())

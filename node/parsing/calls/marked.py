@@ -1,5 +1,4 @@
-"""Outputs of a reasoning format and a tool format that are marked apart: how they are read, and how
-they are held."""
+"""Reads and spells outputs in which a reasoning format and a tool format are marked apart."""
 
 from collections.abc import Sequence
 
@@ -16,13 +15,13 @@ from node.parsing.scanning.step import Malformed, Step
 from node.parsing.tell import tell
 
 _BLANK_DEPTH = 2
-"""Of blocks without calls: a section, and a call in it."""
+"""Deepest nesting of blocks without calls: a section, and a call in it."""
 _LINE_ENDS = r"\n\n?"
-"""What stands next to markers of reasoning; it is no part of the answer."""
+"""Line ends next to markers of reasoning; they are not part of the answer."""
 
 
 class Marked(Grammar):
-    """Reads outputs of a reasoning format and a tool format."""
+    """Reads and spells outputs of a reasoning format and a tool format."""
 
     def __init__(
         self, reasoning: ReasoningFormat, tools: ToolFormat, *, reads_calls: bool = True
@@ -45,25 +44,25 @@ class Marked(Grammar):
         unread = Markers(() if calls.texts else reasoning.unread_calls)
         self._in_reasoning = Markers(reasoning.closers) | calls | unread
         dropped = Markers(reasoning.dropped)
-        # Those of calls that are not read may begin a block without calls.
+        # Openers of calls that are not read may still begin a block without calls.
         self._after = Markers(tools.openers) | dropped
         self._before = self._after | Markers(reasoning.openers)
-        """Before any reasoning."""
+        """Markers to look for before any reasoning."""
         if reasoning.repeats:
             self._after = self._before
         self._interrupted = self._before | Markers(reasoning.closers)
-        """Behind reasoning that calls have ended."""
+        """Markers to look for behind reasoning that calls have ended."""
         self._ends = (*reasoning.closers, *reasoning.dropped, *reasoning.openers)
-        """What may follow calls that end an output within reasoning."""
+        """Markers that may follow calls which end an output within reasoning."""
 
-    # --- how an output is held ----------------------------------------------------------------
+    # --- spelling -----------------------------------------------------------------------------
 
     def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
         reasoning = self._reasoning
         begun = reasoning.begins_within(prompt_tail) or reasoning.closes(prompt_tail)
         if begun or speaks(prompt_tail):
             return ()
-        # What may become another marker has not begun anything yet.
+        # A text that may become another marker has not begun reasoning yet.
         texts = (*reasoning.openers, *reasoning.closers, *reasoning.dropped)
         longer = [(text, each) for text in texts for each in texts if text != each]
         begins = {text for text, each in longer if each.startswith(text)}
@@ -87,10 +86,10 @@ class Marked(Grammar):
         return self._spell_answer(lark, calls, prompt_tail)
 
     def _spell_answer(self, lark: Lark, answer: str, prompt_tail: str | None) -> str:
-        """The answer, with what models write around it that is no part of it."""
+        """Returns the answer with the markers that models write around it."""
         reasoning = self._reasoning
         line_ends = lark.optional(lark.regex(_LINE_ENDS))
-        # Where the prompt has ended the reasoning, line ends may be left for the model to write.
+        # If the prompt has ended the reasoning, the model may still write line ends.
         is_at_end = prompt_tail is None or prompt_tail.endswith(reasoning.closers)
         before = [line_ends] if is_at_end else []
         if prompt_tail is not None and reasoning.closes_first:
@@ -103,7 +102,7 @@ class Marked(Grammar):
         after = lark.optional(f"{line_ends} {lark.text(end)}") if end else ""
         return " ".join((*before, answer, after)).rstrip()
 
-    # --- how it is read -----------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------
 
     def families(self, *, reads_calls: bool) -> tuple[Family, ...]:
         tools, reasoning = self._tools, self._reasoning
@@ -134,14 +133,15 @@ class Marked(Grammar):
                 markers = self._behind_calls(markers)
 
     def _behind_calls(self, markers: Markers) -> Markers:
-        """There a model may reason again."""
+        """Returns the markers to look for behind calls, where a model may reason again."""
         return markers if markers is self._interrupted else self._before
 
     def _read_marked(self, source: Source, marker: str) -> Step[bool]:
-        """What a marker in the answer begins; whether that is reasoning."""
+        """Reads the piece that a marker in the answer begins; returns True if it begins
+        reasoning."""
         reasoning = self._reasoning
         if marker in reasoning.openers:
-            # Only where nothing was said: later it is talk about reasoning.
+            # An opener counts only before any content; later it is text about reasoning.
             if source.has_spoken and not reasoning.repeats:
                 source.say_marker(PartKind.CONTENT, marker)
                 return False
@@ -169,7 +169,8 @@ class Marked(Grammar):
         yield from self._tools.read(source, opener)
 
     def _read_blank(self, source: Source, *, is_token: bool) -> Step[bool]:
-        """A block without calls, to its end, or an empty list in its place. Raises `Malformed`."""
+        """Reads a block without calls to its end, or one with an empty list in their place. Raises
+        `Malformed`."""
         depth, ends, is_listed = 1, self._blank_ends, False
         while depth:
             step = self._read_blank_mark(source)
@@ -196,9 +197,10 @@ class Marked(Grammar):
         return (yield from source.expect("[", *self._blank_ends, *self._tools.openers))
 
     def _begins_within(self, source: Source, setup: Setup) -> Step[bool]:
-        """Whether the output begins within reasoning. Reads what it may begin with besides."""
+        """Returns True if the output begins within reasoning, after reading the markers that may
+        come first."""
         reasoning = self._reasoning
-        # Known before there is any text.
+        # This is known before any text comes.
         source.in_reasoning = reasoning.begins_within(setup.prompt_tail)
         if reasoning.goes_on(setup.prompt_tail):
             source.resume(PartKind.REASONING)
@@ -207,7 +209,7 @@ class Marked(Grammar):
             source.resume(PartKind.CONTENT)
         opened = reasoning.opens(setup.prompt_tail)
         begins = reasoning.begins_within(setup.prompt_tail)
-        # The opener that the prompt lacks.
+        # The opener may be missing in the prompt and come in the output.
         first = reasoning.openers if begins and not opened else ()
         if not begins and reasoning.closes_first:
             first = reasoning.closers
@@ -221,7 +223,8 @@ class Marked(Grammar):
         return begins
 
     def _read_reasoning(self, source: Source) -> Step[Markers]:
-        """Until it is closed, or something else ends it; what is to be looked for behind it."""
+        """Reads reasoning until it is closed or something else ends it; returns the markers to look
+        for behind it."""
         thought: list[Call] = []
         while True:
             marker = yield from source.until(PartKind.REASONING, self._in_reasoning)
@@ -239,8 +242,8 @@ class Marked(Grammar):
                 return self._interrupted
 
     def _read_seam(self, source: Source) -> Step[bool]:
-        """Between reasoning and answer: closers that come again, or an opener: whether reasoning
-        goes on."""
+        """Reads repeated closers, or an opener, between reasoning and answer; returns True if
+        reasoning continues."""
         reasoning = self._reasoning
         while not source.has_spoken:
             space = yield from source.space()
@@ -254,15 +257,16 @@ class Marked(Grammar):
         return False
 
     def _tell_thought(self, source: Source, thought: Sequence[Call]) -> None:
-        """Tells the calls of an output that ends within its reasoning: without them it would say
-        nothing. Where it was cut, the model may still have thought better of them."""
+        """Emits the calls of an output that ends within its reasoning, which would be empty without
+        them. If the output was cut, the model might still have decided otherwise."""
         if thought and not source.is_cut:
             source.edge()
             tell(source, thought)
 
     def _read_last_calls(self, source: Source, opener: str, thought: list[Call]) -> Step[None]:
-        """Calls within reasoning: only where the output ends with them, or with the reasoning's
-        end behind them. Else they are what the model thinks about, and are added to `thought`."""
+        """Reads calls within reasoning. They count only if the output ends with them, or with the
+        end of reasoning behind them; otherwise they are part of the reasoning, and are added to
+        `thought`."""
         source.keep_calls()
         try:
             yield from self._read_kept_calls(source, opener)
@@ -275,14 +279,15 @@ class Marked(Grammar):
         marker = opener
         while marker in self._tools.openers:
             yield from self._tools.read(source, marker)
-            # What follows the last of them makes all of them reasoning.
+            # Text behind the last of them makes all of them reasoning.
             source.settle_text()
             yield from source.space()
             marker = yield from source.accept(*self._tools.openers, *self._ends)
         yield from self._read_end(source, marker)
 
     def _read_unread_calls(self, source: Source, opener: str) -> Step[None]:
-        """As `_read_last_calls`, of calls that are text."""
+        """Reads calls within reasoning that are text, since the request has no tools; see
+        `_read_last_calls`."""
         said, marker = "", opener
         while marker in self._reasoning.unread_calls:
             body, end = yield from source.capture(self._reasoning.unread_end)
@@ -297,8 +302,8 @@ class Marked(Grammar):
         source.say(PartKind.CONTENT, said)
 
     def _read_end(self, source: Source, marker: str) -> Step[None]:
-        """Reads on behind one of the reasoning's ends, if it is one, up to the output's end.
-        Raises `Malformed` where that does not come."""
+        """Reads from behind an end of the reasoning up to the end of the output. Raises `Malformed`
+        if the output goes on."""
         while marker:
             source.in_reasoning = False
             yield from source.space()
@@ -307,7 +312,7 @@ class Marked(Grammar):
             raise Malformed
 
     def _read_starts(self, source: Source) -> Step[bool]:
-        """Calls at the begin of the answer that nothing marks; whether there are any."""
+        """Reads calls without markup at the begin of the answer; returns True if there are any."""
         found = False
         while (yield from source.attempt("", self._read_start(source), PartKind.CONTENT)):
             found = True

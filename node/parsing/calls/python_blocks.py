@@ -1,6 +1,6 @@
-"""Blocks of calls in Python's syntax, in an output that comes in pieces.
+"""Blocks of calls in Python's syntax, in an output that arrives in pieces.
 
-Where a block ends is found in one pass over its brackets and quotes, before it is parsed.
+The end of a block is found in one pass over its brackets and quotes, before it is parsed.
 """
 
 import re
@@ -31,8 +31,8 @@ _FUNCTION = re.compile(r"[\w.\-:/]+")
 
 
 def _spell_call(lark: Lark, tools: Sequence[ToolSchema], closer: str) -> str:
-    """The expression of a call of one of the tools, within a block that the closer ends. Raises
-    `NotHeld`."""
+    """Returns the expression of a call of one of the tools, within a block that the closer ends.
+    Raises `NotHeld`."""
     language, calls = PythonLiterals(closer), []
     for tool in tools:
         begin = lark.text(f"{bare_name(tool, _FUNCTION)}(")
@@ -46,7 +46,7 @@ def _spell_call(lark: Lark, tools: Sequence[ToolSchema], closer: str) -> str:
 
 
 class BareList(ToolFormat):
-    """Python calls as a list where the answer begins."""
+    """Python calls as a list at the begin of the answer."""
 
     name = "bare_list"
     starts = ("[",)
@@ -65,8 +65,8 @@ class PythonCalls(ToolFormat):
     """Python calls between markers."""
 
     def __init__(self, name: str, markers: Mapping[str, str], *, in_lines: bool = False) -> None:
-        """`markers`: what ends a block, by what it begins with. `in_lines`: models write each call
-        on a line, else all in a list."""
+        """`markers` has the end of a block by its begin. `in_lines` is True if models write each
+        call on a line of its own; else all are in a list."""
         self.name = name
         self._in_lines = in_lines
         self.openers = tuple(markers)
@@ -98,15 +98,17 @@ class PythonCalls(ToolFormat):
         tell(source, (yield from self._rest(source, bracket + name, closer)))
 
     def _rest(self, source: Source, text: str, closer: str) -> Step[list[Call]]:
-        """The calls up to the end marker, which may also stand within a string, or be missing."""
+        """Reads the calls up to the end marker, which may also stand within a string, or be
+        missing."""
         quotes = Quotes()
         tried_length = 0
         while True:
             piece, marker = yield from source.capture(closer, at_end=True)
             text += piece
             quotes.read(piece)
-            # A quote that is not escaped leaves a string open, so within one the end may have
-            # come as well. Each try reads all of the text: only as it doubles, they stay few.
+            # A quote that is not escaped leaves a string open, so the end may stand within what
+            # looks like a string. Each try reads all of the text, so the next comes only when the
+            # text has doubled.
             if not marker or not quotes.is_open or len(text) >= 2 * tried_length:
                 tried_length = len(text)
                 try:
@@ -119,7 +121,7 @@ class PythonCalls(ToolFormat):
 
 
 class OrBare(AnyOf):
-    """Reads lists that nothing marks as well; its models write them."""
+    """Reads and spells lists without markers as well; its models write both."""
 
     def __init__(self, form: PythonCalls) -> None:
         super().__init__(form.name, (form, _BARE_LIST))
@@ -133,7 +135,7 @@ class OrBare(AnyOf):
 
 
 def or_bare(form: PythonCalls) -> AnyOf:
-    """The format, and lists that nothing marks."""
+    """Returns a format that reads lists without markers as well."""
     return AnyOf(form.name, (form, _BARE_LIST))
 
 
@@ -143,22 +145,22 @@ def _spell_list(lark: Lark, call: str, *, parallel: bool) -> str:
 
 
 def declared_calls(source: Source, text: str) -> list[Call]:
-    """The calls that the text is: all of them of declared tools. Raises `Malformed` where they are
-    not, and `NoCalls` where the text is none."""
+    """Returns the calls in the text, all of them of declared tools. Raises `Malformed` if a tool is
+    not declared, and `NoCalls` if the text is not a list of calls."""
     return [call_of(source, call.name, call.arguments) for call in read_calls(text)]
 
 
 def read_call_list(source: Source) -> Step[list[Call]]:
-    """Reads on behind the `[` of a list of calls. Raises `Malformed`, at once where no declared
-    name follows."""
+    """Reads a list of calls from behind its `[`. Raises `Malformed`, at once if no declared name
+    follows."""
     yield from source.space()
     name = yield from read_declared_name(source)
     return (yield from read_python(source, "[" + name))
 
 
 def read_python(source: Source, begun: str) -> Step[list[Call]]:
-    """Reads calls of declared tools up to the bracket that ends the one in `begun`, which was read
-    before. Raises `Malformed`."""
+    """Reads calls of declared tools up to the bracket that closes the one in `begun`, which was
+    read before. Raises `Malformed`."""
     text = yield from read_brackets(source, begun)
     try:
         return declared_calls(source, text)
@@ -167,8 +169,8 @@ def read_python(source: Source, begun: str) -> Step[list[Call]]:
 
 
 def read_brackets(source: Source, begun: str) -> Step[str]:
-    """Reads up to the bracket that ends the one in `begun`; all of the text. Raises `Malformed`
-    where none does."""
+    """Reads up to the bracket that closes the one in `begun`, and returns all of the text. Raises
+    `Malformed` if none does."""
     pieces = [begun]
     depth, quote = 1, ""
     while depth:

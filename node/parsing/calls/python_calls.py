@@ -1,8 +1,8 @@
-"""Calls in the syntax of Python: `f(a="v", n=1)`, alone or in a list. They are never evaluated.
+"""Calls in Python's syntax: `f(a="v", n=1)`, alone or in a list. They are never evaluated.
 
-Models write it loosely: names of JSON for constants, newlines within strings, and quotes that
-should have been escaped. A string therefore ends at the first quote that something follows which
-may follow a string there; where that leads nowhere, at a later one.
+Models write it loosely: constants in JSON's words, newlines within strings, quotes that should have
+been escaped. A string therefore ends at the first quote that is followed by something that may
+follow a string there; if that fails, at a later one.
 """
 
 import math
@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
 
 class NoCalls(Exception):
-    """The text is no list of calls."""
+    """The text is not a list of calls."""
 
 
 _SPACE = re.compile(r"\s*")
@@ -35,7 +35,7 @@ _CONSTANTS: Mapping[str, Value] = {"true": True, "false": False, "null": None, "
 _AFTER_ARGUMENT = re.compile(r"\s*(?:\)|,\s*(?:[\w.\-]+\s*=|\)))")
 _AFTER_ITEM = re.compile(r"\s*[,\]})]")
 _AFTER_FIRST = re.compile(r"\s*[:,}]")
-"""The first key of a dictionary, or item of a set."""
+"""Text behind the first key of a dictionary, or the first item of a set."""
 _AFTER_KEY = re.compile(r"\s*:")
 
 _ESCAPE = re.compile(
@@ -52,15 +52,16 @@ _FLAT_ITEM = re.compile(
     r"\s*+(?:(?P<quote>['\"])(?P<text>[^'\"\\]*+)(?P=quote)|(?P<number>-?(?:0|[1-9]\d{0,17}+)))"
     r"\s*+(?:,|(?=\]))"
 )
-"""What most items of long lists are: nothing in them that could be read in another way."""
+"""An item as most are in long lists, which cannot be read in another way."""
 _LONGEST_SEARCH = 1 << 16
-"""Characters looked at in all, for the ends of strings; the text itself at least twice."""
+"""Most characters searched in all for the ends of strings; the text itself is searched at least
+twice."""
 DEPTH = 64
-"""Of brackets within brackets."""
+"""Deepest nesting of brackets."""
 
 
 def read_calls(text: str) -> list[Call]:
-    """The calls that the text is, at least one. Raises `NoCalls`."""
+    """Returns the calls in the text, at least one. Raises `NoCalls`."""
     ends: dict[int, int] = {}
     for _ in range(max(2, _LONGEST_SEARCH // (len(text) + 1))):
         reader = _Reader(text, ends)
@@ -73,8 +74,8 @@ def read_calls(text: str) -> list[Call]:
 
 
 class Quotes:
-    """Whether a string is open at the end of what was read, if quotes are escaped as they should
-    be."""
+    """Tracks if a string is open at the end of the text read, provided that quotes are escaped
+    correctly."""
 
     def __init__(self) -> None:
         self._quote = ""
@@ -98,21 +99,21 @@ class _String(NamedTuple):
     begin: int
     quote: str
     after: "re.Pattern[str]"
-    """What may follow it."""
+    """Matches the text that may follow the string."""
 
 
 class _Reader:
-    """Reads the text once, with the strings' ends as they were chosen."""
+    """Reads the text once, with the ends of strings as chosen so far."""
 
     def __init__(self, text: str, ends: dict[int, int]) -> None:
-        """`ends`: where a string that begins there ends."""
+        """`ends` has the end of each string by its begin."""
         self._text = text
         self._at = 0
         self._ends = ends
         self._strings: list[_String] = []
 
     def another_end(self) -> bool:
-        """Chooses the next end of the last string that has one; False where none has."""
+        """Chooses the next possible end of the last string that has one; False if none has."""
         while self._strings:
             string = self._strings.pop()
             end = self._find_end(string, self._ends.pop(string.begin) + 1)
@@ -174,8 +175,7 @@ class _Reader:
         return _CONSTANTS[word]
 
     def _flat_items(self) -> list[Value]:
-        """Reads a list's items as long as they are simple, each with what parts it from the
-        next."""
+        """Reads a list's items, with their separators, as long as they are simple."""
         items: list[Value] = []
         while (match := _FLAT_ITEM.match(self._text, self._at)) is not None:
             quote, text, number = match.groups()
@@ -184,7 +184,7 @@ class _Reader:
             else:
                 begin = match.start("text")
                 if self._ends.setdefault(begin, match.end("text")) != match.end("text"):
-                    # It was to end at a later quote.
+                    # A later quote was chosen as its end.
                     break
                 self._strings.append(_String(begin, quote, _AFTER_ITEM))
                 items.append(text)
@@ -192,7 +192,7 @@ class _Reader:
         return items
 
     def _braced(self, depth: int) -> Value:
-        """A dictionary, or a set, which JSON has as a list."""
+        """Reads a dictionary, or a set, which becomes a list as in JSON."""
         self._space()
         if self._accept("}"):
             return {}
@@ -210,14 +210,14 @@ class _Reader:
         return self._member(key, depth)
 
     def _member(self, key: Value, depth: int) -> tuple[str, Value]:
-        """With the value, on behind the colon."""
+        """Returns the member with its value, reading from behind the colon."""
         self._space()
         if isinstance(key, list | dict):
             raise NoCalls
         return str(key), self._value(_AFTER_ITEM, depth)
 
     def _more_items(self, closer: str, read: Callable[[], Value]) -> list[Value]:
-        """Behind the first."""
+        """Reads the items behind the first."""
         self._space()
         if self._accept(","):
             return self._items(closer, read)
@@ -250,7 +250,7 @@ class _Reader:
         return _ESCAPE.sub(_unescape, self._text[string.begin : end])
 
     def _find_end(self, string: _String, begin: int) -> int | None:
-        """Where a quote stands at or behind `begin` that may end the string."""
+        """Returns the position of a quote, at or behind `begin`, that may end the string."""
         for match in _QUOTED_BY[string.quote].finditer(self._text, begin):
             if match[0] == string.quote and string.after.match(self._text, match.end()):
                 return match.start()
@@ -281,7 +281,7 @@ class _Reader:
 def _number(text: str) -> int | float:
     digits = text.replace("_", "")
     try:
-        # Dates are written with zeros in front.
+        # Dates are written with leading zeros.
         value = float(digits) if any(each in digits for each in ".eE") else int(digits)
     except ValueError:
         raise NoCalls from None

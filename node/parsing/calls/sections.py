@@ -6,16 +6,15 @@ from node.parsing.scanning.step import Step
 
 
 class SectionCalls(ToolFormat):
-    """Such calls. A format says what its markers are, and reads one call."""
+    """Reads such calls. A subclass defines the markers and reads one call."""
 
     sections: tuple[str, ...] = ()
     section_ends: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
-    """What a call begins with."""
+    """Begins of a call."""
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
-        """Reads on behind the begin of a call, its end included, and tells it. Raises
-        `Malformed`."""
+        """Reads a call from behind its begin, with its end, and emits it. Raises `Malformed`."""
         raise NotImplementedError
 
     def read(self, source: Source, opener: str) -> Step[None]:

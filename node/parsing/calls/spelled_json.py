@@ -1,6 +1,6 @@
-"""How calls are written as JSON: the pieces that the formats put between their markers.
+"""Expressions of calls as JSON, which the formats put between their markers.
 
-White space may stand wherever JSON lets it, so that a model can lay a call out as it learned to.
+White space may stand wherever JSON allows it, so that a model can lay out a call as it was trained.
 """
 
 import json
@@ -17,13 +17,13 @@ _ARGUMENTS = ("arguments",)
 
 
 def arguments_of(lark: Lark, tool: ToolSchema) -> str:
-    """The expression of an object that fits the tool's parameters. Raises `NotHeld`."""
+    """Returns the expression of an object that fits the tool's parameters. Raises `NotHeld`."""
     return lark.json(object_of_arguments(tool), tool.param)
 
 
 def bare_name(tool: ToolSchema, characters: "re.Pattern[str]") -> str:
-    """The tool's name, to stand without quotes. Raises `NotHeld` for one that has other
-    characters, which is not read back."""
+    """Returns the tool's name, to be written without quotes. Raises `NotHeld` for a name with other
+    characters, which would not be read back."""
     if not tool.name or not characters.fullmatch(tool.name):
         raise NotHeld(f"The model cannot write the name {tool.name} of a tool.", tool.param)
     return tool.name
@@ -36,8 +36,8 @@ def call_object(
     arguments: Sequence[str] = _ARGUMENTS,
     *more: str,
 ) -> str:
-    """The expression of `{"name": "f", "arguments": {…}}` with one of the keys `names` and one of
-    `arguments`; `more` are expressions of what may follow the arguments. Raises `NotHeld`."""
+    """Returns the expression of `{"name": "f", "arguments": {…}}` with one of the keys `names` and
+    one of `arguments`; `more` are expressions that may follow the arguments. Raises `NotHeld`."""
     space = lark.space()
     return lark.rule(
         " ".join(
@@ -66,20 +66,20 @@ def call_objects(
     arguments: Sequence[str] = _ARGUMENTS,
     *more: str,
 ) -> str:
-    """The expression of one such object. Raises `NotHeld`."""
+    """Returns the expression of one such object for any of the tools. Raises `NotHeld`."""
     return lark.one_of([call_object(lark, tool, names, arguments, *more) for tool in tools])
 
 
 def list_of(lark: Lark, call: str, *, parallel: bool, begin: str = "[") -> str:
-    """The expression of a JSON list of one `call`, or of several where `parallel`. It begins with
-    the text `begin`."""
+    """Returns the expression of a JSON list of one `call`, or of several if `parallel`. The list
+    begins with the text `begin`."""
     space = lark.space()
     calls = lark.many(call, f"{space} {lark.text(',')} {space}") if parallel else call
     return " ".join((lark.text(begin), space, calls, space, lark.text("]")))
 
 
 def between(lark: Lark, opener: str, body: str, closer: str) -> str:
-    """The expression of a body between markers; a closer may be empty."""
+    """Returns the expression of a body between markers; the closer may be empty."""
     parts = [lark.text(opener), lark.space(), body]
     if closer:
         parts += [lark.space(), lark.text(closer)]
@@ -87,12 +87,12 @@ def between(lark: Lark, opener: str, body: str, closer: str) -> str:
 
 
 def blocks(lark: Lark, block: str, *, parallel: bool) -> str:
-    """The expression of one block, or of several in a row where `parallel`."""
+    """Returns the expression of one block, or of several in a row if `parallel`."""
     return lark.many(block, lark.space()) if parallel else block
 
 
 def _key(lark: Lark, keys: Sequence[str]) -> str:
-    """The expression of one of the keys with the colon."""
+    """Returns the expression of one of the keys with the colon."""
     space = lark.space()
     key = lark.one_of([lark.text(json.dumps(each)) for each in keys])
     return f"{key} {space} {lark.text(':')} {space}"

@@ -1,8 +1,8 @@
 """Calls as `<function=f><parameter=a>v</parameter></function>` in a tag: Qwen3-Coder, Qwen3.5,
-Nemotron 3, MiMo, Step 3.5, Seed-OSS; MiniMax M2 and more, in other words.
+Nemotron 3, MiMo, Step 3.5, Seed-OSS; with other tag names MiniMax M2 and more.
 
-The outer tag may be missing, and a call without it and without arguments counts only on a line of
-its own: within a sentence it is talk about calls.
+The outer tag may be missing. A call without it and without arguments counts only on a line of its
+own; within a sentence it is text about calls.
 """
 
 import re
@@ -28,8 +28,8 @@ from node.parsing.values.xml_values import (
 _NAME = re.compile(r"[^>\n<]*")
 _TEXT = re.compile(r"[^<\n]*")
 _TEXT_LINES = 8
-"""Of what a model says before its call within the tag. Until it is known what that is nobody is
-told, so it must not be long."""
+"""Most lines of text before a call within the tag. The text is buffered until the call comes, so it
+must be short."""
 _BLANKS = re.compile(r"[ \t\r]*")
 
 
@@ -46,9 +46,10 @@ class XmlCalls(ToolFormat):
         keeps_last_newline: bool = False,
         quote: str = "",
     ) -> None:
-        """`function` and `parameter` are what their tags begin with, up to the name.
-        `keeps_last_newline`: it belongs to a value that did not begin with one. `quote` is what
-        models write around names; where they do, one tag holds all calls."""
+        """`function` and `parameter` are the begins of their tags, up to the name. With
+        `keeps_last_newline`, the newline before an end tag belongs to a value that did not begin
+        with one. `quote` is what models write around names; with it, one outer tag contains all
+        calls."""
         self.name = name
         self._on_a_line = f"\n{function}"
         self.openers = (wrapper, function, self._on_a_line)
@@ -104,12 +105,12 @@ class XmlCalls(ToolFormat):
             raise Malformed
 
     def read_json(self, source: Source) -> Step[None]:
-        """What may stand in the tag besides XML."""
+        """Reads a body of the outer tag that is JSON; by default there is none."""
         raise Malformed
         yield
 
     def _read_said(self, source: Source) -> Step[str]:
-        """What a model says before its call, within the tag, and the call's begin."""
+        """Reads the text before a call, within the tag, and the begin of the call."""
         said, lines = "", 1
         while True:
             said += yield from source.run(_TEXT)
@@ -123,7 +124,7 @@ class XmlCalls(ToolFormat):
             said += yield from source.expect(char)
 
     def _read_next(self, source: Source, opener: str) -> Step[str]:
-        """The tag that goes on with the block, or ends it."""
+        """Reads the tag that continues the block, or ends it."""
         yield from source.space()
         ends = (self._function, self._wrapper_end)
         if opener != self._wrapper:
@@ -139,12 +140,12 @@ class XmlCalls(ToolFormat):
     def _read_function(
         self, source: Source, opener: str, said: str
     ) -> Step[tuple[OpenCall | None, str]]:
-        """(the call whose name comes next, the tag that ended it); None in place of a call that is
-        of no declared tool, which is text beside others in the same tag. `said` is told before
-        it."""
+        """Returns (the call whose name comes next, the tag that ended it). The call is None if its
+        tool is not declared: then it is text beside other calls in the same tag. `said` is emitted
+        before the call."""
         name = unquoted((yield from source.run(_NAME)))
         is_declared = name in source.schemas or opener != self._wrapper
-        # A line's begin is read with the tag, but it is none of the call.
+        # The newline before the tag is read with it, but is not part of the call.
         line_end = "\n" if opener == self._on_a_line and not source.in_reasoning else ""
         call = OpenCall(source, name, {})
         if is_declared:
@@ -162,7 +163,7 @@ class XmlCalls(ToolFormat):
         return call if is_declared else None, mark
 
     def _read_arguments(self, source: Source, call: OpenCall) -> Step[tuple[bool, str]]:
-        """(whether there are no arguments, the tag that ended them)."""
+        """Returns (True if there are no arguments, the tag that ended them)."""
         if (yield from source.peek()) != "{":
             return (yield from read_parameters(source, self._tags, call))
         yield from read_json_arguments(source, call)
@@ -171,5 +172,5 @@ class XmlCalls(ToolFormat):
 
 
 def _end_of(tag: str) -> str:
-    """The end tag of what begins so."""
+    """Returns the end tag of a tag with this begin."""
     return f"</{re.split('[= ]', tag[1:])[0]}>"
