@@ -1,8 +1,8 @@
-"""What may be written of a tool's arguments: of its schema, what some value fits.
+"""Removes from the schema of a tool's arguments the parts that no value fits.
 
-A property that need not be there and that no value fits is left out, in depth, and so is what no
-value fits of a choice. Clients convert their schemas from other systems, where
-`{"type": "integer", "enum": ["1", "any"]}` may well mean something.
+An optional property that no value fits is left out, at any depth, and so is such an option of a
+choice. Clients convert their schemas from other systems, which may produce
+`{"type": "integer", "enum": ["1", "any"]}`.
 """
 
 import json
@@ -29,13 +29,14 @@ _DEPTH = 64
 
 
 def arguments_of(tool: ToolSchema) -> list[Argument]:
-    """Those that a tool's parameters declare and that may be written, in order. Raises `NotHeld`
-    where the parameters are no plain object of such, or one is required that no value fits."""
+    """Returns the arguments that a tool's parameters declare and that can be written, in order.
+    Raises `NotHeld` if the parameters are not a plain object, or if no value fits a required
+    one."""
     return declared_arguments(_fitting(tool), tool.param)
 
 
 def object_of_arguments(tool: ToolSchema) -> Schema:
-    """The schema of all arguments. Raises `NotHeld` as `arguments_of`, where nothing fits."""
+    """Returns the schema of all arguments. Raises `NotHeld` if no value fits a required one."""
     return arguments_schema(_fitting(tool))
 
 
@@ -50,14 +51,14 @@ def _fitting(tool: ToolSchema) -> Schema:
 
 
 class _Fitting:
-    """Of one tool's parameters."""
+    """Removes the parts that no value fits from one tool's parameters."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._known: dict[str, bool] = {}
 
     def pruned(self, schema: Schema, depth: int = 0) -> Schema:
-        """The schema without what no value fits."""
+        """Returns the schema without the parts that no value fits."""
         if depth > _DEPTH:
             return schema
         made = dict(schema)
@@ -79,10 +80,10 @@ class _Fitting:
         return made
 
     def may_fit(self, schema: object) -> bool:
-        """Whether some value may fit, as far as can be told."""
+        """True if some value may fit, as far as can be determined."""
         key = json.dumps(schema)
         if key not in self._known:
-            # What refers to itself is taken to end.
+            # A schema that refers to itself is assumed to end.
             self._known[key] = True
             self._known[key] = self._fits(schema)
         return self._known[key]
@@ -95,7 +96,7 @@ class _Fitting:
 
     def _fits(self, schema: object) -> bool:
         if isinstance(schema, Mapping) and not isinstance(schema.get("enum", []), list):
-            # No schema at all, which is told where it is spelled.
+            # An invalid schema is reported where it is spelled.
             return True
         try:
             flats = flat_schemas(schema, self._place)
@@ -142,7 +143,8 @@ def _in_order(flat: Flat, least: str, most: str) -> bool:
 
 
 def _has_number(flat: Flat, *, is_whole: bool) -> bool:
-    """Whether a number is within the bounds, which older drafts call exclusive by a flag."""
+    """True if some number is within the bounds. Older drafts mark a bound as exclusive by a
+    flag."""
     low, high = _number(flat.get("minimum"), -math.inf), _number(flat.get("maximum"), math.inf)
     above = _number(flat.get("exclusiveMinimum"), -math.inf)
     below = _number(flat.get("exclusiveMaximum"), math.inf)

@@ -1,8 +1,8 @@
-"""A client's grammar as one pattern, so that a schema can hold a string to it in any spelling of a
-call.
+"""Turns a client's grammar into one pattern, so that a schema can constrain a string to it in any
+format's spelling of a call.
 
-A Lark grammar whose rules do not come back to themselves is a regular expression: each name is
-replaced by what it stands for. What is not understood here has no pattern.
+A Lark grammar without recursive rules is a regular expression: each name is replaced by its
+definition. A grammar with syntax that is not supported here has no pattern.
 """
 
 import json
@@ -13,12 +13,13 @@ from node.parsing.constraints.lark_reader import Grammar, NotUnderstood, Token, 
 from node.parsing.constraints.regex_syntax import inner_pattern
 
 LONGEST = 32 * 1024
-"""Characters of a pattern: what is longer takes seconds to compile."""
+"""Most characters of a pattern; a longer one takes seconds to compile."""
 _DEEPEST = 64
-"""Names and brackets within each other."""
+"""Deepest nesting of names and brackets."""
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 _ANYTHING = re.compile(r"(?<!\\)\[(?:\\s\\S|\\S\\s|\\d\\D|\\D\\d|\\w\\W|\\W\\w)\]")
-"""How patterns say any character: readers who disagree about the halves agree about the whole."""
+"""Classes that match any character. Regex dialects disagree about the halves but agree about the
+whole."""
 _CONTROLS = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\f": r"\f"}
 _COMMON: Mapping[str, str] = {
     "CNAME": "[A-Za-z_][A-Za-z0-9_]*",
@@ -37,12 +38,12 @@ _COMMON: Mapping[str, str] = {
     "WS": r"[ \t\f\r\n]+",
     "WS_INLINE": r"[ \t]+",
 }
-"""Terminals that Lark's library has."""
+"""Terminals of Lark's library."""
 
 
 def pattern_of(syntax: str, definition: str) -> str | None:
-    """The pattern that a whole text of the grammar matches, as JSON Schema has it; None where there
-    is none. `syntax`: `lark` or `regex`."""
+    """Returns the pattern, in JSON Schema's syntax, that matches exactly the texts of the grammar;
+    None if there is none. `syntax` is `lark` or `regex`."""
     try:
         inner = _of_regex(definition) if syntax == "regex" else _of_lark(definition)
         inner_pattern(inner)
@@ -57,7 +58,7 @@ def _of_regex(definition: str) -> str:
     inner = inner[:-1] if ends else inner
     _, has_choice = inner_pattern(inner)
     if has_choice and inner != definition:
-        # An anchor is of one of the choices only.
+        # An anchor belongs to only one of the alternatives.
         raise NotUnderstood
     return _with_anything(inner)
 
@@ -72,7 +73,7 @@ def _of_lark(definition: str) -> str:
 
 
 def _imported(grammar: Grammar) -> dict[str, str]:
-    """Patterns of the library's terminals by the names that the grammar has for them."""
+    """Returns patterns of the library's terminals by the names that the grammar gives them."""
     found: dict[str, str] = {}
     for directive, *tokens in grammar.directives:
         if directive.text.startswith("%llguidance"):
@@ -99,7 +100,8 @@ class _Maker:
         self._made = dict(imported)
 
     def of_name(self, name: str, depth: int) -> str:
-        """Raises `NotUnderstood` for a name that comes back to itself, or that nothing defines."""
+        """Returns the pattern of a rule or terminal. Raises `NotUnderstood` if it is recursive or
+        undefined."""
         if name in self._made:
             return self._made[name]
         rule = self._rules.get(name)
@@ -110,7 +112,7 @@ class _Maker:
 
 
 class _Body:
-    """Reads what one rule stands for."""
+    """Makes the pattern of one rule's body."""
 
     def __init__(self, tokens: Sequence[Token], of_name: Callable[[str, int], str]) -> None:
         self._tokens = tokens
@@ -135,7 +137,7 @@ class _Body:
         pieces: list[str] = []
         while self._at < len(self._tokens) and self._next() not in ("|", ")", "]"):
             if self._accept("->"):
-                # A name in a tree.
+                # A name in the syntax tree.
                 self._take("name")
                 break
             pieces.append(self._item(depth))
@@ -249,7 +251,7 @@ def _any_case(char: str) -> str:
 
 
 def _plain(char: str) -> str:
-    """A character as it stands in a pattern."""
+    """Returns a character as it is written in a pattern."""
     if _SPECIAL.match(char):
         return f"\\{char}"
     if char < " " or char == "\x7f":

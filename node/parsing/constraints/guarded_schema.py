@@ -1,4 +1,4 @@
-"""Schemas of JSON that stands where some texts would end it: no string may hold them."""
+"""Schemas of JSON within markup: no string may contain the texts that would end it."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -8,18 +8,18 @@ from node.parsing.coercion import types_of
 from node.parsing.constraints.values import says_nothing
 
 _ANY = "-any"
-"""Name of the schema that any such value fits."""
+"""Name of the definition that any guarded value fits."""
 _LARGEST = 10**18
-"""Of numbers: what is beyond may be more than a reader has room for."""
+"""Largest number; beyond it, some readers cannot represent it."""
 _CHOICES = ("anyOf", "oneOf", "allOf", "prefixItems")
 _TOLD_ELSEWHERE = frozenset(("enum", "const", "$ref", "anyOf", "oneOf", "allOf"))
 _TABLES = ("$defs", "definitions", "properties")
 
 
 def guarded(schema: object, texts: Sequence[str]) -> dict[str, Any]:
-    """The schema of values that have none of the texts in any string or name, and only numbers
-    that every reader has room for. What declares members has only those. All the texts begin with
-    one character, which none of them holds again."""
+    """Returns the schema of values whose strings and names contain none of the texts, and whose
+    numbers every reader can represent. Objects that declare members have no others. All texts must
+    begin with one character, which may not occur in them again."""
     assert all(text[0] == texts[0][0] not in text[1:] for text in texts), texts
     guard = _Guard(f"^{_without(texts)}$")
     held = guard.schema(schema)
@@ -31,7 +31,7 @@ def guarded(schema: object, texts: Sequence[str]) -> dict[str, Any]:
 class _Guard:
     def __init__(self, pattern: str) -> None:
         self.is_used = False
-        """Whether any value may stand somewhere."""
+        """True if some part of the schema allows any value."""
         self._pattern = pattern
 
     def schema(self, schema: object) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class _Guard:
             held.update(minimum=-_LARGEST, maximum=_LARGEST)
 
     def any_value(self) -> dict[str, Any]:
-        """The schema that all values fit which hold none of the texts."""
+        """Returns the schema that all guarded values fit."""
         any_ = {"$ref": f"#/$defs/{_ANY}"}
         return {
             "anyOf": [
@@ -90,7 +90,8 @@ class _Guard:
         return {"$ref": f"#/$defs/{_ANY}"}
 
     def _inner(self, schema: object) -> object:
-        """A schema within another; what is none is left as it is, to be refused."""
+        """Guards a schema within another. Anything that is not a schema is kept, to be rejected
+        later."""
         return self.schema(schema) if schema is True or isinstance(schema, Mapping) else schema
 
     def _guard_members(self, held: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ class _Guard:
 
 
 def _without(texts: Sequence[str]) -> str:
-    """The pattern of what holds none of the texts."""
+    """Returns the pattern of strings that contain none of the texts."""
     first = re.escape(texts[0][0])
     rests = sorted({text[1:] for text in texts})
     leaves, stops = _leaves(rests, first), _stops(rests)
@@ -114,8 +115,8 @@ def _without(texts: Sequence[str]) -> str:
 
 
 def _leaves(rests: Sequence[str], first: str) -> str:
-    """What goes on from a text's begin to where it is none, up to a character that is not the
-    first one of any."""
+    """Returns the pattern that continues a text's begin until it cannot be one of the texts, up to
+    a character that begins none."""
     by_char = _by_char(rests)
     others = "".join(map(re.escape, by_char))
     ways = [f"[^{first}{others}]"]
@@ -126,7 +127,8 @@ def _leaves(rests: Sequence[str], first: str) -> str:
 
 
 def _stops(rests: Sequence[str]) -> str:
-    """What may stand behind a text's begin before another one, or the end."""
+    """Returns the pattern of the part of a text that may stand before another text's begin, or at
+    the end."""
     ways = [
         f"{re.escape(char)}{_stops(inner)}"
         for char, inner in _by_char(rests).items()

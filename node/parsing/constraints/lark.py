@@ -1,8 +1,8 @@
-"""Grammars that hold an output: text of llguidance's dialect of Lark, put together from pieces.
+"""Builds a grammar that constrains an output, in llguidance's dialect of Lark.
 
-Each method gives an expression that can stand in a rule. A marker that the vocabulary has as a
-token of its own is written as that token, since no other spelling of it counts, and since text
-then never holds it.
+Each method returns an expression that can be used in a rule. A marker that the vocabulary has as a
+token of its own is written as that token: no other spelling of it counts, and text never contains
+it.
 """
 
 import json
@@ -14,19 +14,19 @@ from node.parsing.constraints.schema import SOME_WHITE_SPACE, NotHeld, schema_te
 
 
 class Text(NamedTuple):
-    """Text by patterns of the syntax of Rust's regex crate."""
+    """A text, defined by patterns in the syntax of Rust's regex crate."""
 
     matches: tuple[str, ...] = ()
-    """It matches all of them; any text where there are none."""
+    """Patterns that the text matches, all of them; empty for any text."""
     without: tuple[str, ...] = ()
-    """It matches none of them."""
+    """Patterns that the text does not match."""
 
 
 class Lark:
     """The rules of one grammar."""
 
     def __init__(self, tokens: Mapping[str, int]) -> None:
-        """`tokens`: ids of the vocabulary's added tokens by their text."""
+        """`tokens` are the ids of the vocabulary's added tokens by their text."""
         self._tokens = tokens
         self._rules: list[str] = []
         self._names: dict[str, str] = {}
@@ -34,37 +34,38 @@ class Lark:
         self._markers = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     def text(self, text: str) -> str:
-        """Exactly this text, which may hold markers."""
+        """Returns exactly this text, which may contain markers."""
         return " ".join(self._pieces(text)) or '""'
 
     def prefer(self, texts: Sequence[str]) -> str:
-        """The first of them that begins with a token of its own; else the first."""
+        """Returns the first text that begins with a token of its own; if none does, the first."""
         return next((text for text in texts if self._markers.match(text)), texts[0])
 
     def is_token(self, text: str) -> bool:
-        """Whether the vocabulary has all of the text as one token."""
+        """True if the vocabulary has the whole text as one token."""
         return text in self._tokens
 
     def space(self) -> str:
-        """A little white space, or none, as between the tokens of JSON."""
+        """Returns a little optional white space, as between the tokens of JSON."""
         return self.optional(self.regex(SOME_WHITE_SPACE))
 
     def json(self, schema: object, param: str) -> str:
-        """A JSON value that fits the schema, with little white space. Raises `NotHeld` with
-        `param` for a schema that cannot be held."""
+        """Returns a JSON value that fits the schema, with little white space. Raises `NotHeld` with
+        `param` for a schema that is not supported."""
         return self.rule(f"%json {schema_text(schema, param)}")
 
     def regex(self, pattern: str) -> str:
-        """Text that matches all of the pattern, of the syntax of Rust's regex crate."""
+        """Returns text that matches the whole pattern, in the syntax of Rust's regex crate."""
         return self._named(_slashed(pattern), upper=True) if pattern else self.text("")
 
     def until(self, closer: str) -> str:
-        """Any text that does not hold the closer, and the closer."""
+        """Returns any text that does not contain the closer, followed by the closer."""
         first, *rest = self._pieces(closer)
         if first.startswith("<["):
             return " ".join((self.regex(_ANY), first, *rest))
         if rest:
-            # Text never holds the token that comes next, so what ends with it is all before it.
+            # Text never contains the token that comes next, so the text that ends with this piece
+            # is all the text before that token.
             begin = re.escape(json.loads(first))
             return " ".join((self.regex(f"{_ANY}{begin}"), *rest))
         name = self._names.get(f"[{first}]")
@@ -74,7 +75,7 @@ class Lark:
         return name
 
     def held(self, texts: Sequence[Text], forbidden: str = "") -> str:
-        """Text that is one of `texts` and does not hold what is forbidden."""
+        """Returns text that is one of `texts` and does not contain `forbidden`."""
         held = " | ".join(f"({_held(text)})" for text in texts)
         body = f"({held}) & ~{_slashed(holding(forbidden))}" if forbidden else held
         return self._named(body, upper=True)
@@ -86,16 +87,16 @@ class Lark:
         forbidden: Sequence[str] = (),
         without: Sequence[str] = (),
     ) -> str:
-        """Text that is one of `texts`, holds neither the closer nor what is forbidden, and matches
-        none of the patterns `without`; and the closer."""
+        """Returns text that is one of `texts`, contains neither the closer nor any of `forbidden`,
+        and matches none of the patterns `without`; followed by the closer."""
         first, *rest = self._pieces(closer)
         held = " | ".join(f"({_held(text)})" for text in texts)
-        # As one pattern: the library keeps count of what it makes of them.
+        # One pattern instead of several, since the library limits the work that patterns cause.
         body = f"({held}) & ~{_slashed('|'.join((*without, holding(closer, *forbidden))))}"
         if first.startswith("<["):
             return " ".join((self._named(body, upper=True), first, *rest))
         if rest:
-            # The text before a token is read with what comes before.
+            # The text in front of a token is lexed together with the text before it.
             body = self._named(f"{self._named(body, upper=True)} {first}", upper=True)
             return " ".join((body, *rest))
         name = self._names.get(f"[{first}] {body}")
@@ -105,8 +106,8 @@ class Lark:
         return name
 
     def shared(self, key: str, expression: Callable[[], str]) -> str:
-        """The name of the rule that the key stands for. Its expression may have the same key in
-        it, and is asked for once."""
+        """Returns the name of the rule for a key. Its expression is made once, and may refer to the
+        same key."""
         name = self._names.get(f"={key}")
         if name is None:
             count, names = len(self._rules), dict(self._names)
@@ -114,30 +115,30 @@ class Lark:
             try:
                 self._rules.append(f"{name}: {expression()}")
             except NotHeld:
-                # What was made for it may name it.
+                # Rules made for the failed expression may refer to it.
                 del self._rules[count:]
                 self._names = names
                 raise
         return name
 
     def rule(self, expression: str) -> str:
-        """The name of a rule for the expression."""
+        """Returns the name of a rule for the expression."""
         return self._named(expression, upper=False)
 
     def one_of(self, expressions: Sequence[str]) -> str:
-        """Any of at least one."""
+        """Returns a choice of at least one expression."""
         return self.rule(" | ".join(expressions))
 
     def optional(self, expression: str) -> str:
         return f"({expression})?"
 
     def many(self, expression: str, separator: str = "") -> str:
-        """One or more, with the expression `separator` between them."""
+        """Returns one or more of the expression, with the expression `separator` between them."""
         each = self.rule(expression)
         return f"{each} ({separator} {each})*" if separator else f"{each}+"
 
     def grammar(self, start: str) -> str:
-        """The text of the grammar of what `start` says."""
+        """Returns the grammar's text, with `start` as the expression of the whole output."""
         return "\n".join((f"start: {start}", *self._rules, ""))
 
     def _pieces(self, text: str) -> list[str]:
@@ -165,7 +166,7 @@ _TO_ESCAPE = re.compile(r"\\.|[/\x00-\x1f\x7f]", re.DOTALL)
 
 
 def _escape(found: "re.Match[str]") -> str:
-    """What of a pattern cannot stand between slashes on one line, as escapes."""
+    """Escapes a character that cannot stand between slashes on one line."""
     last = found[0][-1]
     if last == "/":
         return r"\/"
@@ -173,7 +174,7 @@ def _escape(found: "re.Match[str]") -> str:
 
 
 def holding(*texts: str) -> str:
-    """The pattern of what has one of the texts in it."""
+    """Returns the pattern of texts that contain one of the given texts."""
     return rf"{_ANY}({'|'.join(map(re.escape, texts))}){_ANY}"
 
 
@@ -183,11 +184,11 @@ def _held(text: Text) -> str:
 
 
 def _slashed(pattern: str) -> str:
-    """A pattern as it stands in a grammar."""
-    # With nothing between them, slashes begin a comment.
+    """Returns a pattern as it is written in a grammar."""
+    # Two adjacent slashes would begin a comment.
     return f"/{_TO_ESCAPE.sub(_escape, pattern)}/" if pattern else '""'
 
 
 def _quoted(text: str) -> str:
-    # Written as escapes: the library takes no control characters between quotes.
+    # Control characters are escaped, since the library does not accept them between quotes.
     return json.dumps(text).replace("\x7f", r"\u007f")

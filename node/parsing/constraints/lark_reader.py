@@ -1,4 +1,4 @@
-"""Reads the rules of a client's Lark grammar, in llguidance's dialect of it or Lark's own."""
+"""Reads the rules of a client's Lark grammar, in llguidance's dialect or Lark's own."""
 
 import re
 from collections.abc import Sequence
@@ -20,31 +20,31 @@ _TOKEN = re.compile(
 
 class Token(NamedTuple):
     kind: str
-    """`text`: a string, a pattern, a token of the vocabulary, or what stands for them; `name`,
-    `directive`, or `sign`."""
+    """One of `text` (a string, a pattern, a token of the vocabulary, or a reference to such),
+    `name`, `directive` and `sign`."""
     text: str
 
 
 class NotUnderstood(Exception):
-    """The grammar says something that is of no rule known here."""
+    """The grammar uses syntax that is not supported here."""
 
 
 class Rule(NamedTuple):
-    """What stands behind the colon of a name."""
+    """The definition of a name."""
 
     body: list[Token]
     is_plain: bool
-    """Whether nothing before the colon changes what the rule matches."""
+    """True if nothing before the colon changes what the rule matches."""
 
 
 class Grammar(NamedTuple):
     rules: dict[str, Rule]
     directives: list[list[Token]]
-    """Each with what follows it."""
+    """Each directive with the tokens that follow it."""
 
 
 def read_grammar(text: str) -> Grammar:
-    """Raises `NotUnderstood`."""
+    """Splits a grammar into rules and directives. Raises `NotUnderstood`."""
     tokens = _tokens(text)
     grammar = Grammar({}, [])
     body: list[Token] = []
@@ -58,7 +58,7 @@ def read_grammar(text: str) -> Grammar:
             at = behind
             continue
         if kind == "directive":
-            # What follows it is of no rule.
+            # The tokens behind a directive belong to no rule.
             body = []
             grammar.directives.append(body)
         body.append(tokens[at])
@@ -80,7 +80,7 @@ def _tokens(grammar: str) -> list[Token]:
                 raise NotUnderstood from None
             kind = "directive" if "llguidance" in found[0] else "text"
         if kind == "sign" and found[0] in "?!" and _begins_line(grammar, found.start()):
-            # Before the name of a rule it is about trees.
+            # Before a rule's name the sign is about syntax trees.
             continue
         if kind != "skipped":
             tokens.append(Token(kind, found[0]))
@@ -88,7 +88,7 @@ def _tokens(grammar: str) -> list[Token]:
 
 
 def _behind_head(tokens: Sequence[Token], at: int) -> int:
-    """Where what a name stands for begins, if it is defined here; else 0."""
+    """Returns the index of a name's definition if the name is defined at this index, else 0."""
     at += 1
     if at < len(tokens) and tokens[at][1] == "[":
         while at < len(tokens) and tokens[at][1] != "]":

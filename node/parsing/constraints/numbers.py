@@ -1,6 +1,6 @@
-"""What a JSON schema says of numbers, as the grammar library can hold it.
+"""Adapts what a JSON schema says about numbers to the grammar library.
 
-The library reckons in floats of 64 bits, which not all whole numbers beyond 2**53 are.
+The library calculates in 64-bit floats, which cannot represent all integers beyond 2**53.
 """
 
 import math
@@ -9,23 +9,25 @@ from decimal import Decimal
 from typing import Any
 
 LARGEST = 10**18
-"""Of integers that may be any: those with more digits are a model's that does not find the end."""
+"""Largest integer if the schema sets no bound; a model that writes more digits does not find the
+end."""
 _LARGEST_BOUND = 2**53
 _LARGEST_FACTOR = 10**5
 _MOST_REMAINDERS = 10**4
-"""Of a division by the digits of a factor, its zeros left out: the library looks at each."""
+"""Largest value of a factor's digits without trailing zeros, since the library enumerates the
+remainders of division by it."""
 _LOWER = ("minimum", "exclusiveMinimum")
 _UPPER = ("maximum", "exclusiveMaximum")
 _INTEGERS = ("integer", ["integer"])
 
 
 class Unheld(Exception):
-    """A sentence on what cannot be held."""
+    """A rule about numbers that is not supported; the message is a sentence."""
 
 
 def hold_numbers(schema: dict[str, Any]) -> None:
-    """Narrows what the schema says of numbers, so that what is held fits. Raises `Unheld` where
-    that cannot be said."""
+    """Narrows the schema's rules about numbers so that every number the library allows fits. Raises
+    `Unheld` if that is not possible."""
     for keyword in ("enum", "const"):
         if keyword in schema and not _is_exact(schema[keyword]):
             raise Unheld(f"The keyword {keyword} holds a number that is too large to be held.")
@@ -41,7 +43,8 @@ def hold_numbers(schema: dict[str, Any]) -> None:
 
 
 def _nearer(keyword: str, bound: float) -> float:
-    """The bound, or a tighter one that can be held. Raises `Unheld` where there is none."""
+    """Returns the bound, or a tighter one that the library can represent. Raises `Unheld` if there
+    is none."""
     held = max(-_LARGEST_BOUND, min(_LARGEST_BOUND, bound))
     if held < bound if keyword in _LOWER else held > bound:
         raise Unheld(f"The keyword {keyword} is too large to be held.")
@@ -49,15 +52,15 @@ def _nearer(keyword: str, bound: float) -> float:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is one that JSON can say."""
+    """True if it is a number that JSON can express."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return isinstance(value, int) or math.isfinite(value)
 
 
 def _is_exact(value: object) -> bool:
-    """Whether the numbers in a JSON value are written as themselves: as the shortest digits of the
-    float next to them, filled up with zeros."""
+    """True if the library writes the numbers in a JSON value exactly: as the shortest digits of the
+    nearest float, padded with zeros."""
     if isinstance(value, Mapping):
         return all(map(_is_exact, value.values()))
     if isinstance(value, list):
@@ -76,7 +79,7 @@ def _is_divisor(factor: float) -> bool:
 
 
 def _bound_integers(schema: dict[str, Any]) -> None:
-    """Gives integers that may be any a limit, far out."""
+    """Sets far bounds for integers that have none."""
     types = schema.get("type")
     types = [types] if isinstance(types, str) else types
     if not isinstance(types, list) or "integer" not in types or "number" in types:
@@ -90,8 +93,8 @@ def _bound_integers(schema: dict[str, Any]) -> None:
 
 
 def _is_narrow(schema: Mapping[str, Any]) -> bool:
-    """Whether numbers lie within less than 1 next to a whole one that is excluded: the library
-    lets that one through."""
+    """True if the range is narrower than 1 and excludes an integer at its end, which the library
+    would allow."""
     if schema.get("type") in _INTEGERS:
         return False
     low, high = _bounds(schema, "inimum", max), _bounds(schema, "aximum", min)
@@ -111,7 +114,7 @@ def _bounds(schema: Mapping[str, Any], word: str, tightest: Callable[..., float]
 
 
 def _excluded(schema: Mapping[str, Any], word: str) -> Iterator[float]:
-    """Exclusive bounds, also as draft 4 writes them."""
+    """Yields the exclusive bounds, including those in draft 4's form."""
     excluded = schema.get(f"exclusiveM{word}")
     bound = schema.get(f"m{word}") if excluded is True else excluded
     if isinstance(bound, int | float) and is_number(bound):

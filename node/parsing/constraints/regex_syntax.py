@@ -1,7 +1,7 @@
-"""Patterns as ECMA-262 writes them, in the syntax of Rust's regex crate.
+"""Translates patterns of ECMA-262 to the syntax of Rust's regex crate.
 
-Readers of a schema disagree about some characters: `\\s` is one set in ECMA, one in Python and one
-in Rust. What is taken here, all of them take.
+Readers of a schema disagree about some characters: `\\s` is one set in ECMA, another in Python and
+another in Rust. The translation matches only what matches in all of them.
 """
 
 import re
@@ -17,7 +17,7 @@ _TAKEN = {
     "W": f"[^{_WORD}]",
     "S": f"[^{_SPACE}]",
 }
-"""What is in a class by every reading."""
+"""Characters that are in a class by every reading."""
 _LEFT_OUT = {
     "d": _DIGIT,
     "w": _WORD,
@@ -26,7 +26,7 @@ _LEFT_OUT = {
     "W": "[^0-9A-Za-z_]",
     "S": r"[^ \t\n\r\x0b\x0c]",
 }
-"""What is in it by any reading, to stand in brackets that exclude."""
+"""Characters that are in a class by some reading, for use in brackets that exclude."""
 _ANY = r"[^\n\r\u2028\u2029]"
 _LETTERS = frozenset("nrtf")
 _PIECE = re.compile(
@@ -40,13 +40,14 @@ _MOST_REPEATS = 2000
 
 
 def search_pattern(pattern: str) -> str:
-    """A pattern that may match anywhere in a text, with its anchors. Raises `ValueError` where the
-    other syntax cannot say the same."""
+    """Returns a pattern that may match anywhere in a text, with its anchors. Raises `ValueError` if
+    the other syntax cannot express it."""
     return _Translation(pattern, has_anchors=True).text
 
 
 def inner_pattern(pattern: str) -> tuple[str, bool]:
-    """(a pattern without anchors, whether it is a choice at its top). Raises `ValueError`."""
+    """Returns (a pattern without anchors, True if its top level is a choice). Raises
+    `ValueError`."""
     done = _Translation(pattern, has_anchors=False)
     return done.text, done.has_choice
 
@@ -60,9 +61,9 @@ class _Translation:
         self._pieces: list[str] = []
         self._depth = 0
         self._brackets = ""
-        """What the brackets began with that are open."""
+        """The begin of the open brackets; "" outside of brackets."""
         self._ends_class = False
-        """Whether the piece before stands for several characters, in brackets."""
+        """True if the previous piece, in brackets, stands for several characters."""
         for found in _PIECE.finditer(pattern):
             if self._brackets:
                 self._in_class(found, pattern[found.end() : found.end() + 1])
@@ -82,7 +83,7 @@ class _Translation:
                 held = f"[{held}]"
         elif found["brackets"]:
             self._brackets = piece
-            # The grammar library takes what holds all control characters for what holds quotes.
+            # The grammar library confuses a class of all control characters with one of quotes.
             held = r"[^\x00" if piece == "[^" else piece
         elif found["group"]:
             self._depth += 1
@@ -103,7 +104,8 @@ class _Translation:
         return {".": _ANY, "{": r"\{", "}": r"\}"}.get(piece, piece)
 
     def _in_class(self, found: "re.Match[str]", ahead: str) -> None:
-        """Within brackets, where the other syntax gives a meaning to more."""
+        """Translates a piece within brackets, where the other syntax gives a meaning to more
+        characters."""
         piece, before = found[0], self._pieces[-1]
         excludes = self._brackets == "[^"
         is_first = before in ("[", r"[^\x00")
@@ -115,7 +117,7 @@ class _Translation:
                 self._pieces[-1] = r"\-"
             held = several or _escape(piece)
             if not excludes and ahead == "-" and _NOTHING.fullmatch(piece):
-                # As above: the range is not to hold all control characters.
+                # For the same reason the range must not contain all control characters.
                 held = r"\x01"
         elif piece == "]":
             if is_first:
@@ -132,14 +134,14 @@ class _Translation:
 
 
 def _escape(piece: str) -> str:
-    """An escape of one character, or of a property of characters."""
+    """Returns an escape of one character, or of a character property."""
     char = piece[1:2]
     if len(piece) > 2:
         return f"\\u{{{piece[2:]}}}" if char == "u" and piece[2] != "{" else piece
     if char == "v":
         return r"\x0b"
     if char.isalnum() and char not in _LETTERS:
-        # Edges of words, and what groups have matched.
+        # Word boundaries and back-references.
         raise ValueError(piece)
-    # Before these, a backslash means something else, or nothing.
+    # Behind a backslash these have another meaning, or none.
     return char if char in "<>" or not char.isascii() else piece

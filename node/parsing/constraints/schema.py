@@ -1,7 +1,7 @@
-"""JSON schemas as the grammar library is to read them.
+"""Prepares JSON schemas for the grammar library.
 
-What only describes is left out, what says nothing too; a schema for which the library would let
-values through that do not fit is refused.
+Annotations and keywords without effect are removed. A schema is rejected if the library would allow
+values that do not fit it.
 """
 
 import json
@@ -15,7 +15,8 @@ from node.parsing.constraints.schema_refs import can_end, is_exclusive
 
 
 class NotHeld(Exception):
-    """What no grammar can hold an answer to: a sentence, and the body's field that asks for it."""
+    """An output cannot be constrained this way. Has a sentence with the reason, and the body's
+    field that asks for it."""
 
     def __init__(self, reason: str, param: str) -> None:
         super().__init__(reason)
@@ -23,17 +24,19 @@ class NotHeld(Exception):
 
 
 WHITE_SPACE = r"\n?[ \t]{0,32}"
-"""Between the tokens of JSON: pretty printing has room, and no model can go on with it."""
+"""White space between the tokens of JSON: enough for indentation, and no model can go on with
+it."""
 SOME_WHITE_SPACE = r"\n[ \t]{0,32}|[ \t]{1,32}"
-"""As `WHITE_SPACE`, but not nothing."""
+"""Like `WHITE_SPACE`, but not empty."""
 _PLAIN_ESCAPES = 'nrbtf\\"'
-"""Those of JSON without codes of characters, by which a key may hide that it is a declared one."""
+"""JSON escapes other than character codes. With codes, a key could hide that it is a declared
+one."""
 _CONTROL = re.compile(r"\\u00[01]")
-"""The JSON of a character that has no other escape."""
+"""JSON text of a character that can only be escaped as a code."""
 LONGEST = 256 * 1024
-"""Characters of a schema: what is longer takes seconds to compile."""
+"""Most characters of a schema; a longer one takes seconds to compile."""
 DEEPEST = 56
-"""Schemas within schemas; the library reads brackets 128 deep."""
+"""Deepest nesting of schemas; the library reads brackets 128 deep."""
 
 _ANNOTATIONS = frozenset(
     (
@@ -53,7 +56,7 @@ _ANNOTATIONS = frozenset(
 _FORMATS = frozenset(
     ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
 )
-"""That are held."""
+"""Formats that the library supports."""
 _FORMATS_NOT_HELD = frozenset(
     (
         "idn-email",
@@ -67,7 +70,7 @@ _FORMATS_NOT_HELD = frozenset(
         "uri-template",
     )
 )
-"""That JSON Schema defines as well. Any other only describes."""
+"""Other formats that JSON Schema defines. Formats that are in neither set are annotations."""
 _REAL_DATE = (
     "^(?:[0-9]{4}-(?:0[13-9]|1[0-2])|[0-9]{4}-02-(?:[01][0-9]|2[0-8])"
     "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[2468][048]|[13579][26]|0[48])00)-02-29)"
@@ -97,18 +100,18 @@ _COUNTS = (
 _OPEN = frozenset(
     ("$ref", "additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if")
 )
-"""Keywords that say which other properties may be, here or elsewhere."""
+"""Keywords that say which other properties may occur, here or elsewhere."""
 _SCHEMA = frozenset(("additionalItems", "additionalProperties", "items"))
 _SCHEMAS = frozenset(("allOf", "anyOf", "items", "oneOf", "prefixItems"))
 _NAMED_SCHEMAS = frozenset(("$defs", "definitions", "patternProperties", "properties"))
-"""Keywords whose value is a schema, a list of them, or an object of them."""
+"""Keywords whose value is a schema, a list of schemas, or an object of schemas."""
 
 Schema = dict[str, Any]
 
 
 def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of the arguments of a tool: an object of nothing but the declared properties,
-    unless the parameters say what others may be."""
+    """Returns the schema of a tool's arguments: an object with only the declared properties, unless
+    the parameters say which others may occur."""
     schema = {**parameters, "type": "object"}
     named = parameters.get("properties", {})
     required = parameters.get("required", [])
@@ -120,8 +123,8 @@ def arguments_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def held_schema(schema: object, param: str) -> dict[str, Any]:
-    """The schema with what only describes left out, such as formats that JSON Schema does not
-    define, and with bounded white space. Raises `NotHeld`."""
+    """Returns the schema without annotations, such as formats that JSON Schema does not define, and
+    with bounded white space. Raises `NotHeld`."""
     held = _Walk(schema, param).held(schema, 0)
     if held is False:
         raise NotHeld("No value fits the schema.", param)
@@ -134,7 +137,7 @@ def held_schema(schema: object, param: str) -> dict[str, Any]:
 
 
 def schema_text(schema: object, param: str) -> str:
-    """The JSON text of `held_schema`. Raises `NotHeld`."""
+    """Returns the JSON text of `held_schema`. Raises `NotHeld`."""
     try:
         held = held_schema(schema, param)
         text = json.dumps(held, allow_nan=False, ensure_ascii=False)
@@ -147,14 +150,14 @@ def schema_text(schema: object, param: str) -> str:
 
 
 class _Walk:
-    """Through one schema."""
+    """Walks through one schema."""
 
     def __init__(self, root: object, param: str) -> None:
         self._root = root
         self._param = param
 
     def held(self, schema: object, depth: int) -> Any:
-        """A schema within the root; False where no value fits."""
+        """Returns the prepared form of a schema within the root; False if no value fits."""
         if schema is False:
             return False
         if schema is True:
@@ -183,8 +186,8 @@ class _Walk:
         return self.held(value, depth) if key in _SCHEMA else value
 
     def _check(self, held: Schema) -> None:
-        """Raises `NotHeld` for what the library would not hold; brings what it does not know, and
-        what is true anyway, out of the way."""
+        """Raises `NotHeld` for rules that the library would not enforce. Removes those that it does
+        not know and that are always satisfied."""
         self._check_keys(held)
         self._check_values(held)
         for keyword in _NOT_HELD:
@@ -195,7 +198,7 @@ class _Walk:
             raise self._refused(f"The format {format_name} of JSON Schema cannot be held.")
         if format_name not in _FORMATS:
             held.pop("format", None)
-        # A key may come twice, and then counts once.
+        # A key may occur twice, and then counts once.
         least = held.get("minProperties", 0)
         if least <= len(set(held.get("required", ()))):
             held.pop("minProperties", None)
@@ -205,12 +208,12 @@ class _Walk:
             raise self._refused("The keyword minProperties is held only of declared properties.")
 
     def _check_keys(self, held: Schema) -> None:
-        """As `_check`, of what is referred to and of members."""
+        """Checks references; see `_check`."""
         if re.match("#[^/]", held.get("$ref", "")):
             raise self._refused("References to the name of an anchor cannot be held.")
 
     def _check_values(self, held: Schema) -> None:
-        """As `_check`, of numbers and strings."""
+        """Checks rules about numbers and strings; see `_check`."""
         try:
             hold_numbers(held)
         except Unheld as unheld:
@@ -218,7 +221,7 @@ class _Walk:
         if isinstance(held.get("pattern"), str):
             held["pattern"] = self._pattern(held["pattern"])
         if held.get("format") in ("date", "date-time"):
-            # The library knows no leap years.
+            # The library ignores leap years.
             held["allOf"] = [*held.get("allOf", ()), {"pattern": _REAL_DATE}]
 
     def _pattern(self, pattern: str) -> str:
@@ -228,7 +231,7 @@ class _Walk:
             raise self._refused(f"The pattern {pattern} cannot be held.") from None
 
     def _one_of(self, held: Schema) -> None:
-        """Of schemas that exclude each other one fits if any does."""
+        """Replaces `oneOf` by `anyOf`, which is the same if no value fits two of the schemas."""
         options = held.pop("oneOf", None)
         if options is None:
             return
@@ -245,7 +248,7 @@ class _Walk:
 
 
 def _drop_idle(held: Schema) -> None:
-    """Leaves out keywords that let every value through."""
+    """Removes keywords that allow every value."""
     for keyword, is_idle in _IDLE.items():
         if keyword in held and is_idle(held[keyword]):
             del held[keyword]
@@ -294,7 +297,7 @@ _IDLE: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _name_properties(held: Schema) -> None:
-    """Says with other words what names the properties may have, if there are words for it."""
+    """Expresses a rule about the names of properties by other keywords, if possible."""
     names = held.get("propertyNames")
     if not isinstance(names, Mapping) or {"properties", "patternProperties"} & held.keys():
         return

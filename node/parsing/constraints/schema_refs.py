@@ -1,4 +1,4 @@
-"""What can be told of a JSON schema from its parts and from what they refer to."""
+"""Facts about a JSON schema that follow from its parts and from the schemas that it refers to."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,13 +8,13 @@ from urllib.parse import unquote
 
 _TYPES = frozenset(("array", "boolean", "integer", "null", "number", "object", "string"))
 _DEPTH = 64
-"""References and schemas that are followed into each other; what lies deeper is not known."""
+"""Most references and nested schemas that are followed; deeper ones count as unknown."""
 _PASSES = 8
 
 
 def resolved(schema: object, root: object) -> object:
-    """The schema that a reference within `root` means, if it is one and nothing else; else the
-    schema itself."""
+    """Follows a schema that is nothing but a reference within `root`; returns any other schema
+    itself."""
     for _ in range(_DEPTH):
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             return schema
@@ -25,9 +25,10 @@ def resolved(schema: object, root: object) -> object:
 
 
 def pointed(reference: str, root: object) -> object | None:
-    """What a JSON pointer such as `#/$defs/a` means within `root`; None where that is nothing."""
+    """Returns the value at a JSON pointer such as `#/$defs/a` within `root`; None if there is
+    none."""
     if reference != "#" and not reference.startswith("#/"):
-        # Names of anchors are the library's to follow.
+        # References to named anchors are left to the library.
         return None
     at: object = root
     for step in unquote(reference[1:]).split("/")[1:]:
@@ -45,7 +46,7 @@ def pointed(reference: str, root: object) -> object | None:
 
 
 def is_exclusive(schemas: Sequence[object], root: object) -> bool:
-    """Whether it is sure that no value fits two of the schemas."""
+    """True if it is certain that no value fits two of the schemas."""
     if len(schemas) > _DEPTH:
         return False
     return all(_excludes(one, other, root, 0) for one, other in combinations(schemas, 2))
@@ -72,7 +73,7 @@ def _excludes(one: object, other: object, root: object, depth: int) -> bool:
 
 
 def _types_of(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The types that values may have; those of numbers always both."""
+    """Returns the types that values may have; number types always come together."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(values, list):
         return frozenset().union(*map(_type_names, values))
@@ -96,7 +97,7 @@ def _type_names(value: object) -> frozenset[str]:
 
 
 def _values_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
-    """The only values that may fit, as JSON; None where there are more than a list says."""
+    """Returns the only values that may fit, as JSON; None if the schema does not list them."""
     values = [schema["const"]] if "const" in schema else schema.get("enum")
     if not isinstance(values, list):
         return None
@@ -104,7 +105,7 @@ def _values_of(schema: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _plain(value: object) -> object:
-    """1.0 as 1, at any depth."""
+    """Writes 1.0 as 1, at any depth."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -115,7 +116,7 @@ def _plain(value: object) -> object:
 
 
 def _needed(schema: Mapping[str, Any]) -> set[str]:
-    """The properties that are required, and described."""
+    """Returns the properties that are both required and described."""
     named, required = schema.get("properties"), schema.get("required")
     if not isinstance(named, Mapping) or not isinstance(required, list):
         return set()
@@ -126,8 +127,8 @@ def _needed(schema: Mapping[str, Any]) -> set[str]:
 
 
 def can_end(schema: object, root: object) -> bool:
-    """False where it is sure that a value would have to hold itself, or that references only lead
-    to each other."""
+    """False if it is certain that a value would have to contain itself, or that references only
+    lead to each other."""
     known: set[str] = set()
     for _ in range(_PASSES):
         ends = _Ends(root, known)
@@ -140,11 +141,11 @@ def can_end(schema: object, root: object) -> bool:
 
 
 class _Ends:
-    """One pass: which references lead to a value that ends, as far as is known."""
+    """One pass that finds references to schemas with values that end."""
 
     def __init__(self, root: object, known: set[str]) -> None:
         self.found: set[str] = set()
-        """That were not known."""
+        """References found in this pass."""
         self._root = root
         self._known = known
         self._tried: set[str] = set()
@@ -170,7 +171,7 @@ class _Ends:
             return False
         self._tried.add(reference)
         target = pointed(reference, self._root)
-        # What does not lie within the schema is the library's to refuse.
+        # References out of the schema are left to the library to reject.
         ends = target is None or self.of(target, depth + 1)
         if ends:
             self.found.add(reference)
@@ -178,7 +179,7 @@ class _Ends:
 
 
 def _needs(schema: Mapping[str, Any]) -> Iterator[object]:
-    """The schemas that hold of any value, or of a part that any value has."""
+    """Yields the schemas that apply to any value, or to a part that any value has."""
     if isinstance(schema.get("allOf"), list):
         yield from schema["allOf"]
     types = schema.get("type")

@@ -1,5 +1,5 @@
-"""What a schema says of strings, as patterns of all of a text, of the syntax of Rust's regex
-crate."""
+"""Patterns for what a schema says about strings. Each matches a whole text, in the syntax of Rust's
+regex crate."""
 
 import re
 
@@ -43,12 +43,12 @@ _FORMATS = {
     "uuid": r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "json-pointer": _POINTER,
 }
-"""Texts that are surely of the format; not all of them."""
+"""Patterns of texts that certainly have the format; not of all such texts."""
 _OTHER_FORMATS = frozenset(("regex", "uri-template", "relative-json-pointer"))
 
 
 def length_of(flat: Flat) -> str:
-    """How often a character may come, as a pattern's repetition."""
+    """Returns the repetition in a pattern for the schema's string length."""
     fewest, most = int(flat.get("minLength", 0)), flat.get("maxLength")
     return f"{{{fewest},{'' if most is None else int(most)}}}"
 
@@ -58,8 +58,8 @@ def has_length(flat: Flat) -> bool:
 
 
 def patterns_of(flat: Flat, place: Place) -> list[str]:
-    """The patterns that a string has to match, all of them; none where any will do. Values that
-    are listed are not looked at. Raises `NotHeld`."""
+    """Returns the patterns that a string must match, all of them; empty if any string fits. Listed
+    values (`enum`) are ignored. Raises `NotHeld`."""
     patterns = []
     if has_length(flat):
         patterns.append(rf"(.|\n){length_of(flat)}")
@@ -74,12 +74,12 @@ def patterns_of(flat: Flat, place: Place) -> list[str]:
 
 
 def is_held_text(flat: Flat, place: Place) -> bool:
-    """Whether it says more of strings than that they are some. Raises `NotHeld`."""
+    """True if the schema restricts strings. Raises `NotHeld`."""
     return "enum" in flat or bool(patterns_of(flat, place))
 
 
 def values_of(flat: Flat, place: Place) -> list[str]:
-    """The strings that are listed and fit. Raises `NotHeld`."""
+    """Returns the listed strings that fit. Raises `NotHeld`."""
     values = [each for each in flat.get("enum", ()) if isinstance(each, str)]
     if "pattern" in flat:
         raise place.not_held("the keyword pattern beside the values")
@@ -88,7 +88,7 @@ def values_of(flat: Flat, place: Place) -> list[str]:
 
 
 def _whole(pattern: object, place: Place) -> str:
-    """A schema's pattern, which may match anywhere, as one of all of a text."""
+    """Returns a schema's pattern, which may match anywhere, as one for a whole text."""
     refused = place.not_held(f"the pattern {pattern}")
     if not isinstance(pattern, str):
         raise refused

@@ -1,5 +1,5 @@
-"""Schemas of values that no JSON grammar writes: taken apart, until each part says plainly what it
-takes."""
+"""Takes schemas apart until each part states plainly which values fit, for formats that do not
+write values as JSON."""
 
 import json
 import re
@@ -32,13 +32,13 @@ _SAYS_NOTHING = frozenset(
         "writeOnly",
     )
 )
-"""Keywords that only describe."""
+"""Keywords that are annotations."""
 TABLES = ("$defs", "definitions")
-"""Keywords that hold what references point to."""
+"""Keywords with the definitions that references point to."""
 _PARTS = frozenset(("$ref", "anyOf", "oneOf", "allOf"))
 _UNHELD = frozenset(("not", "if", "then", "else", "$dynamicRef", "$recursiveRef"))
 OF_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"))
-"""Keywords of numbers."""
+"""Keywords about numbers."""
 _OF_OBJECTS = frozenset(
     (
         "dependencies",
@@ -59,14 +59,14 @@ _DEPTH = 16
 _MOST_PARTS = 64
 
 Flat = dict[str, Any]
-"""A schema without references and choices, at its top."""
+"""A schema without references and choices at its top level."""
 
 
 class Place(NamedTuple):
-    """Where a schema stands."""
+    """The context of a schema."""
 
     root: Schema
-    """What its references point into."""
+    """The schema that references point into."""
     param: str
     """The body's field, for errors."""
 
@@ -82,14 +82,14 @@ class Argument(NamedTuple):
 
 
 def declared_arguments(parameters: Schema, param: str) -> list[Argument]:
-    """What a tool's parameters declare, in order. Raises `NotHeld` where they are no plain object
-    of such."""
+    """Returns the arguments that a tool's parameters declare, in order. Raises `NotHeld` if the
+    parameters are not a plain object."""
     place = Place(parameters, param)
     return members_of(_top(parameters, place), place)
 
 
 def members_of(flat: Flat, place: Place) -> list[Argument]:
-    """The properties of an object, in order, and those that it requires besides. Raises
+    """Returns the declared properties of an object, in order, and the other required ones. Raises
     `NotHeld`."""
     properties = flat.get("properties", {})
     required = flat.get("required", ())
@@ -116,42 +116,42 @@ def _may_match(pattern: str, names: Iterable[str]) -> bool:
     try:
         return any(re.search(pattern, name) for name in names)
     except re.error:
-        # It may be one in another syntax.
+        # The pattern may be in another syntax.
         return True
 
 
 def kinds_of(flat: Flat) -> frozenset[str]:
-    """The JSON types that it takes."""
+    """Returns the JSON types that the schema allows."""
     said = types_of({key: flat[key] for key in ("type", "enum", "properties") if key in flat})
     return said or KINDS
 
 
 def takes(flat: Flat, kind: str) -> bool:
-    """Whether a value of the JSON type may fit."""
+    """True if a value of the JSON type may fit."""
     if "enum" in flat:
         return any(is_of(value, {kind}) for value in flat["enum"])
     return kind in kinds_of(flat)
 
 
 def times(flat: Flat, *, fewest: int = 0) -> str:
-    """How often a list's item comes, as a grammar's repetition."""
+    """Returns the repetition in a grammar for the number of a list's items."""
     most = flat.get("maxItems")
     fewest = max(fewest, int(flat.get("minItems", 0)))
     return f"{{{fewest},{'' if most is None else int(most)}}}"
 
 
 def is_held_number(flat: Flat) -> bool:
-    """Whether it says more of numbers than that they are some."""
+    """True if the schema restricts numbers."""
     return bool(OF_NUMBERS & flat.keys())
 
 
 def says_nothing(schema: object) -> bool:
-    """Whether any value fits."""
+    """True if any value fits."""
     return schema is True or (isinstance(schema, Mapping) and not schema.keys() - _SAYS_NOTHING)
 
 
 def flat_schemas(schema: object, place: Place, depth: int = 0) -> list[Flat]:
-    """The schemas of which a value has to fit one. Raises `NotHeld`."""
+    """Returns the alternatives of a schema: a value must fit one of them. Raises `NotHeld`."""
     if schema is False:
         return []
     if schema is True or schema is None:
@@ -171,7 +171,7 @@ def flat_schemas(schema: object, place: Place, depth: int = 0) -> list[Flat]:
 
 
 def document(schema: object, place: Place) -> object:
-    """The schema with what its references point to. Raises `NotHeld`."""
+    """Returns the schema with the definitions that its references point to. Raises `NotHeld`."""
     if not isinstance(schema, Mapping) or '"$ref"' not in json.dumps(schema):
         return schema
     tables = {key: place.root[key] for key in TABLES if key in place.root}
@@ -182,7 +182,7 @@ def document(schema: object, place: Place) -> object:
 
 
 def _top(parameters: Schema, place: Place) -> Flat:
-    """The schema that declares the arguments, where a reader looks for it."""
+    """Returns the schema that declares the arguments, where a reader looks for it."""
     reference = parameters.get("$ref")
     schema: object = parameters if reference is None else _target(reference, place)
     if not isinstance(schema, Mapping) or (said := schema.keys() & (_PARTS | _UNHELD)):
@@ -194,7 +194,7 @@ def _top(parameters: Schema, place: Place) -> Flat:
 
 
 def _more(flat: Flat, name: str, place: Place) -> object:
-    """The schema of a required property that is not declared."""
+    """Returns the schema of a required property that is not declared."""
     more = flat.get("additionalProperties", True)
     if more is False:
         raise place.not_held(f"the property {name}, which is required and not allowed")
@@ -202,7 +202,7 @@ def _more(flat: Flat, name: str, place: Place) -> object:
 
 
 def _own(schema: Schema) -> Flat:
-    """What the schema says itself, with `const` as a choice of one."""
+    """Returns the schema's own keywords, with `const` as an `enum` of one value."""
     own = {key: value for key, value in schema.items() if key not in _SAYS_NOTHING | _PARTS}
     if "const" in own:
         value = own.pop("const")
@@ -216,7 +216,8 @@ def _own(schema: Schema) -> Flat:
 
 
 def _parts(schema: Schema, place: Place, depth: int) -> list[list[Flat]]:
-    """What else a value has to fit: one of each list."""
+    """Returns the alternatives from references and choices; a value must also fit one from each
+    list."""
     parts = []
     if "$ref" in schema:
         parts.append(flat_schemas(_target(schema["$ref"], place), place, depth))
@@ -236,7 +237,7 @@ def _list(schema: Schema, key: str) -> list[object]:
 
 
 def _are_apart(flats: list[Flat]) -> bool:
-    """Whether no value fits two of them, as far as their types and values tell."""
+    """True if no value fits two of them, as far as their types and values show."""
     for at, flat in enumerate(flats):
         for other in flats[:at]:
             if "enum" in flat and "enum" in other:
@@ -260,7 +261,7 @@ def _target(reference: object, place: Place) -> object:
 
 
 def _both(a: Flat, b: Flat, place: Place) -> Flat | None:
-    """What fits two schemas; None where nothing does. Raises `NotHeld`."""
+    """Returns the conjunction of two schemas; None if no value fits it. Raises `NotHeld`."""
     both = {**a, **b}
     for key in a.keys() & b.keys():
         if a[key] != b[key]:
@@ -271,7 +272,7 @@ def _both(a: Flat, b: Flat, place: Place) -> Flat | None:
 
 
 def _both_say(key: str, a: Any, b: Any, place: Place) -> object:
-    """What a keyword says that has two values."""
+    """Returns the conjunction of a keyword's two values."""
     if key == "type":
         return sorted(_common(kinds_of({key: a}), kinds_of({key: b})))
     if key == "enum":
@@ -286,7 +287,7 @@ def _both_say(key: str, a: Any, b: Any, place: Place) -> object:
 
 
 def _common(a: frozenset[str], b: frozenset[str]) -> frozenset[str]:
-    """The types that are in both; an integer is a number."""
+    """Returns the types that are in both sets; an integer is a number."""
     common = _with_integers(a) & _with_integers(b)
     return common - {"integer"} if "number" in common else common
 
@@ -296,13 +297,13 @@ def _with_integers(types: Set[str]) -> frozenset[str]:
 
 
 def is_of(value: object, types: Set[str]) -> bool:
-    """Whether a JSON value is of one of the types."""
+    """True if a JSON value has one of the types."""
     if isinstance(value, float) and value.is_integer():
         return bool(types & {"integer", "number"})
     return bool(types_of({"enum": [value]}) & _with_integers(types))
 
 
 def _is_in(value: object, values: Sequence[object]) -> bool:
-    """Whether a JSON value is one of others; True is not 1."""
+    """True if a JSON value is one of the others; True does not equal 1."""
     text = json.dumps(value, sort_keys=True)
     return any(json.dumps(each, sort_keys=True) == text for each in values)

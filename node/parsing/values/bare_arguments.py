@@ -1,12 +1,13 @@
-"""The arguments of a call whose values stand as bare text, without quotes: what they say.
+"""Arguments of a call whose values are bare text, without quotes.
 
-One rule for all formats: a value is what its tag says of its type, or what the tool's schema says
-(`coercion`). A string is the text as it stands, quotes and all, but in two cases: where all strings
-of the call are quoted as in JSON, the model quotes its strings; and where a string has to be one of
-some values, it may be a quoted one of them.
+All formats follow one rule: a value is what its tag says about its type, or else what the tool's
+schema says (`coercion`). A string is the text as it stands, with any quotes, except in two cases:
+if all strings of the call are quoted like in JSON, the model quotes its strings; and if a string
+must be one of some values, it may be one of them in quotes.
 
-So what is surely a string is told as it comes, once it is known whether strings are quoted: mostly
-with the first character of the first. All else is told when it is complete.
+So a value that is certainly a string is emitted as it arrives, once it is known if strings are
+quoted, which usually shows in the first character of the first string. Every other value is emitted
+when it is complete.
 """
 
 import re
@@ -19,25 +20,25 @@ from node.parsing.scanning.open_call import Members, OpenCall
 from node.parsing.scanning.pieces import Pieces
 
 QUOTED = r'\s*"(.|\n)*"\s*'
-"""The pattern of texts that may be read as a string of JSON."""
+"""Pattern of texts that may be read as a JSON string."""
 _NO_TEXT = re.compile(r"n(?:u(?:l(?:l\s*)?)?)?|N(?:o(?:n(?:e\s*)?)?)?")
-"""Texts that are null where a string may be that, and begins of such."""
+"""Texts that mean null for an optional string, and their begins."""
 _LONGEST_NULL = 64
-"""Characters of such a text."""
+"""Most characters of such a text."""
 _NOTHING = re.compile("(?!)")
 
 
 class _Waiting(NamedTuple):
-    """An argument that is told behind others."""
+    """An argument that is buffered because an earlier one is."""
 
     name: str
     value: Any
     quoted: str | None
-    """What is between its quotes, if that may count."""
+    """The text between its quotes, if that may be the value."""
 
 
 class BareArguments:
-    """Writes those of one call, each with `add`, `put`, or from `begin` to `end`, and then
+    """Writes the arguments of one call: each with `add`, with `put`, or from `begin` to `end`; then
     `close`."""
 
     def __init__(self, call: OpenCall) -> None:
@@ -45,22 +46,25 @@ class BareArguments:
         self._schema = call.schema
         self._members = Members(call)
         self._waiting: list[_Waiting] = []
-        """In their order; the first may be quoted."""
+        """Buffered arguments in order; the first may be quoted."""
         self._has_unquoted = False
         self._name = ""
         self._is_text: bool | None = None
         self._pieces = Pieces()
-        """Of the argument that is read, what is not told."""
+        """Text of the current argument that was not emitted."""
         self._seen = ""
-        """Of the same, from the first that is no white space, while that may be no text."""
+        """The same text from the first character that is not white space, while it may not be a
+        string."""
         self._told: Callable[[str], None] | None = None
-        """Where its text goes; None: it is kept until it is complete."""
+        """Receives the argument's text as it arrives; None if it is buffered until it is
+        complete."""
         self._begins: re.Pattern[str] | None = None
-        """Texts that do not show yet whether they are told as they come; None: they are not."""
+        """Matches the texts for which it is still open whether they are emitted as they arrive;
+        None if they are not."""
 
     def begin(self, name: str, *, is_text: bool | None = None) -> None:
-        """An argument, whose text follows with `take`; `is_text`: its tag says that it is text, or
-        JSON."""
+        """Begins an argument; its text follows with `take`. `is_text` is True if its tag says that
+        it is text, False if the tag says JSON."""
         self.is_empty = False
         self._name, self._is_text = name, is_text
         self._seen, self._told = "", None
@@ -73,7 +77,7 @@ class BareArguments:
             self._tell_text()
 
     def take(self, text: str) -> None:
-        """More of the argument's text."""
+        """Adds more of the argument's text."""
         if self._told is not None:
             self._told(text)
             return
@@ -86,7 +90,7 @@ class BareArguments:
             self._decide()
 
     def end(self) -> None:
-        """The argument is complete."""
+        """Ends the argument."""
         text = self._pieces.take()
         if self._told is not None:
             self._members.end_text()
@@ -97,25 +101,24 @@ class BareArguments:
         self._told = None
 
     def add(self, name: str, text: str, *, is_text: bool | None = None) -> None:
-        """A whole argument; as `begin`."""
+        """Writes a whole argument given as text; see `begin`."""
         self.begin(name, is_text=is_text)
         self.take(text)
         self.end()
 
     def put(self, name: str, value: Any) -> None:
-        """An argument that is written in another way."""
+        """Writes a whole argument given as a value."""
         self.is_empty = False
         self._name = name
         self._add(value)
 
     def close(self) -> None:
-        """There are no more."""
+        """Ends the arguments."""
         self._flush()
         self._members.close()
 
     def _undecided(self) -> "re.Pattern[str] | None":
-        """Of the argument that begins, the texts that do not show yet whether they are told as they
-        come; None where they are not."""
+        """Returns the pattern for `_begins` of the argument that begins."""
         schema = property_schema(self._schema, self._name)
         types = types_of(schema, self._schema)
         if _values_of(schema) is not None or "string" not in types or types - {"string", "null"}:
@@ -123,7 +126,7 @@ class BareArguments:
         return _NO_TEXT if "null" in types else _NOTHING
 
     def _decide(self) -> None:
-        """The text is no null, and not blank."""
+        """Decides how to emit a text that is neither null nor blank."""
         if self._seen.startswith('"') and not self._has_unquoted:
             self._begins = None
             return
@@ -167,7 +170,7 @@ class BareArguments:
 
 
 def json_or_text(text: str) -> Any:
-    """The value of a text that is said to be JSON."""
+    """Returns the value of a text that is declared to be JSON; the text itself if it is not."""
     try:
         return read_json(text)
     except ValueError:
@@ -175,13 +178,13 @@ def json_or_text(text: str) -> Any:
 
 
 def _values_of(schema: object) -> list[Any] | None:
-    """The values of which one has to be the argument; None where it may be others."""
+    """Returns the values that the argument is restricted to; None if it is not."""
     values = schema.get("enum") if isinstance(schema, Mapping) else None
     return values if isinstance(values, list) else None
 
 
 def _unquoted(text: str) -> str | None:
-    """What a text that is one string of JSON says; None where it is none."""
+    """Returns the content of a text that is one JSON string; None if it is not."""
     text = text.strip()
     if not text.startswith('"'):
         return None

@@ -1,4 +1,4 @@
-"""Values in the literals of a language that is not JSON, held to a schema."""
+"""Spells values as literals of a language other than JSON, constrained to a schema."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,34 +22,35 @@ from node.parsing.values.raw_values import SCALARS, in_order
 
 
 class Language(Protocol):
-    """How values are written."""
+    """Defines how values are written."""
 
     words: Mapping[object, Sequence[str]]
-    """Of True, False and None, how they may be written."""
+    """Spellings of True, False and None."""
     separator: str
-    """Between items, and between members."""
+    """Text between items and between members."""
     sorts: bool = False
-    """Whether members come in the order of their names, without regard to case."""
+    """True if members are written in the order of their names, ignoring case."""
 
     def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
-        """The expression of a string that fits. Raises `NotHeld`."""
+        """Returns the expression of a string that fits. Raises `NotHeld`."""
         ...
 
     def spell_string(self, lark: Lark, value: str) -> str:
-        """The expression of one string; empty where it cannot be written."""
+        """Returns the expression of one string; empty if it cannot be written."""
         ...
 
     def spell_key(self, lark: Lark, name: str, place: Place) -> str:
-        """The expression of a member's name and what parts it from the value. Raises `NotHeld`."""
+        """Returns the expression of a member's name with the separator before its value. Raises
+        `NotHeld`."""
         ...
 
     def spell_any_key(self, lark: Lark) -> str:
-        """As `spell_key`, of any name."""
+        """Like `spell_key`, for any name."""
         ...
 
 
 def spell_value(lark: Lark, language: Language, schema: object, place: Place) -> str:
-    """The expression of a value that fits the schema. Raises `NotHeld`."""
+    """Returns the expression of a value that fits the schema. Raises `NotHeld`."""
     ways = []
     for flat in flat_schemas(schema, place):
         key = json.dumps((place.param, flat), sort_keys=True)
@@ -60,7 +61,7 @@ def spell_value(lark: Lark, language: Language, schema: object, place: Place) ->
 
 
 def spell_members(lark: Lark, language: Language, members: Sequence[Argument]) -> str:
-    """The expression of names and values, in order. Raises `NotHeld`."""
+    """Returns the expression of names and values, in order. Raises `NotHeld`."""
     written = []
     if language.sorts:
         members = sorted(members, key=lambda member: member.name.lower())
@@ -127,7 +128,7 @@ def _spell_object(lark: Lark, language: Language, flat: Flat, place: Place) -> s
 
 
 def _spell_literal(lark: Lark, language: Language, value: Any) -> str:
-    """The expression of one value; empty where it cannot be written."""
+    """Returns the expression of one value; empty if it cannot be written."""
     if isinstance(value, str):
         return language.spell_string(lark, value)
     if isinstance(value, list | dict):

@@ -1,4 +1,4 @@
-"""Literals of Python, as models write them in calls."""
+"""Python literals, as models write them in calls."""
 
 import json
 
@@ -16,21 +16,21 @@ _QUOTES = ('"', "'")
 
 
 class PythonLiterals(Language):
-    """As models write them in calls."""
+    """Writes values as Python literals."""
 
     # Some templates write nested values as JSON.
     words = {True: ("True", "true"), False: ("False", "false"), None: ("None", "null")}
     separator = ", "
 
     characters = rf"{_PLAIN}|\n"
-    """Pattern of those that stand for themselves."""
+    """Pattern of characters that stand for themselves."""
     key_quotes: tuple[str, ...] = _QUOTES[:1]
-    """Of names that may be any."""
+    """Quotes around names of undeclared members."""
     forbidden: tuple[str, ...] = ()
-    """What no string holds."""
+    """Texts that no string may contain."""
 
     def __init__(self, closer: str) -> None:
-        """`closer` ends the block of calls, so no string holds it; it may be empty."""
+        """`closer` ends the block of calls, so no string may contain it; it may be empty."""
         self._closer = closer
 
     def spell_text(self, lark: Lark, flat: Flat, place: Place) -> str:
@@ -42,7 +42,7 @@ class PythonLiterals(Language):
     def spell_string(self, lark: Lark, value: str) -> str:
         if any(each in value for each in (self._closer, *self.forbidden) if each):
             return ""
-        # Escapes of JSON are those of Python too.
+        # JSON's escapes are valid in Python too.
         written = dict.fromkeys((json.dumps(value, ensure_ascii=False), repr(value)))
         return lark.one_of([lark.text(each) for each in written])
 
@@ -57,7 +57,7 @@ class PythonLiterals(Language):
         return f"{lark.one_of(ways)} {lark.text(': ')}"
 
     def _between(self, lark: Lark, quote: str, patterns: list[str], length: str) -> str:
-        """A string between quotes, with escapes where no pattern is to be matched."""
+        """Returns a string between quotes; it has escapes only if it need not match a pattern."""
         other = "'" if quote == '"' else '"'
         unit = f"({self.characters}{'' if patterns else f'|{other}|{_ESCAPE}'})"
         text = Text((f"{unit}{length}", *patterns))
@@ -66,7 +66,7 @@ class PythonLiterals(Language):
 
 
 class _Repr(PythonLiterals):
-    """As Python prints them."""
+    """Writes values as Python prints them."""
 
     words = {True: ("True",), False: ("False",), None: ("None",)}
     characters = r"[^'\"\\<&\x00-\x1f]"
@@ -75,8 +75,8 @@ class _Repr(PythonLiterals):
 
 
 def spell_repr(lark: Lark, argument: Argument) -> str:
-    """The expression of a list or an object as Python prints it, without markup in its strings;
-    empty where there is none, or where the reader takes that for a string."""
+    """Returns the expression of a list or an object as Python prints it, without markup in its
+    strings; empty if there is none, or if it would be read as a string."""
     schema, place = argument.schema, argument.place
     if says_nothing(schema) or "string" in types_of(schema, place.root):
         return ""
@@ -89,5 +89,5 @@ def spell_repr(lark: Lark, argument: Argument) -> str:
         ]
         return spell_value(lark, _Repr(""), {"anyOf": parts}, place) if parts else ""
     except NotHeld:
-        # Then it is written as JSON only.
+        # Such a value is only written as JSON.
         return ""

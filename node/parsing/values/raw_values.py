@@ -1,7 +1,8 @@
-"""How formats write values without quotes: strings as they are, all else as JSON.
+"""Spells values without quotes: strings as they are, everything else as JSON.
 
-A reader tells the two apart by the schema (`coercion`), and where that takes strings and more, by
-what the text spells. So a string is held to what is read back as the same string.
+A reader distinguishes the two by the schema (`coercion`), and if that allows strings and more, by
+what the text spells. A string is therefore constrained to texts that are read back as the same
+string.
 """
 
 import json
@@ -31,7 +32,7 @@ from node.parsing.values.bare_arguments import QUOTED
 SPACE = r"[\s\x1c-\x1f]*"
 INTEGER = r"-?(0|[1-9][0-9]{0,17})"
 NUMBER = INTEGER + r"(\.[0-9]{1,17})?([eE][+-]?[0-9]{1,2})?"
-"""Numbers that every reader has room for."""
+"""Pattern of numbers that every reader can represent."""
 SCALARS = {"integer": INTEGER, "number": NUMBER, "boolean": "true|false", "null": "null"}
 _READ_AS = {
     "integer": rf"{SPACE}-?[0-9][0-9.eE+-]*{SPACE}",
@@ -41,27 +42,27 @@ _READ_AS = {
     "object": rf"{SPACE}\{{(.|\n)*",
     "array": rf"{SPACE}\[(.|\n)*",
 }
-"""Texts that a reader may take for a value of the type, all of them and more."""
+"""Patterns of all texts, and more, that a reader may take for a value of the type."""
 
 
 class RawText(NamedTuple):
-    """Where bare text stands."""
+    """The context of bare text."""
 
     closer: str
-    """What ends it."""
+    """The text that ends it."""
     forbidden: tuple[str, ...] = ()
-    """What it may not hold besides the closer."""
+    """Other texts that it may not contain."""
     without: tuple[str, ...] = ()
     """Patterns of texts that would be read as something else."""
     in_json: tuple[str, ...] = ()
-    """What strings of JSON may not hold, if not the closer and what is forbidden. All begin with
-    one character, which none of them holds again."""
+    """Texts that strings in JSON may not contain, in place of the closer and `forbidden`. All begin
+    with one character, which does not occur in them again."""
     loose: tuple[str, ...] = (QUOTED,)
-    """Patterns of texts that are read as another string: only where any will do may they come."""
+    """Patterns of texts that are read as another string; allowed only if any string fits."""
 
 
 def spell_raw(lark: Lark, argument: Argument, raw: RawText) -> str:
-    """The expression of an argument's value and what ends it. Raises `NotHeld`."""
+    """Returns the expression of an argument's value and the text that ends it. Raises `NotHeld`."""
     ways = [
         way for way in (spell_text(lark, argument, raw), spell_json(lark, argument, raw)) if way
     ]
@@ -77,9 +78,9 @@ def in_order(
     *,
     may_be_empty: bool = True,
 ) -> str:
-    """The expression of expressions in a row, with the expression `separator` between them; those
-    that are not marked as required may be missing, but for at least one if not `may_be_empty`.
-    Empty where there are none."""
+    """Returns the expression of expressions in a row, with the expression `separator` between them.
+    Those that are not marked as required may be missing, though not all of them unless
+    `may_be_empty`. Empty if there are none."""
     some, more = '""' if written and may_be_empty else "", ""
     for expression, is_required in reversed(written):
         begun = f"{expression} {more}".rstrip()
@@ -92,29 +93,29 @@ def in_order(
 
 
 def written_name(name: str, characters: str, place: Place) -> str:
-    """The name of an argument, to stand without quotes. Raises `NotHeld` for one that does not
-    match the pattern, which is not read back."""
+    """Returns the name of an argument, to be written without quotes. Raises `NotHeld` for a name
+    that does not match the pattern, since it would not be read back."""
     if not re.fullmatch(characters, name):
         raise NotHeld(f"The model cannot write the name {name} of an argument.", place.param)
     return name
 
 
 def is_simple(argument: Argument) -> bool:
-    """Whether it takes only numbers and words."""
+    """True if the argument allows only numbers and words."""
     types = types_of(argument.schema, argument.place.root)
     return bool(types) and types <= SCALARS.keys()
 
 
 def takes_text(argument: Argument) -> bool:
-    """Whether its value may be bare text."""
+    """True if the argument's value may be bare text."""
     return "string" in types_of(argument.schema, argument.place.root) or says_nothing(
         argument.schema
     )
 
 
 def spell_json(lark: Lark, argument: Argument, raw: RawText) -> str:
-    """The expression of a value in JSON, and what ends it; empty where only text may stand, or
-    where text spells all of it. Raises `NotHeld`."""
+    """Returns the expression of a value in JSON and the text that ends it; empty if only text is
+    allowed, or if text spells every value. Raises `NotHeld`."""
     schema, place = argument.schema, argument.place
     if says_nothing(schema):
         return ""
@@ -130,8 +131,8 @@ def spell_json(lark: Lark, argument: Argument, raw: RawText) -> str:
 
 
 def spell_string(lark: Lark, argument: Argument, raw: RawText) -> str:
-    """The expression of a value that is surely read as a string, and what ends it; empty where it
-    may not be one. Raises `NotHeld`."""
+    """Returns the expression of a value that is certainly read as a string, and the text that ends
+    it; empty if it may not be a string. Raises `NotHeld`."""
     if not takes_text(argument):
         return ""
     texts = [Text()] if says_nothing(argument.schema) else _strings(argument, raw, ())
@@ -139,8 +140,8 @@ def spell_string(lark: Lark, argument: Argument, raw: RawText) -> str:
 
 
 def spell_other(lark: Lark, argument: Argument, raw: RawText) -> str:
-    """The expression of a value that is read as JSON, and what ends it; empty where it may only
-    be a string. Raises `NotHeld`."""
+    """Returns the expression of a value that is read as JSON, and the text that ends it; empty if
+    it may only be a string. Raises `NotHeld`."""
     types = types_of(argument.schema, argument.place.root)
     flats = flat_schemas(argument.schema, argument.place)
     left = types - {"string"}
@@ -150,7 +151,8 @@ def spell_other(lark: Lark, argument: Argument, raw: RawText) -> str:
 
 
 def _json(lark: Lark, argument: Argument, raw: RawText, types: Set[str]) -> str:
-    """A value of one of the types, which are all that there are, or none of them strings."""
+    """Returns a value of one of the types, which are all that the schema allows, or all but
+    strings."""
     place = argument.place
     texts = raw.in_json or (raw.closer.strip("\n"), *raw.forbidden)
     schema = guarded(document(argument.schema, place), texts)
@@ -161,8 +163,8 @@ def _json(lark: Lark, argument: Argument, raw: RawText, types: Set[str]) -> str:
 
 
 def texts_of(argument: Argument, raw: RawText) -> list[Text]:
-    """A value as bare text, which may spell numbers and words too; none where it may not be a
-    string. Raises `NotHeld`."""
+    """Returns the values as bare text, which may spell numbers and words too; empty if the value
+    may not be a string. Raises `NotHeld`."""
     if not takes_text(argument):
         return []
     if says_nothing(argument.schema):
@@ -177,7 +179,7 @@ def texts_of(argument: Argument, raw: RawText) -> list[Text]:
         and not is_held
         and all(scalars.get(kind) == SCALARS.get(kind, "") for kind in others)
     ):
-        # Whatever it is read as, fits.
+        # Any way of reading the text gives a value that fits.
         return [Text()]
     unread = [_READ_AS[kind] for kind in sorted(others)]
     texts = [Text((each,)) for each in scalars.values() if each]
@@ -185,8 +187,8 @@ def texts_of(argument: Argument, raw: RawText) -> list[Text]:
 
 
 def spell_text(lark: Lark, argument: Argument, raw: RawText) -> str:
-    """The expression of a value as bare text, and what ends it; empty where it may not be a
-    string. Raises `NotHeld`."""
+    """Returns the expression of a value as bare text and the text that ends it; empty if the value
+    may not be a string. Raises `NotHeld`."""
     return _until(lark, texts_of(argument, raw), raw)
 
 
@@ -200,7 +202,7 @@ def _string_schemas(argument: Argument) -> list[Flat]:
 
 
 def _strings(argument: Argument, raw: RawText, unread: tuple[str, ...]) -> list[Text]:
-    """The strings that fit, but for those that match the patterns `unread`."""
+    """Returns the strings that fit, except for those that match the patterns `unread`."""
     texts = []
     for flat in _string_schemas(argument):
         if "enum" in flat:
@@ -216,15 +218,15 @@ def _strings(argument: Argument, raw: RawText, unread: tuple[str, ...]) -> list[
 
 
 def _scalars(argument: Argument) -> dict[str, str | None]:
-    """Of the simple types that it takes besides strings, the patterns."""
+    """Returns the patterns of the simple types that the argument allows besides strings."""
     types = types_of(argument.schema, argument.place.root) & SCALARS.keys()
     flats = flat_schemas(argument.schema, argument.place) if types else []
     return {kind: scalar_pattern(flats, kind) for kind in sorted(types)}
 
 
 def scalar_pattern(flats: Sequence[Flat], kind: str) -> str | None:
-    """The pattern of all values of a simple type that fit, empty where there are none; None where
-    no pattern can say it."""
+    """Returns the pattern of all values of a simple type that fit, empty if there are none; None if
+    no pattern can express it."""
     said = [flat for flat in flats if takes(flat, kind)]
     if said and all("enum" not in flat and not is_held_number(flat) for flat in said):
         return SCALARS[kind]
@@ -235,7 +237,7 @@ def scalar_pattern(flats: Sequence[Flat], kind: str) -> str | None:
 
 
 def _is_writable(value: str, argument: Argument, raw: RawText) -> bool:
-    """Whether a string is read back as itself."""
+    """True if a string is read back as itself."""
     if any(each in value for each in (raw.closer, *raw.forbidden)):
         return False
     if any(re.fullmatch(each, value) for each in (*raw.without, *raw.loose)):

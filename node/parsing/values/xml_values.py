@@ -1,5 +1,5 @@
-"""Parameters as `<parameter=a>v</parameter>`, whose values are bare text: whatever stands between
-the tags, which may hold tags itself. The end of a value may be missing."""
+"""Parameters as `<parameter=a>v</parameter>`. A value is the bare text between its tags, which may
+contain tags itself; its end tag may be missing."""
 
 import re
 from collections.abc import Callable
@@ -21,49 +21,51 @@ from node.parsing.values.raw_values import RawText, in_order, spell_raw, written
 
 _NAME = re.compile(r"[^>\n<]*")
 BARE_NAME = re.compile(r"[^>\n<\s\"'](?:[^>\n<]*[^>\n<\s\"'])?")
-"""Names that stand in a tag as they are."""
+"""Names that can be written in a tag unchanged."""
 
 
 class XmlTags(NamedTuple):
     parameter: str
-    """What the tag of one begins with, up to the name."""
+    """The begin of a parameter's tag, up to the name."""
     parameter_end: str
     ends: tuple[str, str]
-    """What ends a call, and what ends all of them."""
+    """The end of a call, and the end of all calls."""
     in_value: Markers
-    """What may end a value."""
+    """Markers that may end a value."""
     follows: tuple[str, ...]
-    """What may follow a call."""
+    """Texts that may follow a call."""
     keeps_last_newline: bool
-    """A value that did not begin with a line end keeps that before its end tag."""
+    """True if a value that did not begin with a newline keeps the newline before its end tag."""
     quote: str = ""
-    """What models write around names."""
+    """The quote that models write around names; may be empty."""
 
 
 class _Begin(NamedTuple):
-    """Of a parameter, where the value of the one before it may not have been ended."""
+    """The begin of a parameter within the text of an earlier value, whose end tag may be
+    missing."""
 
     at: int
-    """Where its tag begins in that value's text, and where it ends."""
+    """Begin and end of its tag within that text."""
     end: int
     key: str
 
 
 class _Text(NamedTuple):
-    """What follows the tag of a parameter, up to what is surely no value."""
+    """The text behind a parameter's tag, up to a mark that certainly does not belong to the
+    value."""
 
     text: str
     closed: bool
-    """An end tag of its own came last, which is not in the text."""
+    """True if the value's own end tag came last; the text does not contain it."""
     mark: str
     key: str
-    """Name of the next parameter, if it is one that follows."""
+    """Name of the parameter that follows, if one does."""
     begins: list[_Begin]
 
 
 def read_parameters(source: Source, tags: XmlTags, call: OpenCall) -> Step[tuple[bool, str]]:
-    """Reads the arguments of a call: (whether there are none, the tag that ended it). Raises
-    `Malformed`."""
+    """Reads the arguments of a call; returns (True if there are none, the tag that ended it).
+    Raises `Malformed`."""
     arguments, schema = BareArguments(call), call.schema
     known: set[str] = set()
     mark = yield from source.expect(tags.parameter, *tags.ends)
@@ -88,7 +90,7 @@ def read_parameters(source: Source, tags: XmlTags, call: OpenCall) -> Step[tuple
 
 
 def spell_parameters(lark: Lark, tool: ToolSchema, tags: XmlTags) -> str:
-    """The expression of a tool's arguments. Raises `NotHeld`."""
+    """Returns the expression of a tool's arguments. Raises `NotHeld`."""
     written = [
         (_spell_parameter(lark, each, tags), each.is_required) for each in arguments_of(tool)
     ]
@@ -99,14 +101,14 @@ def _spell_parameter(lark: Lark, argument: Argument, tags: XmlTags) -> str:
     name = written_name(argument.name, BARE_NAME.pattern, argument.place)
     line_end = "" if tags.keeps_last_newline else "\n"
     begin = f"{tags.parameter}{tags.quote}{name}{tags.quote}>{line_end}"
-    # Within a value these may be read as the end of it.
+    # Within a value, these may be read as its end.
     forbidden = (tags.parameter_end, tags.ends[0], tags.parameter)
     without = r"\r?\n(.|\n)*" if tags.keeps_last_newline else r"(.|\n)*\r"
     closer = f"{line_end}{tags.parameter_end}\n"
     raw = RawText(closer, forbidden, (without,), in_json=forbidden)
     ways = [spell_raw(lark, argument, raw)]
     if tags.keeps_last_newline and not tags.quote and (printed := spell_repr(lark, argument)):
-        # Templates of these print what is no string.
+        # Templates of these models print values other than strings as Python does.
         ways.append(f"{printed} {lark.text(closer)}")
     return f"{lark.text(begin)} {lark.one_of(ways)}"
 
@@ -116,8 +118,8 @@ def unquoted(name: str) -> str:
 
 
 def without_line_ends(text: str, *, last: bool = True) -> str:
-    """The value without the line ends that part it from its tags: one at each end; the last only
-    if there is a first, where not `last`."""
+    """Returns the value without one newline at each end, which separate it from its tags. Without
+    `last`, the last newline is removed only if there is a first."""
     found = _without_first_line_end(text)
     begins, text = found != text, found
     if begins or last:
@@ -130,27 +132,28 @@ def _without_first_line_end(text: str) -> str:
 
 
 def _ends_a_line(text: str) -> bool:
-    """Whether what follows begins a line, or is indented on one."""
+    """True if the text behind begins a line, possibly indented."""
     return not text[text.rfind("\n") + 1 :].strip()
 
 
 def _read_key(source: Source) -> Step[tuple[str, str]]:
-    """(name of a parameter up to the end of its tag, "" if it is no tag; what was read)."""
+    """Returns (name of a parameter, read to the end of its tag, or "" if it is not a tag; the text
+    read)."""
     read = yield from source.run(_NAME)
     end = yield from source.accept(">")
     return unquoted(read) if end else "", read + end
 
 
 class _Told:
-    """Tells of a value what is surely its own, as it comes."""
+    """Emits the part of a value that certainly belongs to it, as it arrives."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.length = 0
         self.text = Pieces()
-        """All of it that came."""
+        """All text of the value."""
         self._tell = tell
         self._held = ""
-        """Line ends that may part the value from its tags."""
+        """Newlines that may separate the value from its tags."""
         self._has_begun = False
 
     def take(self, text: str) -> None:
@@ -168,8 +171,9 @@ class _Told:
 def _read_text(
     source: Source, tags: XmlTags, schema: Schema, known: set[str], told: _Told
 ) -> Step[_Text]:
-    """Up to the last end tag before the next parameter or the function's end; without one, up to
-    that end. `known`: the parameters that were there. Tells the text up to the first mark."""
+    """Reads up to the last end tag before the next parameter or the function's end; without an end
+    tag, up to that end. `known` are the parameters read before. The text up to the first mark is
+    emitted."""
     mark = yield from source.pass_to(tags.in_value, told.take)
     text = told.text.take()
     begins: list[_Begin] = []
@@ -197,8 +201,9 @@ def _read_text(
 
 
 def _read_end(source: Source, tags: XmlTags) -> Step[tuple[str, str]]:
-    """(the tag that ended the function, what was read) behind its end tag, if that is one although
-    the last value has none: then another call follows, or nothing. Else ("", …)."""
+    """Reads behind the function's end tag and returns (the tag that ended the function, the text
+    read). If the last value has no end tag, the function's end counts only if another call or
+    nothing follows; else the result is ("", text read)."""
     read = yield from source.space()
     end = yield from source.accept(tags.ends[1])
     read += end + (yield from source.space())
@@ -208,8 +213,8 @@ def _read_end(source: Source, tags: XmlTags) -> Step[tuple[str, str]]:
 
 
 def _values(key: str, found: _Text, tags: XmlTags) -> list[tuple[str, str]]:
-    """The parameters that the text holds, by name: more than the one it began with where others
-    begin on lines of their own, and have no end tag within it that would make them a quotation."""
+    """Returns the parameters in the text by name. There are several if others begin on lines of
+    their own and have no end tag within the text that would make them a quotation."""
     values = []
     begun = 0
     for begin in _unclosed(found, tags):
@@ -224,7 +229,7 @@ def _unclosed(found: _Text, tags: XmlTags) -> list[_Begin]:
         return []
     text = found.text
     if not found.closed:
-        # The last end tag is that of the last value.
+        # The last end tag belongs to the last value.
         text = text[: max(text.rfind(tags.parameter_end), 0)] or text
     by_position = {begin.at: begin for begin in found.begins}
     open_: list[int] = []
