@@ -17,7 +17,7 @@ from node.parsing.tell import call_of
 
 
 def _call(source: Source, value: object) -> Call:
-    """Of an object whose one key is the name."""
+    """Returns the call in an object whose only key is the tool's name."""
     if not isinstance(value, Mapping) or len(value) != 1:
         raise Malformed
     ((name, arguments),) = value.items()

@@ -1,5 +1,5 @@
-"""Calls as a JSON list in `<tool_calls>` … `</tool_calls>`: Apriel. Its answers stand behind a
-heading where it reasoned."""
+"""Apriel: calls as a JSON list in `<tool_calls>` … `</tool_calls>`; a heading separates reasoning
+and answer."""
 
 from node.parsing.calls.json_calls import JsonCalls
 from node.parsing.format import ModelFamily, ReasoningFormat

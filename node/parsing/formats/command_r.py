@@ -1,7 +1,7 @@
-"""Outputs of Command A and Command R7B: `<|START_THINKING|>…<|END_THINKING|>`, then
-`<|START_RESPONSE|>` or `<|START_TEXT|>`, or calls as a JSON list behind `<|START_ACTION|>`.
+"""Command A, Command R7B: `<|START_THINKING|>…<|END_THINKING|>`, then `<|START_RESPONSE|>` or
+`<|START_TEXT|>`, or calls as a JSON list behind `<|START_ACTION|>`.
 
-Marks of citations, `<co>span</co: 0:[1]>`, are no text: what they cite is.
+Citation marks, `<co>span</co: 0:[1]>`, are removed; the cited span stays.
 """
 
 import json

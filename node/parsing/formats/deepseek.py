@@ -1,8 +1,9 @@
 """Calls of DeepSeek V3, R1 and V3.1.
 
 V3.1 writes `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. V3 and R1 write the word
-`function` where that has the name, then the name and the arguments in a JSON fence. Which of them
-it is shows behind the separator. Some checkpoints spell the markers in other characters.
+`function` in place of the name, and behind the separator the name and the arguments in a JSON
+fence. The text behind the separator shows which of them it is. Some checkpoints spell the markers
+in other characters.
 """
 
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ class DeepSeek(SectionCalls):
     orphans = (*section_ends, *_CALL_END)
 
     def __init__(self, name: str, *, in_fence: bool) -> None:
-        """`in_fence`: models write the arguments in a JSON fence; both are read."""
+        """With `in_fence`, models write the arguments in a JSON fence; both spellings are read."""
         self.name = name
         self._in_fence = in_fence
 
@@ -77,11 +78,10 @@ class DeepSeek(SectionCalls):
 
 
 DEEPSEEK_V3 = DeepSeek("deepseek_v3", in_fence=True)
-"""Calls of DeepSeek V3 and R1: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments
-in a JSON fence. Reads those of V3.1 too."""
+"""DeepSeek V3 and R1: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments in a JSON
+fence. Also reads V3.1's calls."""
 DEEPSEEK_V31 = DeepSeek("deepseek_v31", in_fence=False)
-"""Calls of DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Reads those
-of V3 too."""
+"""DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Also reads V3's calls."""
 
 FAMILY = ModelFamily(
     tool_calls=(DEEPSEEK_V3, DEEPSEEK_V31),

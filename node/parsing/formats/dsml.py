@@ -1,7 +1,7 @@
-"""Calls of DeepSeek V3.2 and V4: `<｜DSML｜invoke name="f"><｜DSML｜parameter name="a"
-string="true">v</｜DSML｜parameter></｜DSML｜invoke>`, in a block of one name or another.
+"""DeepSeek V3.2 and V4: `<｜DSML｜invoke name="f"><｜DSML｜parameter name="a"
+string="true">v</｜DSML｜parameter></｜DSML｜invoke>`, in a block.
 
-`string="false"` says that the value is JSON.
+`string="false"` says that the value is JSON. The name of the block depends on the model's version.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ class Dsml(InvokeCalls):
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         call = lark.one_of([spell_invoke(lark, tool, _TAGS, _spell_parameter) for tool in tools])
         calls = blocks(lark, call, parallel=parallel)
-        # What the block is called depends on the model's version.
+        # The name of the block depends on the model's version.
         pairs = zip(_BEGINS[: len(_BLOCKS)], _ENDS, strict=False)
         return lark.one_of([between(lark, begin, calls, end) for begin, end in pairs])
 

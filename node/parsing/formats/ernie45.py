@@ -1,5 +1,5 @@
-"""Reasoning of ERNIE 4.5: it has begun with the output, and the answer may stand in
-`<response>` … `</response>`. Calls are those of the Hermes models."""
+"""ERNIE 4.5: the output begins within reasoning; the answer may stand in `<response>` …
+`</response>`. Calls like `hermes`."""
 
 from node.parsing.calls.json_calls import JsonCalls, Written
 from node.parsing.format import ModelFamily, ReasoningFormat

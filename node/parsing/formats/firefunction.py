@@ -10,7 +10,7 @@ from node.parsing.format import ModelFamily
 
 class Firefunction(JsonCalls):
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        """Its template has a blank in front of them."""
+        """The model's template writes a space before the calls."""
         calls = super().spell_calls(lark, tools, parallel=parallel)
         return f"{lark.optional(lark.text(' '))} {calls}"
 

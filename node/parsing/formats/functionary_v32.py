@@ -1,5 +1,5 @@
-"""Outputs of Functionary v3.2: parts to somebody, `>>>all⏎text` for the answer and `>>>f⏎{…}` for a
-call. Older ones write `<|from|>assistant⏎<|recipient|>f⏎<|content|>{…}`."""
+"""Functionary v3.2: messages to a recipient, `>>>all⏎text` for the answer and `>>>f⏎{…}` for a
+call. Older models write `<|from|>assistant⏎<|recipient|>f⏎<|content|>{…}`."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ class FunctionaryV32(Channels):
     answers = ("all\n",)
     answer_ends = ("",)
     hides_calls = False
-    """What begins a call may be text of an answer, such as a session of Python."""
+    """The begin of a call may be text of an answer, such as a Python session."""
 
     def in_header(self, prompt_tail: str) -> bool:
         return prompt_tail.rstrip().endswith((_TO, _RECIPIENT))
@@ -91,7 +91,7 @@ class FunctionaryV32(Channels):
 
 
 def _has_markers(prompt_tail: str | None) -> bool:
-    """Whether the prompt has begun a header of the older kind."""
+    """True if the prompt has begun a header of the older kind."""
     return prompt_tail is not None and prompt_tail.rstrip().endswith(_RECIPIENT)
 
 

@@ -1,4 +1,4 @@
-"""Calls as JSON behind `<|function_call|>`, or in a message of their own: GigaChat 3.1 and 3."""
+"""GigaChat 3 and 3.1: calls as JSON behind `<|function_call|>`, or in a message of their own."""
 
 from node.parsing.calls.json_calls import JsonCalls, Written
 from node.parsing.format import ModelFamily

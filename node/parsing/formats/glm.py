@@ -1,7 +1,7 @@
-"""Calls as a name and pairs of keys and values in `<tool_call>`: GLM-4.5 to GLM-5, Laguna, Ling 3.
+"""GLM-4.5 to GLM-5, Laguna: calls as a name with pairs of keys and values in `<tool_call>`.
 
-The values are bare text where they are strings, else JSON. Some outputs have JSON for the whole
-call, or for all its arguments.
+Strings are bare text, all other values JSON. Some outputs have JSON for the whole call, or for all
+its arguments.
 """
 
 from node.parsing.calls.arg_pairs import PairCalls
@@ -14,7 +14,7 @@ GLM_REASONING = ReasoningFormat(
     ("</think>",),
     dropped=("<|begin_of_box|>", "<|end_of_box|>"),
 )
-"""As `think`; the models that see images put their answer in a box."""
+"""Like `think`; vision models put their answer in a box."""
 
 FAMILY = ModelFamily(
     tool_calls=(GLM,),

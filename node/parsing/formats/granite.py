@@ -1,6 +1,6 @@
-"""Calls as a JSON list behind `<|tool_call|>` or `<tool_call>`, and reasoning: Granite 3 and 4.
+"""Granite 3 and 4: calls as a JSON list behind `<|tool_call|>` or `<tool_call>`.
 
-Nothing ends the calls but the list's end. Reasoning stands in tags, or between set phrases.
+The calls end with the list. Reasoning stands in tags, or between fixed phrases.
 """
 
 from node.parsing.calls.json_calls import JsonCalls, Written

@@ -1,7 +1,8 @@
-"""Channels with headers, as of GPT-OSS: `<|channel|>analysis<|message|>…<|end|>`, and calls to
-the recipient in the header, `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}`.
+"""GPT-OSS: channels with headers, `<|channel|>analysis<|message|>…<|end|>`, and calls to the
+header's recipient, `<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}`.
 
-Commentary for nobody is said to the user. `<|call|>` ends the output, and must be read before.
+Commentary without a recipient is content. `<|call|>` ends the output, but must be read before it
+ends.
 """
 
 import re
@@ -78,7 +79,7 @@ class Harmony(Channels):
         *,
         parallel: bool,
     ) -> str:
-        """One call in any case: its end ends the output."""
+        """Writes one call, even if `parallel`: its end ends the output."""
         constrained = lark.optional(lark.text(CONSTRAIN))
         calls = []
         for tool in tools:
@@ -93,7 +94,7 @@ class Harmony(Channels):
 
 
 def _words(header: str) -> tuple[str, str]:
-    """(recipient, channel) of a header that is complete."""
+    """Returns (recipient, channel) of a complete header."""
     recipients = re.findall(r"to=([^\s<]+)", header)
     names = re.findall(r"<\|channel\|>\s*([^\s<]+)", header)
     return (recipients or [""])[-1], (names or [""])[-1]

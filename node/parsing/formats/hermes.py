@@ -1,7 +1,7 @@
-"""Calls as JSON in `<tool_call>` … `</tool_call>`: Hermes, Qwen2.5, Qwen3 and many more.
+"""Hermes, Qwen2.5, Qwen3 and many more: calls as JSON in `<tool_call>` … `</tool_call>`.
 
-The same models write calls as XML too, in the tag or without it, so all of that is read by one
-format, which has two names.
+The same models also write calls as XML, in the tag or without it, so one format with two names
+reads all of them.
 """
 
 import re
@@ -19,11 +19,11 @@ from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed, Step
 
 _LOOSE = re.compile(r"[\s}\]]*")
-"""Brackets too many."""
+"""Superfluous brackets."""
 
 
 class Hermes(XmlCalls):
-    """Any body of the tag."""
+    """Reads JSON and XML in the tag."""
 
     def __init__(self) -> None:
         super().__init__("hermes", "<tool_call>")
@@ -43,11 +43,11 @@ class Hermes(XmlCalls):
             goes_on = yield from source.maybe(self._read_more(source))
         if passed:
             raise Malformed
-        # Some models stop without it.
+        # Some models omit it.
         yield from source.maybe(self._read_close(source))
 
     def _read_more(self, source: Source) -> Step[str]:
-        """Up to another object or list in the same tag."""
+        """Reads up to another object or list in the same tag."""
         yield from source.space()
         yield from source.accept(",")
         yield from source.space()
@@ -65,15 +65,15 @@ HERMES = Hermes()
 
 
 class Qwen3Coder(AnyOf):
-    """Reads what `hermes` reads; its models write XML."""
+    """Reads the same calls as `hermes`; its models write XML."""
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         return XmlCalls.spell_calls(HERMES, lark, tools, parallel=parallel)
 
 
 QWEN3_CODER = Qwen3Coder("qwen3_coder", (HERMES,))
-"""Calls as `<function=f><parameter=a>v</parameter></function>` in `<tool_call>`, or without it:
-Qwen3-Coder, Qwen3.5, MiMo, Step 3.5. The same format as `hermes`."""
+"""Qwen3-Coder, Qwen3.5, MiMo, Step 3.5: `<function=f><parameter=a>v</parameter></function>`, with
+or without `<tool_call>`. The same format as `hermes`."""
 
 FAMILY = ModelFamily(
     tool_calls=(with_recovery(HERMES), with_recovery(QWEN3_CODER)),

@@ -1,5 +1,5 @@
-"""Calls as a JSON list in `<tool_calls>` … `</tool_calls>`: Hunyuan A13B. Its answers stand in
-`<answer>` … `</answer>` where it reasoned."""
+"""Hunyuan A13B: calls as a JSON list in `<tool_calls>` … `</tool_calls>`; behind reasoning the
+answer stands in `<answer>` … `</answer>`."""
 
 from node.parsing.calls.json_calls import JsonCalls, close_block
 from node.parsing.format import ModelFamily, ReasoningFormat

@@ -1,5 +1,5 @@
-"""Calls of Hunyuan 3: `<tool_call:opensource>f<tool_sep:opensource>`, then pairs of keys and values
-or a JSON object, in a block. Its tags carry a suffix, another one in some builds, or none."""
+"""Hunyuan 3: `<tool_call:opensource>f<tool_sep:opensource>`, then pairs of keys and values or a
+JSON object, in a block. The suffix of the tags depends on the build."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SUFFIX = re.compile(r"[\w.\-]*")
 
 
 class _Suffixed(SectionCalls):
-    """Calls in tags of one suffix."""
+    """Calls in tags with one suffix."""
 
     name = "hy_v3"
 

@@ -1,5 +1,5 @@
-"""Outputs of Inkling: messages of typed blocks, `<|message_model|><|content_thinking|>…
-<|end_message|>`. A call is `{"name": …, "args": {…}}`."""
+"""Inkling: messages of typed blocks, `<|message_model|><|content_thinking|>… <|end_message|>`. A
+call is `{"name": …, "args": {…}}`."""
 
 from collections.abc import Sequence
 
@@ -46,7 +46,7 @@ class Inkling(Channels):
     def read_header(self, source: Source, channel: Channel) -> Step[None]:
         marker = channel.header
         if marker not in _KINDS:
-            # The name of the function that is called may stand here.
+            # The name of the called function may stand here.
             channel.header += yield from source.run(WORD)
             marker = yield from source.expect(*_KINDS)
             channel.header += marker

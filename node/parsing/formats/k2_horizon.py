@@ -1,5 +1,5 @@
-"""Calls of K2 Horizon: `<ifm|tool_call>f`, then pairs of keys and values, with or without types, or
-the whole call as JSON, in a block. How hard it thinks shows in the tag of its reasoning."""
+"""K2 Horizon: `<ifm|tool_call>f`, then pairs of keys and values, with or without types, or the
+whole call as JSON, in a block. The tag of its reasoning depends on the effort."""
 
 from collections.abc import Sequence
 

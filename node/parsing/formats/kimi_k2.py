@@ -1,5 +1,5 @@
-"""Calls of Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…}
-<|tool_call_end|>`, in a section. The call's id is sent back as the model wrote it."""
+"""Kimi K2: `<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{…} <|tool_call_end|>`, in
+a section. The call's id is that of the model."""
 
 import re
 from collections.abc import Container, Sequence
@@ -20,7 +20,7 @@ _NUMBERED = re.compile(r"(.+):\d+")
 
 
 def declared_name(call_id: str, declared: Container[str]) -> str:
-    """The function that an id such as `functions.f:0` names. Raises `Malformed` if it is none."""
+    """Returns the function that an id such as `functions.f:0` names. Raises `Malformed` if none."""
     numbered = _NUMBERED.fullmatch(call_id)
     name = call_id if numbered is None else numbered[1]
     for known in (name.removeprefix("functions."), name, call_id):
@@ -49,7 +49,7 @@ class KimiK2(SectionCalls):
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
         calls = []
         for tool in tools:
-            # The model counts its calls on from message to message.
+            # The model numbers its calls across messages.
             call_id = f"{lark.text(f'functions.{bare_name(tool, _ID)}:')} {lark.regex(_COUNT)}"
             arguments = arguments_of(lark, tool)
             begin = f"{lark.text(self.calls[0])} {call_id}"

@@ -1,5 +1,5 @@
-"""Outputs of Kimi K3: `<|open|>think<|sep|>…<|close|>think<|sep|>`, then `response`, then `tools`
-with a `call` each, whose arguments have a type."""
+"""Kimi K3: `<|open|>think<|sep|>…<|close|>think<|sep|>`, then `response`, then `tools` with a
+`call` each, whose arguments have a type."""
 
 import re
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ _JSON = "<|open|>json"
 _JSON_END = "<|close|>json<|sep|>"
 _MESSAGE_END = "<|close|>message<|sep|>"
 _TYPES = ("number", "boolean", "null", "object", "array")
-"""What a value that is no string may be said to be."""
+"""Types that the tag of a value other than a string may state."""
 
 _REST_OF_TAG = re.compile(r"[^<>\n]*")
 _ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
@@ -106,7 +106,7 @@ class KimiK3(Channels):
     ) -> str:
         call = lark.one_of([_spell_call(lark, tool) for tool in tools])
         calls = lark.many(call) if parallel else call
-        # Calls come behind an answer, which may be empty.
+        # Calls follow an answer, which may be empty.
         begin = lark.optional(lark.text(_RESPONSE + _RESPONSE_END))
         end = lark.optional(lark.text(_MESSAGE_END))
         return " ".join((begin, lark.text(_TOOLS), calls, lark.text(_TOOLS_END), end))
@@ -138,12 +138,12 @@ class KimiK3(Channels):
 
 
 def _spell_call(lark: Lark, tool: ToolSchema) -> str:
-    """The expression of a call. Raises `NotHeld`."""
+    """Returns the expression of a call. Raises `NotHeld`."""
     name = lark.text(f'{_CALL}tool="{_attribute(tool.name, tool.param)}" index="')
     try:
         arguments = [_spell_argument(lark, each) for each in declared_arguments(tool)]
     except NotHeld:
-        # As one object, which may be of any schema.
+        # The arguments are written as one object, which may have any schema.
         begin = lark.text(f'{_JSON} type="object"{_SEP}')
         arguments = [f"{begin} {arguments_of(lark, tool)} {lark.text(_JSON_END)}"]
     number = lark.regex("[1-9][0-9]{0,2}")
@@ -153,7 +153,8 @@ def _spell_call(lark: Lark, tool: ToolSchema) -> str:
 
 
 def _spell_argument(lark: Lark, argument: Argument) -> str:
-    """The expression of an argument, or of nothing where it may be left out. Raises `NotHeld`."""
+    """Returns the expression of an argument, which is optional if the argument is. Raises
+    `NotHeld`."""
     place = argument.place
     key = _attribute(argument.name, place.param)
     raw = RawText(_ARGUMENT_END, in_json=(_ARGUMENT_END.removesuffix(_SEP),), loose=())
@@ -176,7 +177,7 @@ def _takes(flat: Flat, kind: str) -> bool:
 
 
 def _of_kind(flat: Flat, kind: str) -> Flat:
-    """What it says of values of one kind, of which it takes some."""
+    """Returns the part of a schema for values of one kind, which it must allow."""
     if "enum" in flat:
         values = [each for each in flat["enum"] if is_of(each, {kind})]
         return {**flat, "type": kind, "enum": values}
@@ -189,7 +190,8 @@ def _spell_tag(lark: Lark, key: str, kind: str) -> str:
 
 
 def _attribute(text: str, param: str) -> str:
-    """The text as a tag has it. Raises `NotHeld` for one that is not read back."""
+    """Returns the text as an attribute's value. Raises `NotHeld` for a text that would not be read
+    back."""
     if not _REST_OF_TAG.fullmatch(text):
         raise NotHeld(f"The model cannot write the name {text}.", param)
     return text.replace("&", "&amp;").replace('"', "&quot;")

@@ -1,4 +1,4 @@
-"""Calls as a Python list in `<|tool_call_start|>` … `<|tool_call_end|>`: LFM2 and LFM2.5."""
+"""LFM2 and LFM2.5: calls as a Python list in `<|tool_call_start|>` … `<|tool_call_end|>`."""
 
 from node.parsing.calls.bracket import with_recovery
 from node.parsing.calls.python_blocks import PythonCalls, or_bare

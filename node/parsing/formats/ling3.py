@@ -1,4 +1,4 @@
-"""Ling 3: the calls of `glm`, and a marker at the turn's end that is written out in full."""
+"""Ling 3: calls like `glm`, with a marker at the end of a turn that is written as text."""
 
 from node.parsing.calls.arg_pairs import PairCalls
 from node.parsing.calls.json_calls import close_block

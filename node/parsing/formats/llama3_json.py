@@ -1,8 +1,8 @@
-"""Calls of Llama 3: `{"name": "f", "parameters": {…}}` bare, parted by `;`, or behind
-`<|python_tag|>`; `<function=f>{…}</function>`; and the calls of `pythonic`.
+"""Llama 3: `{"name": "f", "parameters": {…}}` bare, separated by `;`, or behind `<|python_tag|>`;
+`<function=f>{…}</function>`; and calls like `pythonic`.
 
-A bare object is a call only where it names a declared tool and has no key but a call's: an answer
-may well be JSON.
+A bare object is a call only if it names a declared tool and has no other keys than a call, since an
+answer may be JSON.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from node.parsing.scanning.step import Step
 from node.parsing.tell import tell
 
 _BUILT_IN = ".call"
-"""Behind the name of a tool that the model was trained with."""
+"""Text behind the name of a built-in tool."""
 
 
 class Llama3Json(ToolFormat):
@@ -56,7 +56,7 @@ class Llama3Json(ToolFormat):
         tell(source, (yield from read_call_list(source)))
 
     def _built_in(self, source: Source) -> Step[None]:
-        """`f.call(a="v")`, one or more."""
+        """Reads `f.call(a="v")`, one or more."""
         begun: str | None = yield from self._begin_built_in(source)
         while begun is not None:
             tell(source, (yield from read_python(source, begun)))

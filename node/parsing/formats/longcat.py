@@ -1,4 +1,4 @@
-"""LongCat: the calls of `glm` in tags of its own, or JSON in the outer one."""
+"""LongCat: calls like `glm` in tags of its own, or JSON in the outer tag."""
 
 from node.parsing.calls.arg_pairs import PairCalls
 from node.parsing.format import ModelFamily, ReasoningFormat

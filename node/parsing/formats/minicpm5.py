@@ -1,5 +1,5 @@
-"""Calls of MiniCPM5: `<function name="f"><param name="a">v</param></function>`, without any tag
-around. Values that hold markup are in `<![CDATA[` … `]]>`; others may have entities in them."""
+"""MiniCPM5: `<function name="f"><param name="a">v</param></function>`, without an outer tag. Values
+with markup are in `<![CDATA[` … `]]>`; others may contain entities."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _PARAM_END = "</param>"
 _END = "</function>"
 _NAME = re.compile(r"[^<>/\n]*")
 _BARE_NAME = re.compile(r"[^<>/\n\s\"'](?:[^<>/\n]*[^<>/\n\s\"'])?")
-"""Names that stand between quotes as they are."""
+"""Names that can be written between quotes unchanged."""
 _PLAIN = RawText(_PARAM_END, ("<", "&", "\n"), in_json=(_PARAM_END,))
 _IN_CDATA = RawText(_CDATA_END + _PARAM_END, (_CDATA_END,), in_json=("]>",))
 _BLANKS = re.compile(r"[ \t\r]*")
@@ -66,7 +66,7 @@ class MiniCpm5(ToolFormat):
     def read(self, source: Source, opener: str) -> Step[None]:
         name = yield from self._read_name(source)
         before = "\n" if opener == _ON_A_LINE and not source.in_reasoning else ""
-        # The line's begin is read with the tag, but it is none of the call.
+        # The newline before the tag is read with it, but is not part of the call.
         call = source.open_call(name, before=before)
         arguments = BareArguments(call)
         if (yield from source.expect(">", "/>")) == ">":
@@ -84,8 +84,8 @@ class MiniCpm5(ToolFormat):
         call.end()
 
     def _end_line(self, source: Source, opener: str) -> Step[None]:
-        """Within a sentence it is talk about calls: raises `Malformed` if the call is not all that
-        its line holds."""
+        """Raises `Malformed` unless the call is alone on its line: within a sentence it is text
+        about calls."""
         yield from source.run(_BLANKS)
         if opener != _ON_A_LINE or (yield from source.peek()) not in ("", "\n"):
             raise Malformed
@@ -94,7 +94,7 @@ class MiniCpm5(ToolFormat):
         return (yield from source.run(_NAME)).strip().strip("\"'").strip()
 
     def _read_value(self, source: Source, tell: Callable[[str], None]) -> Step[str]:
-        """Tells a value as it comes; the tag that followed its end."""
+        """Passes a value to `tell` as it arrives, and returns the tag that follows its end."""
         space = yield from source.space()
         if not (yield from source.accept(_CDATA)):
             if source.ends_within(_CDATA):
@@ -106,7 +106,7 @@ class MiniCpm5(ToolFormat):
             return mark
         more = _CDATA
         while more:
-            # Text with the end mark in it is in several pieces.
+            # Text that contains the end mark is written in several pieces.
             yield from source.pass_to(_CDATA_ENDS, tell)
             more = yield from source.accept(_CDATA)
         yield from source.space()
@@ -116,12 +116,12 @@ class MiniCpm5(ToolFormat):
 
 
 class _Entities:
-    """Reads the entities in text that comes in pieces."""
+    """Decodes the entities in text that arrives in pieces."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._held = ""
-        """What may be an entity."""
+        """Text that may be the begin of an entity."""
 
     def take(self, text: str) -> None:
         text = self._held + text
@@ -137,7 +137,7 @@ class _Entities:
 
 
 def _spell_parameter(lark: Lark, argument: Argument) -> str:
-    """Strings without markup stand as they are, and so do numbers and words."""
+    """Writes strings without markup, numbers and words as they are."""
     name = written_name(argument.name, _BARE_NAME.pattern, argument.place)
     begin = lark.text(f'{_PARAM}"{name}">')
     if is_simple(argument):
@@ -153,7 +153,7 @@ def _entity(match: "re.Match[str]") -> str:
     if match[3]:
         return _NAMED[match[3]]
     code = int(match[1]) if match[1] else int(match[2], 16)
-    # Halves of characters, and what is beyond them all, stay as they are written.
+    # Surrogates and numbers that are no character stay as they are written.
     is_character = 0 < code < 0xD800 or 0xDFFF < code < 0x110000
     return chr(code) if is_character else match[0]
 

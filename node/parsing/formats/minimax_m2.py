@@ -1,5 +1,5 @@
-"""Calls of MiniMax M2: `<invoke name="f"><parameter name="a">v</parameter></invoke>`, one or more
-in `<minimax:tool_call>`, or without it. These models write those of `hermes` too."""
+"""MiniMax M2: `<invoke name="f"><parameter name="a">v</parameter></invoke>`, with or without
+`<minimax:tool_call>`. Also reads calls like `hermes`."""
 
 from node.parsing.calls.any_of import AnyOf
 from node.parsing.calls.bracket import with_recovery

@@ -1,7 +1,7 @@
-"""MiniMax M3: calls in XML of which each tag follows a token that nothing else holds.
+"""MiniMax M3: calls in XML, in which each tag follows a token of its own.
 
-The tags are named by the arguments; objects and lists are tags within tags:
-`N<invoke name="f">N<a>vN</a>N<list>N<item>1N</item>N</list>N</invoke>` with N for the token.
+The tags are named after the arguments; objects and lists are tags within tags:
+`N<invoke name="f">N<a>vN</a>N<list>N<item>1N</item>N</list>N</invoke>`, where N is the token.
 """
 
 import json
@@ -41,7 +41,7 @@ _TAG = f"{_MARK}<"
 _ITEM = "item"
 _REST_OF_TAG = re.compile(r"[^>\n]*")
 _NAME = re.compile(r"[^>\n/\"' ](?:[^>\n]*[^>\n\"' ])?")
-"""Names that stand in a tag as they are."""
+"""Names that can be written in a tag unchanged."""
 _DEPTH = 32
 _NOT_IN_TAGS = frozenset(("enum", *OF_LISTS))
 
@@ -74,7 +74,7 @@ class MinimaxM3(SectionCalls):
             key = yield from _read_tag(source)
             said = property_schema(schema, key)
             if "string" in types_of(said, schema):
-                # Tags within it are text.
+                # Tags within a string are text.
                 arguments.begin(key)
                 yield from source.pass_to(markers_of((f"{_MARK}</{key}>",)), arguments.take)
                 arguments.end()
@@ -86,7 +86,7 @@ class MinimaxM3(SectionCalls):
         call.end()
 
     def _value(self, source: Source, key: str, schema: object, root: Schema) -> Step[Any]:
-        """Up to the end tag of the key."""
+        """Reads a value up to the end tag of its key."""
         end = f"{_MARK}</{key}>"
         types = types_of(schema, root)
         if "string" in types:
@@ -121,13 +121,13 @@ class MinimaxM3(SectionCalls):
 
 
 def _spell_members(lark: Lark, members: Sequence[Argument], *, may_be_empty: bool = True) -> str:
-    """The expression of an object's tags. Raises `NotHeld`."""
+    """Returns the expression of an object's tags. Raises `NotHeld`."""
     written = [(_spell_member(lark, each), each.is_required) for each in members]
     return in_order(lark, written, may_be_empty=may_be_empty)
 
 
 def _spell_member(lark: Lark, member: Argument) -> str:
-    """The expression of a value in its tag. Raises `NotHeld`."""
+    """Returns the expression of a value in its tag. Raises `NotHeld`."""
     schema, place = member.schema, member.place
     name = written_name(member.name, _NAME.pattern, place)
     types = types_of(schema, place.root)
@@ -136,7 +136,7 @@ def _spell_member(lark: Lark, member: Argument) -> str:
     kinds = types - {"null"}
     if kinds not in ({"array"}, {"object"}) or (flat := _plain(member, *kinds)) is None:
         return f"{begin} {spell_raw(lark, member, RawText(end, (_IN_MARK,), in_json=(_IN_MARK,)))}"
-    # Nothing at all is an empty value of the only type that there is.
+    # An empty tag is an empty value if there is only one type.
     may_be_empty = types == kinds
     key = json.dumps((place.param, may_be_empty, flat))
     value = lark.shared(key, partial(_spell_nested, lark, flat, place, may_be_empty=may_be_empty))
@@ -146,7 +146,8 @@ def _spell_member(lark: Lark, member: Argument) -> str:
 
 
 def _plain(member: Argument, kind: str) -> Flat | None:
-    """The schema of a list or an object that tags can spell; None where JSON has to."""
+    """Returns the schema of a list or an object that tags can spell; None if it must be written as
+    JSON."""
     schema, place = member.schema, member.place
     flats = [flat for flat in flat_schemas(schema, place) if takes(flat, kind)]
     if len(flats) != 1 or _NOT_IN_TAGS & flats[0].keys():
@@ -171,7 +172,7 @@ def _spell_nested(lark: Lark, flat: Flat, place: Place, *, may_be_empty: bool) -
 
 
 def _read_tag(source: Source) -> Step[str]:
-    """Reads the rest of a tag that begins. Raises `Malformed` where it ends one."""
+    """Reads the rest of an opening tag. Raises `Malformed` for a closing tag."""
     name = yield from source.run(_REST_OF_TAG)
     yield from source.expect(">")
     if not name or name.startswith("/"):
@@ -180,7 +181,7 @@ def _read_tag(source: Source) -> Step[str]:
 
 
 def _empty(types: frozenset[str], space: str) -> Any:
-    """What nothing between two tags is."""
+    """Returns the value of a tag without content."""
     if types == {"object"}:
         return {}
     return [] if types == {"array"} else space

@@ -1,9 +1,9 @@
-"""Calls of Mistral, Devstral, Magistral and Ministral behind `[TOOL_CALLS]`, and reasoning in
-`[THINK]` … `[/THINK]`.
+"""Mistral, Devstral, Magistral, Ministral: calls behind `[TOOL_CALLS]`.
 
-Three generations: a JSON list, `f{…}`, and `f[CALL_ID]id[ARGS]{…}`, each marker for one call. An
-answer ends with its calls: what these models say behind them, before they have any result, they
-make up, and nobody is told. A later call with its own marker is read, and is text if it is none.
+Three generations: a JSON list, `f{…}`, and `f[CALL_ID]id[ARGS]{…}`, with a marker for each call. An
+answer ends with its calls: the text behind them is dropped, since these models invent the results
+there. A later call with its own marker is read, and is text if it is not a call. Reasoning stands
+in `[THINK]` … `[/THINK]`.
 """
 
 import re
@@ -72,7 +72,7 @@ class Mistral(ToolFormat):
             yield from self._named(source)
 
     def _objects(self, source: Source) -> Step[None]:
-        """The first is a call; so are those behind it that can be."""
+        """Reads objects: the first must be a call, and later ones are calls if they can be."""
         more: Call | None = yield from self._object(source)
         while more is not None:
             source.call(*more)
@@ -99,7 +99,8 @@ class Mistral(ToolFormat):
 
 
 def _element(source: Source, value: object) -> Call | None:
-    """Of a list. What is no object there is as said behind a call."""
+    """Returns the call in an element of a list; None for an element that is not an object, which is
+    dropped like text behind a call."""
     return _call(source, value) if isinstance(value, Mapping) else None
 
 
@@ -110,7 +111,7 @@ def _call(source: Source, value: object) -> Call:
 
 
 _SHAPE = CallShape(_element, lambda members, key: None, is_streamed=False)
-"""The id of a call stands behind its arguments, so it is not told before its end."""
+"""The id of a call follows its arguments, so the call is emitted only at its end."""
 MISTRAL = Mistral()
 MISTRAL_REASONING = ReasoningFormat("mistral", ("[THINK]",), ("[/THINK]",), repeats=True)
 

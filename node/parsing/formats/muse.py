@@ -1,5 +1,5 @@
-"""Outputs of Muse: messages to somebody, ` to=self<|message|>…<|eom|>` for reasoning, `to=user` for
-the answer, and to a tool for its calls, which are tags that name the same tool."""
+"""Muse: messages to a recipient, ` to=self<|message|>…<|eom|>` for reasoning, `to=user` for the
+answer; calls are tags in a message to the tool."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ _BLOCK = "<atem:function_calls>"
 _BLOCK_END = "</atem:function_calls>"
 _TAGS = invoke_tags("atem:")
 MUSE_BLOCK = InvokeCalls("muse", _TAGS, (_BLOCK,), (_BLOCK_END,))
-"""The calls without the message to the tool."""
+"""The calls without the message around them."""
 
 
 class Muse(Channels):

@@ -1,5 +1,4 @@
-"""Calls of Nemotron, of all generations: those of `qwen3_coder`, or a JSON list as
-`nemotron_toolcall` reads it."""
+"""Nemotron of all generations: calls like `qwen3_coder` or `nemotron_toolcall`."""
 
 from node.parsing.calls.any_of import AnyOf
 from node.parsing.calls.bracket import with_recovery

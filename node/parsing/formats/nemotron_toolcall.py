@@ -1,4 +1,4 @@
-"""Calls as a JSON list in `<TOOLCALL>` … `</TOOLCALL>`: Nemotron Nano 2 and older ones."""
+"""Nemotron Nano 2 and older: calls as a JSON list in `<TOOLCALL>` … `</TOOLCALL>`."""
 
 from node.parsing.calls.json_calls import JsonCalls
 from node.parsing.format import ModelFamily

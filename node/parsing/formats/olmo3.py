@@ -1,5 +1,5 @@
-"""Calls in Python's syntax, one a line, in `<function_calls>` … `</function_calls>`: Olmo 3. Its
-reasoning models begin within reasoning."""
+"""Olmo 3: calls in Python, one a line, in `<function_calls>` … `</function_calls>`. The output of
+its reasoning models begins within reasoning."""
 
 from node.parsing.calls.python_blocks import PythonCalls
 from node.parsing.format import ModelFamily, ReasoningFormat

@@ -1,4 +1,4 @@
-"""Calls as a JSON list behind `functools`, or in `<|tool_call|>` … `<|/tool_call|>`: Phi-4 mini."""
+"""Phi-4 mini: calls as a JSON list behind `functools`, or in `<|tool_call|>` … `<|/tool_call|>`."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,8 @@ from node.parsing.format import ModelFamily
 
 class Phi4Functools(JsonCalls):
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        """Either way: which one a model has learned, its vocabulary does not tell."""
+        """Allows both spellings, since the vocabulary does not show which one the model has
+        learned."""
         call = call_objects(lark, tools)
         bare = list_of(lark, call, parallel=parallel, begin="functools[")
         calls = list_of(lark, call, parallel=parallel)

@@ -1,5 +1,5 @@
-"""Calls as a list in Python's syntax: Llama 3.2 and 4 write `[f(a="v"), g()]`, bare or between
-`<|python_start|>` and `<|python_end|>`."""
+"""Llama 3.2 and 4: calls as a Python list, `[f(a="v"), g()]`, bare or between `<|python_start|>`
+and `<|python_end|>`."""
 
 from node.parsing.calls.python_blocks import OrBare, PythonCalls
 from node.parsing.format import ModelFamily

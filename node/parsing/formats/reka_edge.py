@@ -1,4 +1,4 @@
-"""Calls as JSON in `<tool_call>` … `</tool_call>`, as the Hermes models write them: Reka Edge."""
+"""Reka Edge: calls as JSON in `<tool_call>` … `</tool_call>`."""
 
 from node.parsing.calls.json_calls import JsonCalls, Written
 from node.parsing.format import ModelFamily

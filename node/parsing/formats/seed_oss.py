@@ -1,4 +1,4 @@
-"""Seed-OSS: the XML of `qwen3_coder` in a tag of its own; values have no lines of their own."""
+"""Seed-OSS: XML like `qwen3_coder` in a tag of its own, without newlines around values."""
 
 from node.parsing.calls.xml_calls import XmlCalls
 from node.parsing.format import ModelFamily, ReasoningFormat

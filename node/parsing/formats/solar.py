@@ -1,4 +1,4 @@
-"""Outputs of Solar Open: `<|think|>…<|end|>`, `<|begin|>assistant<|content|>…<|end|>`, and calls as
+"""Solar Open: `<|think|>…<|end|>`, `<|begin|>assistant<|content|>…<|end|>`, and calls as
 `<|tool_call:begin|>id<|tool_call:name|>f<|tool_call:args|>{…}<|tool_call:end|>`."""
 
 import re

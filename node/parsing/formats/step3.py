@@ -1,4 +1,4 @@
-"""Calls of Step 3: `<steptml:invoke name="f"><steptml:parameter name="a">v</steptml:parameter>
+"""Step 3: `<steptml:invoke name="f"><steptml:parameter name="a">v</steptml:parameter>
 </steptml:invoke>`, each between markers, all in a section."""
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Step3(SectionCalls):
 
     def _head(self, source: Source) -> Step[None]:
         yield from source.space()
-        # What kind of call it is.
+        # The kind of the call.
         if (yield from source.accept("function")):
             yield from source.space()
             yield from source.expect(_SEPARATOR)

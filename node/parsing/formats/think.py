@@ -5,14 +5,15 @@ from node.parsing.format import ModelFamily, ReasoningFormat
 _OPENERS = ("<think>",)
 _CLOSERS = ("</think>",)
 _CALLS = tuple(f"<tool_call>{space}{body}" for space in ("", "\n") for body in ("{", "<function="))
-"""What a model writes that calls a tool without an end of its reasoning."""
+"""Begins of calls that such models write without ending their reasoning."""
 _CALL_END = "</tool_call>"
 
 THINK = ReasoningFormat("think", _OPENERS, _CLOSERS, unread_calls=_CALLS, unread_end=_CALL_END)
 ALWAYS_THINK = ReasoningFormat(
     "always_think", _OPENERS, _CLOSERS, implicit=True, unread_calls=_CALLS, unread_end=_CALL_END
 )
-"""Of models that begin within reasoning although their template does not say so."""
+"""The format of models whose output begins within reasoning although their template does not show
+it."""
 MIXED_THINK = ReasoningFormat(
     "mixed_think",
     (*_OPENERS, "<thinking>"),
@@ -21,7 +22,7 @@ MIXED_THINK = ReasoningFormat(
     unread_calls=_CALLS,
     unread_end=_CALL_END,
 )
-"""Of models that reason again within the answer, in either spelling."""
+"""The format of models that reason again within the answer, in either spelling."""
 
 FAMILY = ModelFamily(
     reasoning=(THINK, ALWAYS_THINK, MIXED_THINK),

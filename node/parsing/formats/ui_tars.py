@@ -1,7 +1,7 @@
-"""Outputs of UI-TARS: `Thought: …⏎Action: click(point='<point>1 2</point>')`.
+"""UI-TARS: `Thought: …⏎Action: click(point='<point>1 2</point>')`.
 
-An action is a call of the tool `computer`, with the verb as its argument `action`; of a tool of
-the verb's name where one is declared. Points are lists of two numbers.
+An action is a call of the tool `computer` with the verb as its argument `action`, or a call of a
+declared tool with the verb's name. Points are lists of two numbers.
 """
 
 import re
@@ -30,7 +30,7 @@ _ACTIONS = Markers((_NEXT_ACTION,))
 _NOTHING = Markers(())
 _COMPUTER = "computer"
 _VERB = "action"
-"""The argument of that tool that is the call's name."""
+"""The tool's argument that takes the name of the call."""
 _THOUGHT = "Thought:"
 _QUOTED = r"'([^'\\\x00-\x1f]|\\[\\'nt])*'"
 _COORDINATE = r"-?(0|[1-9][0-9]{0,4})"
@@ -62,7 +62,7 @@ class UiTars(Grammar):
         calls = lark.many(call, lark.text("\n\n")) if parallel else call
         if prompt_tail is None:
             return f"{lark.text(' ')} {calls}"
-        # Only an action may follow a thought, so that no other answer begins with one.
+        # Only an action may follow a thought, so an answer of another kind must not begin with one.
         thought = f"{lark.text(_THOUGHT)} {lark.until(_NEXT_ACTION)}"
         begin = lark.one_of([lark.text(_ACTION), thought])
         return f"{begin} {lark.text(' ')} {calls}"
@@ -85,7 +85,7 @@ class UiTars(Grammar):
                 return
 
     def _read_thought(self, source: Source) -> Step[str]:
-        """What the actions are to do, and the marker of the first."""
+        """Reads the thought before the actions and the marker of the first action."""
         space = yield from source.space()
         if not (yield from source.accept(_THOUGHT, "Reflection:")):
             source.say(PartKind.CONTENT, space)
@@ -96,7 +96,7 @@ class UiTars(Grammar):
         return marker
 
     def _read_actions(self, source: Source) -> Step[None]:
-        """One action or several. Raises `Malformed`, also at what follows the last."""
+        """Reads one or more actions. Raises `Malformed`, also for any text behind the last."""
         while True:
             yield from source.space()
             verb = yield from source.run(NAME)
@@ -125,7 +125,7 @@ def _calls(text: str) -> list[Call]:
 
 
 def _read_point(value: Any) -> Any:
-    """The point that a text spells, else the value."""
+    """Returns the point that a text spells, or else the value itself."""
     match = _POINT.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
         return value
@@ -134,12 +134,12 @@ def _read_point(value: Any) -> Any:
 
 
 def _takes_text(parameters: Mapping[str, Any], name: str) -> bool:
-    """Whether an argument is surely meant as text where it is written as such."""
+    """True if a value written as text is certainly meant as text."""
     return "string" in types_of(property_schema(parameters, name), parameters)
 
 
 def _spell_calls(lark: Lark, tool: ToolSchema, names: set[str]) -> list[str]:
-    """The expressions of the calls of a tool. Raises `NotHeld`."""
+    """Returns the expressions of the calls of a tool. Raises `NotHeld`."""
     arguments = arguments_of(tool)
     verbs = _verbs(arguments) if tool.name == _COMPUTER else []
     if verbs and not names & set(verbs):
@@ -149,7 +149,7 @@ def _spell_calls(lark: Lark, tool: ToolSchema, names: set[str]) -> list[str]:
 
 
 def _verbs(arguments: Sequence[Argument]) -> list[str]:
-    """What the computer may be told to do, if all of it can be the name of a call."""
+    """Returns the actions that the tool `computer` allows, if each can be the name of a call."""
     for argument in arguments:
         if argument.name == _VERB:
             flats = flat_schemas(argument.schema, argument.place)
@@ -169,8 +169,8 @@ def _spell_call(lark: Lark, name: str, arguments: Sequence[Argument]) -> str:
 
 
 def _spell_value(lark: Lark, argument: Argument) -> str:
-    """The expression of a value. JSON is read as Python would; text and points have spellings that
-    the model is used to."""
+    """Returns the expression of a value. JSON is read like Python; strings and points may also be
+    written in the spelling that the model has learned."""
     schema, place = argument.schema, argument.place
     ways = [lark.json(document(schema, place), place.param)]
     for flat in flat_schemas(schema, place):
@@ -182,7 +182,7 @@ def _spell_value(lark: Lark, argument: Argument) -> str:
 
 
 def _is_point(flat: Mapping[str, Any]) -> bool:
-    """Whether it takes any two whole numbers."""
+    """True if the schema is a list of any two integers."""
     return (
         flat.get("type") == "array"
         and flat.get("items") in ({"type": "integer"}, {"type": "number"})

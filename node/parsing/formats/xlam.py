@@ -1,7 +1,7 @@
-"""Calls as a JSON list: bare, in a code block, or in markers of other families: xLAM.
+"""xLAM: calls as a JSON list, bare, in a code block, or in markers of other families.
 
-It has no markup of its own, so a list is one of calls only if it names declared tools and has no
-key but a call's.
+The format has no markup of its own, so a list contains calls only if they name declared tools and
+have no other keys than a call.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,8 @@ class Xlam(ToolFormat):
         return list_of(lark, call_objects(lark, tools), parallel=parallel)
 
     def _after_reasoning(self, source: Source) -> Step[None]:
-        """Reasoning that nobody took off is content, and the answer begins behind it."""
+        """Reads calls behind reasoning that was not parsed and is therefore content; the answer
+        begins behind it."""
         yield from source.space()
         yield from source.expect("[")
         yield from read_bare_calls(source, "[", said=_THINK_END)
