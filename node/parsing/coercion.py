@@ -1,8 +1,8 @@
-"""Arguments as a tool's JSON schema wants them: text becomes a number where no text may be.
+"""Fits arguments to a tool's JSON schema: text becomes a number if the schema allows no text.
 
-A JSON string stays one wherever the schema takes strings. Bare text, which has no quotes to tell,
-is a string where only strings may be, and where other types may be too, one of those if it spells
-one. Whatever does not fit stays as it is.
+A JSON string stays a string wherever the schema allows strings. Bare text has no quotes that show
+its type: it is a string if the schema allows only strings, and if it allows other types too, a
+value of one of those if it spells one. Whatever does not fit stays as it is.
 """
 
 import ast
@@ -25,16 +25,16 @@ _SPELLINGS = {
     "list": "array",
     "tuple": "array",
 }
-"""What clients write for a type that is none of JSON Schema's."""
+"""Names that clients write for types of JSON Schema."""
 MOST_DEPTH = 16
-"""How deep values are fitted."""
+"""Nesting depth up to which values are fitted."""
 
 Schema = Mapping[str, Any]
 
 
 def types_of(schema: object, root: Schema | None = None, depth: int = 0) -> frozenset[str]:
-    """The JSON types that a schema takes; empty where it does not say. `root` is where its
-    references point into."""
+    """Returns the JSON types that a schema allows; empty if it names none. `root` is the schema
+    that its references point into."""
     if not isinstance(schema, Mapping) or depth > MOST_DEPTH:
         return frozenset()
     root = schema if root is None else root
@@ -56,7 +56,7 @@ def types_of(schema: object, root: Schema | None = None, depth: int = 0) -> froz
 
 
 def _types_of_values(schema: Schema) -> frozenset[str]:
-    """Of a schema that names no type but values."""
+    """Returns the types of a schema that lists values in place of a type."""
     if isinstance(values := schema.get("enum"), list):
         return frozenset(_type(value) for value in values)
     if "const" in schema:
@@ -65,14 +65,14 @@ def _types_of_values(schema: Schema) -> frozenset[str]:
 
 
 def declares(parameters: Schema, name: str) -> bool:
-    """Whether a tool's schema names the argument."""
+    """True if a tool's schema declares the argument."""
     target = _referred(parameters, parameters)
     properties = (parameters if target is None else target).get("properties")
     return isinstance(properties, Mapping) and name in properties
 
 
 def property_schema(parameters: Schema, name: str) -> object:
-    """The schema of one argument; None where the tool's schema says nothing of it."""
+    """Returns the schema of one argument; None if the tool's schema has none for it."""
     target = _referred(parameters, parameters)
     properties = (parameters if target is None else target).get("properties")
     if isinstance(properties, Mapping) and name in properties:
@@ -82,7 +82,8 @@ def property_schema(parameters: Schema, name: str) -> object:
 
 
 def branch_of(schema: object, kind: str, root: Schema, depth: int = 0) -> Schema:
-    """Of a schema, what it says of values of one JSON type; empty where it says nothing."""
+    """Returns the part of a schema that describes values of one JSON type; empty if there is
+    none."""
     if not isinstance(schema, Mapping) or depth > MOST_DEPTH:
         return {}
     if (target := _referred(schema, root)) is not None:
@@ -96,7 +97,7 @@ def branch_of(schema: object, kind: str, root: Schema, depth: int = 0) -> Schema
 
 
 def typed(text: str, schema: object, root: Schema | None = None) -> Any:
-    """The value of an argument that a model wrote as bare text."""
+    """Returns the value of an argument that a model wrote as bare text."""
     types = types_of(schema, root)
     if "string" in types:
         return _unless_string(text, types, schema)
@@ -111,7 +112,7 @@ def typed(text: str, schema: object, root: Schema | None = None) -> Any:
 
 
 def _unless_string(text: str, types: frozenset[str], schema: object) -> Any:
-    """The value where a string is one of the types."""
+    """Returns the value if a string is one of the allowed types."""
     if "null" in types and text.strip() == "None":
         return None
     values = schema.get("enum") if isinstance(schema, Mapping) else None
@@ -125,7 +126,8 @@ def _unless_string(text: str, types: frozenset[str], schema: object) -> Any:
 
 
 def fit(value: Any, schema: object, root: Schema | None = None, depth: int = 0) -> Any:
-    """The value with its strings read where the schema takes no string, in depth."""
+    """Returns the value with strings replaced by the values they spell wherever the schema allows
+    no string, at any depth."""
     if depth > MOST_DEPTH or not isinstance(schema, Mapping):
         return value
     root = schema if root is None else root
@@ -148,7 +150,7 @@ def fit(value: Any, schema: object, root: Schema | None = None, depth: int = 0) 
 
 
 def _referred(schema: Schema, root: Schema) -> Schema | None:
-    """What `$ref` points to, within the same schema."""
+    """Returns the schema that `$ref` points to, within the same root."""
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
@@ -164,7 +166,8 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none":
 
 
 def _read(text: str) -> Any:
-    """The value that a text spells in JSON or as a Python literal; `_NONE` if it does neither."""
+    """Returns the value that a text spells in JSON or as a Python literal; `_NONE` if it spells
+    neither."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     readers: tuple[Callable[[str], Any], ...] = (read_json, _read_literal)
@@ -184,10 +187,10 @@ _PYTHON_ESCAPE = re.compile(
 def _read_literal(text: str) -> Any:
     if not text.startswith(("{", "[", "(", "'")):
         raise ValueError(text)
-    # As in JSON, a backslash that begins no escape is a character.
+    # Like in JSON, a backslash that begins no escape is a character.
     text = _PYTHON_ESCAPE.sub(lambda escape: escape[0] if escape[1] else "\\\\", text)
     value = ast.literal_eval(_SetsAsLists().visit(ast.parse(text, mode="eval")))
-    # Only what JSON can say: no bytes, no tuples as keys, no infinity.
+    # JSON has no bytes, no tuples as keys and no infinity.
     return _plain(value)
 
 
@@ -198,7 +201,7 @@ class _SetsAsLists(ast.NodeTransformer):
 
 
 def _is_set(found: object, text: str) -> bool:
-    """Whether the text spells a set, which is a list where one is wanted."""
+    """True if the text spells a Python set, which is read as a list if the schema asks for one."""
     return isinstance(found, list) and text.lstrip().startswith("{")
 
 

@@ -1,20 +1,20 @@
-"""The code fence that models write around an answer in JSON: it is no part of it."""
+"""Removes the code fence that models write around an answer in JSON."""
 
 import re
 
 _OPENER = re.compile(r"\s*```[a-zA-Z]*[ \t\r]*\n")
 _MAY_OPEN = re.compile(r"\s*(?:`{0,2}|```[a-zA-Z]*[ \t\r]*)\Z")
-"""What such a begin may begin with."""
+"""Texts that may become the begin of a fence."""
 _TICKS = 3
 _HELD_LENGTH = 1024
-"""Characters of what may be a fence; more are text."""
+"""Most characters of a possible fence that are buffered; a longer text is no fence."""
 FENCES = ("```json\n", "\n```")
-"""What a fence begins and ends with, as models write it."""
+"""The begin and the end of a fence as models write it."""
 
 
 class Fence:
-    """Takes it off an answer that comes in pieces. Where no fence begins the answer, or where text
-    follows its end, there is none."""
+    """Removes the fence from an answer that comes in pieces. There is none unless it begins the
+    answer and nothing but white space follows its end."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -22,11 +22,11 @@ class Fence:
         self._is_fenced = False
 
     def pass_over(self) -> None:
-        """The answer has begun already."""
+        """Notes that the answer has begun, so no fence can begin it."""
         self._has_begun = True
 
     def feed(self, text: str) -> str:
-        """What of the text, and of what was held, is the answer's."""
+        """Returns the part of the new and the buffered text that belongs to the answer."""
         text, self._held = self._held + text, ""
         if not self._has_begun:
             if len(text) <= _HELD_LENGTH and _MAY_OPEN.match(text):
@@ -45,14 +45,15 @@ class Fence:
         return text[:end]
 
     def flush(self) -> str:
-        """What was held, at the end of the answer."""
+        """Returns the buffered text at the end of the answer."""
         held, self._held = self._held, ""
         is_closer = self._is_fenced and held.strip() == "`" * _TICKS
         return "" if is_closer else held
 
 
 def _end_of(text: str) -> int:
-    """Where the text ends less what a fence's end may begin with, and white space before that."""
+    """Returns the end of the text without a possible end of the fence and the white space before
+    it."""
     body = text.rstrip()
     ticks = len(body) - len(body.rstrip("`"))
     if ticks == _TICKS or (ticks < _TICKS and len(body) == len(text)):

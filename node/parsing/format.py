@@ -1,8 +1,8 @@
-"""What a wire format is: how reasoning and tool calls are marked in an output.
+"""Defines a wire format: how reasoning and tool calls are marked in an output.
 
-Most models mark both apart: a `ReasoningFormat` is data, a `ToolFormat` reads one block of calls,
-and `marked.Marked` reads an output of any two of them. Where an output as a whole has another
-structure, such as channels with headers, a `Grammar` reads all of it.
+Most models mark the two apart: a `ReasoningFormat` is data, a `ToolFormat` reads one block of
+calls, and `marked.Marked` reads an output with any two of them. Outputs with another structure as a
+whole, such as channels with headers, are read by a `Grammar`.
 """
 
 import re
@@ -22,27 +22,27 @@ class ReasoningFormat:
 
     name: str
     openers: tuple[str, ...]
-    """The first one is what models write; the others are seen too."""
+    """Markers that begin reasoning. Models write the first; the others are read too."""
     closers: tuple[str, ...]
     implicit: bool = False
-    """An output begins within reasoning although the prompt does not say so."""
+    """True if an output begins within reasoning although the prompt does not show it."""
     repeats: bool = False
-    """Reasoning may come again after the answer began."""
+    """True if reasoning may come again after the answer has begun."""
     dropped: tuple[str, ...] = ()
-    """Markers around the answer that are no part of it."""
+    """Markers around the answer that are not part of it."""
     wrap: tuple[str, str] = ("", "")
-    """Those of them that models write before the answer and behind it, or nothing."""
+    """The dropped markers that models write before and behind the answer; empty for none."""
     closes_first: bool = False
-    """An output without reasoning may begin with the closer."""
+    """True if an output without reasoning may begin with the closer."""
     unread_calls: tuple[str, ...] = ()
-    """What calls begin with that end the reasoning of models without tools, if the output ends
-    with them."""
+    """Begins of calls that end the reasoning of a request without tools, if the output ends with
+    them."""
     unread_end: str = ""
-    """What such a call ends with."""
+    """The end of such a call."""
 
     @property
     def opener(self) -> str:
-        """What a prompt ends with that begins the reasoning."""
+        """The marker at the end of a prompt that has begun the reasoning."""
         return self.openers[0] if self.openers else ""
 
     @property
@@ -50,27 +50,28 @@ class ReasoningFormat:
         return frozenset((*self.openers, *self.closers, *self.dropped))
 
     def opens(self, prompt_tail: str) -> bool:
-        """Whether a prompt that ends so has begun the reasoning."""
+        """True if a prompt with this end has begun the reasoning."""
         return self._opened(prompt_tail) is not None
 
     def goes_on(self, prompt_tail: str) -> bool:
-        """Whether it has also begun to say it."""
+        """True if a prompt with this end has begun the reasoning and some of its text."""
         said = self._opened(prompt_tail)
         return said is not None and bool(said.strip())
 
     def closes(self, prompt_tail: str) -> bool:
-        """Whether the prompt ends with the reasoning's end."""
+        """True if the prompt ends with the end of reasoning."""
         return prompt_tail.rstrip().endswith(self.closers)
 
     def begins_within(self, prompt_tail: str) -> bool:
-        """Whether an output after a prompt that ends so begins within reasoning."""
+        """True if an output after a prompt with this end begins within reasoning."""
         return self.opens(prompt_tail) or (
             self.implicit and not _last_end(prompt_tail, self.closers)
         )
 
     def _opened(self, prompt_tail: str) -> str | None:
-        """What stands behind the opener that counts; None where none does. Only one where an
-        answer begins counts: behind its first words it is talk about reasoning."""
+        """Returns the text behind the opener; None if the prompt has opened no reasoning. An opener
+        counts only where an answer begins: behind the answer's first words it is text about
+        reasoning."""
         begin = _last_end(prompt_tail, self.closers)
         for at, behind in _positions(prompt_tail, self.openers, begin):
             before, said = prompt_tail[max(0, at - _NEAR) : at], prompt_tail[behind:]
@@ -83,92 +84,94 @@ class ReasoningFormat:
 
 
 _NEAR = 256
-"""Characters before a place in the prompt that tell whether an answer begins there."""
+"""Number of characters before a position in the prompt that show if an answer begins there."""
 _ROLE = r"(?:assistant|model|bot|gpt|ai)?"
 _HEADER = re.compile(rf"(?:\A|[>\])|])\s*{_ROLE}:?\s*\Z", re.IGNORECASE)
-"""Ends of what stands before an answer: markup, and who speaks."""
+"""Ends of the text before an answer: markup and a role."""
 _NO_WORDS = re.compile(r"(?:\A|\n|[^\w\s.,;])[ \t]*\Z")
-"""Ends of what are not the first words of an answer. Who speaks may be told in any way."""
+"""Ends of text that are not the first words of an answer. Templates may spell a role in any way."""
 
 
 def _begins_answer(before: str) -> bool:
-    """Whether it is sure that an answer begins behind the text."""
+    """True if it is certain that an answer begins behind the text."""
     return _HEADER.search(before) is not None
 
 
 def speaks(prompt_tail: str) -> bool:
-    """Whether a prompt that ends so has begun the answer's text, as far as can be told."""
+    """True if a prompt with this end has, as far as can be seen, begun the answer's text."""
     near = prompt_tail[-_NEAR:]
     return not (_begins_answer(near) or _NO_WORDS.search(near))
 
 
 def _last_end(text: str, markers: tuple[str, ...]) -> int:
-    """Where the last of the markers ends; 0 where there is none."""
+    """Returns the end of the last of the markers; 0 if there is none."""
     found = ((at, at + len(each)) for each in markers if (at := text.rfind(each)) >= 0)
     return max(found, default=(0, 0))[1]
 
 
 def _positions(text: str, markers: tuple[str, ...], begin: int) -> list[tuple[int, int]]:
-    """(begin, end) of all the markers from `begin` on; of those that begin together, the
+    """Returns (begin, end) of all markers from `begin` on; of those that begin together, the
     longest."""
     pattern = "|".join(map(re.escape, sorted(markers, key=len, reverse=True))) or "(?!)"
     return [match.span() for match in re.compile(pattern).finditer(text, begin)]
 
 
 class ToolFormat(CallSpelling, Protocol):
-    """Reads blocks of tool calls. One object serves all requests: it has no state."""
+    """Reads blocks of tool calls. It has no state: one object serves all requests."""
 
     name: str
     openers: tuple[str, ...] = ()
-    """What a block begins with, wherever it stands."""
+    """Texts that begin a block anywhere."""
     starts: tuple[str, ...] = ()
-    """What a block begins with only where the answer or another call begins or has just ended: too
-    common within a text."""
+    """Texts that begin a block only where the answer or another call begins, or has just ended,
+    since they are common within text."""
     orphans: tuple[str, ...] = ()
-    """What ends blocks, and is dropped where it comes as a token of its own without one."""
+    """Ends of blocks. As a token of its own without a block, such an end is dropped."""
     blank_ends: tuple[str, ...] = ()
-    """What ends a block without calls, besides `orphans`."""
+    """Texts besides `orphans` that end a block without calls."""
     never_blank: tuple[str, ...] = ()
-    """Openers behind which an empty list is an answer."""
+    """Openers behind which an empty list is part of the answer."""
     stop_tokens: tuple[str, ...] = ()
-    """Tokens that end the output, and are read before it does."""
+    """Tokens that end the output but are read before it ends."""
     spells_bare: bool = False
-    """Calls as they are spelled begin with one of `starts`."""
+    """True if a call as `spell_calls` writes it begins with one of `starts`."""
 
     def read(self, source: Source, opener: str) -> Step[None]:
-        """Reads on behind the opener, and tells each call as soon as it is complete. Raises
-        `Malformed` where there is none."""
+        """Reads a block from behind its opener, and emits each call as soon as it is complete.
+        Raises `Malformed` if there is no call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is wanted of an output."""
+    """The request's settings for reading one output. `prompt_tail` is the end of the rendered
+    prompt."""
 
     prompt_tail: str = ""
     splits_reasoning: bool = True
-    """Else it is content, with its markers."""
+    """If False, reasoning is content, with its markers."""
     reads_calls: bool = True
-    """Else their markup is content."""
+    """If False, calls are content, with their markup."""
 
 
 class Grammar(AnswerSpelling, Protocol):
-    """Reads a whole output. One object serves all requests: it has no state."""
+    """Reads outputs that are laid out as a whole. It has no state: one object serves all
+    requests."""
 
     name: str
     opener: str = ""
-    """What a prompt ends with that begins the reasoning."""
+    """The marker at the end of a prompt that has begun the reasoning."""
     openers: tuple[str, ...] = ()
     """Markup that calls begin with."""
     orphans: tuple[str, ...] = ()
-    """As of a `ToolFormat`."""
+    """Ends of blocks; see `ToolFormat.orphans`."""
     stop_tokens: tuple[str, ...] = ()
-    """As of a `ToolFormat`."""
+    """Tokens that end the output but are read before it ends."""
     strict: frozenset[str] = frozenset()
-    """Markers that count only as tokens where the vocabulary has them as such: the same characters
-    in other tokens are talk about them."""
+    """Markers that count only as added tokens, if the vocabulary has them; the same characters in
+    other tokens are text."""
 
     def families(self, *, reads_calls: bool) -> tuple[Family, ...]:
-        """The tokens that belong together. Ends of calls that are not read are content."""
+        """Returns the families of tokens. Ends of calls that are not read are content."""
         ends = frozenset(self.orphans)
         dropped = ends if reads_calls else ends & self.strict
         return (Family(frozenset(self.openers), dropped, drops_ends=True),)
@@ -192,18 +195,19 @@ NO_REASONING = ReasoningFormat("none", (), ())
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """What a file of `formats` has to offer: its `FAMILY`."""
+    """The formats of one model family; each file of `formats` has one as `FAMILY`."""
 
     tool_calls: tuple[ToolFormat, ...] = ()
     reasoning: tuple[ReasoningFormat, ...] = ()
     whole: tuple[Grammar, ...] = ()
-    """Formats of outputs as a whole: each name is one of reasoning and of tool calls alike."""
+    """Formats of outputs as a whole. Each name stands for a reasoning format and a tool format
+    alike."""
     tool_call_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By the name of a format, what other servers call it."""
+    """Names that other servers give a format, by the format's name."""
     reasoning_aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
-    """Families with an opener of this one that are to read it first, where nothing is known of a
+    """Families that share an opener with this one and read it first if nothing is known of the
     model."""
     is_marked: bool = True
-    """Whether its calls have markup of their own; else they look like any text, and only what is
-    known of the model can choose it."""
+    """True if its calls have markup of their own. Calls without markup look like any text, so such
+    a format is used only for models that are known to have it."""

@@ -1,4 +1,4 @@
-"""JSON as models write it: strictly valid, or no JSON at all."""
+"""JSON as models write it: read either strictly or with the mistakes that models make."""
 
 import json
 import math
@@ -13,7 +13,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _shared(digits: str) -> float:
-    """A number that all readers of JSON can hold."""
+    """Returns a number that every JSON reader can represent. Raises `ValueError`."""
     value = float(digits)
     if math.isinf(value):
         raise ValueError(f"{digits} is too large a number")
@@ -21,13 +21,13 @@ def _shared(digits: str) -> float:
 
 
 def _nearest(digits: str) -> float:
-    """The nearest one to what the digits say."""
+    """Returns the float that is nearest to the digits."""
     value = float(digits)
     return math.copysign(sys.float_info.max, value) if math.isinf(value) else value
 
 
 def _whole(digits: str) -> int | float:
-    """An integer; the nearest float where Python does not read so many digits."""
+    """Returns an integer, or the nearest float if Python does not read so many digits."""
     try:
         return int(digits)
     except ValueError:
@@ -47,7 +47,7 @@ _decode_lenient = json.JSONDecoder(
 ).decode
 
 DEPTH = 128
-"""Of brackets within brackets; JSON readers and Python's stack have limits of their own."""
+"""Deepest nesting of brackets; JSON readers and Python's stack have limits of their own."""
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|([{}\[\]])', re.DOTALL)
 _LONE = r"u[dD][89a-fA-F][0-9a-fA-F]{2}"
 _PAIR = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -57,15 +57,15 @@ _VALID_ESCAPE = re.compile(r'\\(["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 
 
 def _without_halves(text: str) -> str:
-    """The JSON text with no escape of half a character, which many readers refuse."""
+    """Replaces escapes of single surrogates, which many readers refuse."""
     if "\\ud" not in text and "\\uD" not in text:
         return text
     return _ESCAPE.sub(lambda escape: _REPLACEMENT if escape[1] else escape[0], text)
 
 
 def _with_backslashes(text: str) -> str:
-    """The JSON text with every backslash that begins no escape as a character: models forget to
-    escape those of patterns and paths."""
+    """Doubles every backslash that begins no escape: models forget to escape those of patterns and
+    paths."""
     return _VALID_ESCAPE.sub(lambda escape: escape[0] if escape[1] else "\\\\", text)
 
 
@@ -81,8 +81,8 @@ def _refuse_deep(text: str) -> None:
 
 
 def read_json(text: str) -> Any:
-    """The value of a JSON text, in which strings may span lines, and hold backslashes that begin no
-    escape. Raises `ValueError`."""
+    """Returns the value of a JSON text. Its strings may span lines and contain backslashes that
+    begin no escape. Raises `ValueError`."""
     _refuse_deep(text)
     text = _without_halves(text)
     try:
@@ -94,8 +94,8 @@ def read_json(text: str) -> Any:
 
 
 def is_strict_json(text: str) -> bool:
-    """Whether any JSON reader takes the text; some refuse an object with two members of one
-    name."""
+    """True if any JSON reader accepts the text. Some readers refuse an object with two members of
+    one name."""
     try:
         _refuse_deep(text)
         _check(text)
@@ -106,18 +106,18 @@ def is_strict_json(text: str) -> bool:
 
 
 def write_json(value: Any) -> str:
-    """The JSON text of a value that JSON can say."""
+    """Returns the JSON text of a value that JSON can express."""
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Halves of characters, as Python's literals may have them.
+        # Python's literals may contain single surrogates.
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
 
 def write_characters(text: str) -> str:
-    """What stands between the quotes of a JSON string that says the text."""
+    """Returns the text as it stands between the quotes of a JSON string."""
     if text.isascii():
         return encode_basestring(text)[1:-1]
     return write_json(text)[1:-1]
@@ -128,21 +128,21 @@ _INSIDE = re.compile(r'["\\]')
 
 
 class JsonScan:
-    """Finds where an object, a list or a string ends that comes in pieces."""
+    """Finds the end of an object, list or string that arrives in pieces."""
 
     def __init__(self) -> None:
         self.is_whole = False
         self.length = 0
-        """Characters that were read; where `read` has failed, the one that is not JSON included."""
+        """Number of characters read, including the invalid one if `read` has failed."""
         self._depth = 0
         self._is_inside = False
-        """Of a string."""
+        """True within a string."""
         self._is_escaped = False
-        """Whether the next character is, in a string."""
+        """True if the next character of the string is escaped."""
 
     def read(self, text: str, begin: int, end: int) -> int:
-        """Up to where it was read: the value's end, or that of the text. Raises `ValueError` at a
-        character that no JSON has outside of strings."""
+        """Returns the position up to which it read: the end of the value, or of the text. Raises
+        `ValueError` at a character that JSON has only within strings."""
         at = begin
         before, self.length = self.length, self.length + end - begin
         while at < end and not self.is_whole:

@@ -1,6 +1,7 @@
-"""From one row's text to its parts: reasoning, content, tool calls, up to a stop string.
+"""The output parser: turns one sequence's text into parts (reasoning, content, tool calls), up to a
+stop string.
 
-The only such machine: an answer that is not streamed is the same parts, collected.
+All outputs are read by it: a response that is not streamed consists of the same parts, collected.
 """
 
 from node.ipc.generate import OutputFormat
@@ -15,7 +16,7 @@ from node.parsing.teller import Teller
 
 
 class TextMachine:
-    """One row's text. After `ended` or `finish` nothing is to be fed."""
+    """Parses one sequence's text. Nothing may be fed once it has `ended` or after `finish`."""
 
     def __init__(
         self,
@@ -24,8 +25,8 @@ class TextMachine:
         token_markers: frozenset[str] = frozenset(),
         uid: str = "",
     ) -> None:
-        """`token_markers` are the texts of the vocabulary's added tokens; ids of calls are made of
-        `uid`. Raises `KeyError` for a format that is not known."""
+        """`token_markers` are the texts of the vocabulary's added tokens; ids of calls are derived
+        from `uid`. Raises `KeyError` for an unknown format."""
         self._stops = StopMatcher(stops)
         self._reader: _Reader | None = None
         if output is not None:
@@ -34,7 +35,7 @@ class TextMachine:
 
     @property
     def ended(self) -> bool:
-        """Whether a stop string was found, or the one call that was wanted."""
+        """True if a stop string was found, or the only call that the request allows."""
         return self._ended
 
     @property
@@ -44,29 +45,30 @@ class TextMachine:
 
     @property
     def error(self) -> str | None:
-        """Why the output cannot be told to its end, a sentence; it has `ended` then."""
+        """A sentence that says why the output could not be parsed to its end, which has then
+        `ended`."""
         return None if self._reader is None else self._reader.teller.error
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the text that comes now is reasoning."""
+        """True if the text that comes next is reasoning."""
         return self._reader is not None and self._reader.source.in_reasoning
 
     @property
     def stop_tokens(self) -> frozenset[str]:
-        """Texts of the tokens that end the row, and yet are to be fed."""
+        """Texts of tokens that end the sequence but must still be fed."""
         return frozenset() if self._reader is None else self._reader.stop_tokens
 
     def feed(self, text: str) -> list[Part]:
-        """The parts that more text brings."""
+        """Returns the parts that become complete with more text."""
         if self._reader is None:
             return self._plain(text)
         self._reader.source.append(text)
         return self._advance(self._reader)
 
     def feed_token(self, text: str, *, special: bool) -> list[Part]:
-        """The parts that an added token of the vocabulary brings. A special one is no text, but
-        for those that a format means something by."""
+        """Returns the parts that become complete with an added token of the vocabulary. A special
+        token is not text, unless the format gives it a meaning."""
         if self._reader is None:
             return [] if special else self._plain(text)
         self._reader.source.append_token(text, special=special)
@@ -74,23 +76,23 @@ class TextMachine:
 
     @property
     def block_begin(self) -> int | None:
-        """Where what has come of a call begins that is being read, in characters of the output;
-        None where there is no call."""
+        """Position, in characters of the output, where the call that is being read begins; None if
+        no call is being read."""
         return None if self._reader is None else self._reader.source.block_begin
 
     @property
     def block_text(self) -> str:
-        """What has come of it; to be asked once for each, since it is put together."""
+        """The text of that call so far. Each access joins it anew."""
         return "" if self._reader is None else self._reader.source.block_text
 
     def end_block(self) -> None:
-        """What comes from here on is no part of a call that is being read."""
+        """Ends the call that is being read before the text that comes next."""
         if self._reader is not None:
             self._reader.source.end_block()
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
-        """The parts that were held back; no more text comes. `is_cut`: the model would have said
-        more."""
+        """Ends the text and returns the parts that were buffered. `is_cut` means that the model
+        would have said more."""
         if self._ended:
             return []
         if self._reader is None:
@@ -100,7 +102,7 @@ class TextMachine:
         reader.source.end(is_cut=is_cut)
         parts = self._advance(reader, last=True)
         if is_cut and reader.must_call:
-            # All that an output says that is held to calls is a call, or the begin of one.
+            # An output that is constrained to calls contains only calls, or the begin of one.
             return [part for part in parts if part.kind is not PartKind.CONTENT]
         return parts
 
@@ -115,7 +117,7 @@ class TextMachine:
 
 
 class _Reader:
-    """A grammar at work on the text of one output."""
+    """Runs a format over the text of one output."""
 
     def __init__(
         self, output: OutputFormat, stops: StopMatcher, token_markers: frozenset[str], uid: str
@@ -135,11 +137,11 @@ class _Reader:
         self.stop_tokens = frozenset(grammar.stop_tokens)
         setup = Setup(output.prompt_tail, splits_reasoning, calls_are_read)
         self._steps = self._read(grammar.read(self.source, setup))
-        # Without any text: whether that will be reasoning.
+        # Finds out, before any text, if the output begins within reasoning.
         self.advance(last=False)
 
     def advance(self, *, last: bool) -> bool:
-        """Reads what has come; whether nothing that follows is to be read."""
+        """Reads the text that has arrived, and returns True if the rest is not to be read."""
         try:
             next(self._steps)
         except StopIteration:

@@ -1,4 +1,4 @@
-"""How an output is laid out that a request asks for."""
+"""Chooses the reader of the output that a request asks for."""
 
 from node.ipc.generate import OutputFormat
 from node.parsing.format import Grammar
@@ -7,10 +7,10 @@ from node.parsing.selection import NONE
 
 
 def layout_of(output: OutputFormat) -> Grammar:
-    """Raises `KeyError` for a format that is not known."""
+    """Returns the reader of the output. Raises `KeyError` for an unknown format."""
     return grammar_for(output.reasoning, output.tool_calls, reads_calls=reads_calls(output))
 
 
 def reads_calls(output: OutputFormat) -> bool:
-    """Whether calls are read out of it."""
+    """True if calls are to be read from the output."""
     return bool(output.tools) and output.tool_calls != NONE

@@ -1,5 +1,5 @@
-"""All formats by name, and the names that other servers give them: found by looking into the folder
-`formats`, of which each file has a `FAMILY`."""
+"""All formats by name, with the names that other servers give them. They are found by listing the
+folder `formats`, where each file has a `FAMILY`."""
 
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -23,12 +23,12 @@ from node.parsing.selection import NONE, Formats
 from node.parsing.whole_blocks import WHOLE_BLOCKS
 
 _USUAL = "hermes"
-"""The family that is asked first, and whose spelling is used, where nothing is known of a model."""
+"""The family that is tried first, and whose spelling is used, if nothing is known of a model."""
 
 
 def in_order(families: Mapping[str, ModelFamily]) -> list[ModelFamily]:
-    """As they are asked, by name but for those that yield to others. Raises `ValueError` where some
-    yield to each other, or to what there is not."""
+    """Returns the families in the order in which they are tried: by name, except for those that
+    yield to others. Raises `ValueError` if some yield to each other or to an unknown family."""
     waiting, found = dict(sorted(families.items())), []
     if lost := {name for each in families.values() for name in each.yields_to} - families.keys():
         raise ValueError(f"Formats yield to what there is not: {sorted(lost)}.")
@@ -51,7 +51,8 @@ def _aliases(known: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, str]:
 
 _FAMILIES = _families()
 _WHOLE: Mapping[str, Grammar] = {form.name: form for each in _FAMILIES for form in each.whole}
-"""Formats of outputs as a whole: their name is one of reasoning and of tool calls alike."""
+"""Formats of outputs as a whole; each name stands for a reasoning format and a tool format
+alike."""
 _REASONING: Mapping[str, ReasoningFormat] = {
     form.name: form
     for form in (NO_REASONING, *(form for each in _FAMILIES for form in each.reasoning))
@@ -59,14 +60,14 @@ _REASONING: Mapping[str, ReasoningFormat] = {
 REASONING_MARKERS = frozenset(
     marker for form in _REASONING.values() for marker in (*form.openers, *form.closers)
 )
-"""Of all formats."""
+"""The markers of all reasoning formats."""
 _KNOWN = [
     *(form for each in _FAMILIES if each.is_marked for form in each.tool_calls),
     *(BRACKET, FUNCTION_XML),
 ]
 _AUTO = AnyOf("auto", (*_KNOWN, *WHOLE_BLOCKS))
-"""Calls of any format that has markup of its own, as they come; for models of which nothing is
-known."""
+"""Calls of any format that has markup of its own, as they come; for models whose format is
+unknown."""
 _TOOL_CALLS: Mapping[str, ToolFormat] = {
     form.name: form
     for form in (
@@ -76,13 +77,14 @@ _TOOL_CALLS: Mapping[str, ToolFormat] = {
     )
 }
 REASONING_ALIASES = _aliases([each.reasoning_aliases for each in _FAMILIES])
-"""What other servers call a reasoning format."""
+"""Names that other servers give a reasoning format, with our name."""
 TOOL_CALL_ALIASES = _aliases([{"auto": ("generic",)}, *(f.tool_call_aliases for f in _FAMILIES)])
-"""What other servers call a tool-call format."""
+"""Names that other servers give a tool format, with our name."""
 
 
 def reasoning_name(name: str) -> str:
-    """The name of a reasoning format, aliases resolved, whatever its case. Raises `KeyError`."""
+    """Returns the name of a reasoning format for any of its names, in any case. Raises
+    `KeyError`."""
     known = name.lower().replace("-", "_")
     known = REASONING_ALIASES.get(known, known)
     if known not in _REASONING and known not in _WHOLE:
@@ -91,7 +93,7 @@ def reasoning_name(name: str) -> str:
 
 
 def tool_call_name(name: str) -> str:
-    """The name of a tool-call format, aliases resolved, whatever its case. Raises `KeyError`."""
+    """Returns the name of a tool format for any of its names, in any case. Raises `KeyError`."""
     known = name.lower().replace("-", "_")
     known = TOOL_CALL_ALIASES.get(known, known)
     if known not in _TOOL_CALLS and known not in _WHOLE:
@@ -108,16 +110,16 @@ def tool_call_names() -> list[str]:
 
 
 def go_together(reasoning: str, tool_calls: str) -> bool:
-    """Whether an output can have both formats: that of an output as a whole goes with itself, or
+    """True if one output can have both formats. A format of outputs as a whole goes with itself or
     with `none`. Raises `KeyError`."""
     names = {reasoning_name(reasoning), tool_call_name(tool_calls)}
     return len(names - {NONE}) < 2 or not names & _WHOLE.keys()
 
 
 def override(told: Formats, reasoning: str = "", tool_calls: str = "") -> Formats:
-    """The formats of a model of which `told` is known where one or both are given, by names that
-    aliases are resolved of. One that does not go with what is given is left out, and a given one
-    of outputs as a whole decides both."""
+    """Returns a model's formats if one or both are given explicitly, by any of their names; `told`
+    are those found for the model. A found format that does not go with a given one is replaced by
+    `none`, and a given format of outputs as a whole stands for both."""
     given = reasoning or tool_calls
     if given in _WHOLE and not (reasoning and tool_calls):
         return Formats(given, given)
@@ -129,8 +131,8 @@ def override(told: Formats, reasoning: str = "", tool_calls: str = "") -> Format
 
 @lru_cache(maxsize=256)
 def grammar_for(reasoning: str, tool_calls: str, *, reads_calls: bool = True) -> Grammar:
-    """What reads an output of the two formats, as text where it would be calls if not
-    `reads_calls`. Raises `KeyError`."""
+    """Returns the reader of outputs with the two formats. Without `reads_calls`, calls are text.
+    Raises `KeyError`."""
     reasoning, tool_calls = reasoning_name(reasoning), tool_call_name(tool_calls)
     for name in (tool_calls, reasoning):
         if name in _WHOLE:

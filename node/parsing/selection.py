@@ -1,27 +1,27 @@
-"""Which formats a model's output has, read off its chat template and its vocabulary.
+"""Chooses the formats of a model's output by its chat template and its vocabulary.
 
-The template is looked at first: it tells the model how to spell a call, or spells earlier ones.
-Where it says nothing the vocabulary decides. A model's name decides nothing, since folders are
-renamed.
+The template comes first: it shows the model how to spell a call, or spells earlier calls. If it
+says nothing, the vocabulary decides. A model's name decides nothing, since folders are renamed.
 """
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 AUTO = "auto"
-"""Where nothing is recognised: the spelling that is asked for in place of one, and bare forms."""
+"""The tool format if none is recognised: reads calls of any format with markup of its own, and asks
+the model for one of them."""
 NONE = "none"
 
 
 class Formats(NamedTuple):
-    """Names of `node.parsing`'s formats."""
+    """Names of a model's formats."""
 
     reasoning: str = NONE
     tool_calls: str = NONE
 
 
 class _Sign(NamedTuple):
-    """A format, and what a template has that uses it."""
+    """A format, with the texts that a template for it contains."""
 
     name: str
     all_of: tuple[str, ...]
@@ -62,7 +62,7 @@ _TOOL_SIGNS = (
     _Sign("granite", ("<|tool_call|>", "<|start_of_role|>")),
     _Sign("nemotron_toolcall", ("<TOOLCALL>",)),
     _Sign("minicpm5", ("<function name=", "<param name=")),
-    # Markup that several share, told apart by what is around it.
+    # Markup that several formats share, distinguished by its context.
     _Sign("ui_tars", ("Thought:", "Action:", "click(")),
     _Sign("ling3", ("<arg_key>", "<|role_end|>")),
     _Sign("glm", ("<arg_key>",)),
@@ -85,7 +85,7 @@ _TOOL_SIGNS = (
     _Sign("llama3_json", ('"name": function name', '"parameters"')),
     _Sign("llama3_json", ("<|python_tag|>",)),
 )
-"""The first that is there counts."""
+"""The first sign that a template contains decides."""
 
 _TOOL_TOKENS = (
     ("<|tool_calls_section_begin|>", "kimi_k2"),
@@ -134,7 +134,7 @@ _REASONING_SIGNS = (
     _Sign("ling3", (_THINK, "<|role_end|>")),
     _Sign("glm", (_THINK, "[gMASK]")),
     _Sign("ui_tars", ("Thought:", "Action:", "click(")),
-    # No reasoning, but all that is said has a recipient.
+    # A format without reasoning, but all of its output is addressed to a recipient.
     _Sign("functionary_v32", (">>>", "recipient")),
     _Sign("think", (_THINK,)),
     _Sign("think", ("</think>",)),
@@ -152,8 +152,8 @@ _REASONING_TOKENS = (
 
 
 def select_formats(template: str, vocabulary: Collection[str]) -> Formats:
-    """The formats of a model with this chat template and these tokens. Calls have `AUTO` where
-    nothing is recognised, reasoning `NONE`."""
+    """Returns the formats of a model with this chat template and these tokens. If nothing is
+    recognised, `AUTO` for calls and `NONE` for reasoning."""
     return Formats(
         _select(template, vocabulary, _REASONING_SIGNS, _REASONING_TOKENS) or NONE,
         _select(template, vocabulary, _TOOL_SIGNS, _TOOL_TOKENS) or AUTO,

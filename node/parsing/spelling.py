@@ -1,7 +1,7 @@
-"""What an output is held to, in a format's own spelling: the counterpart of reading it.
+"""How a format writes calls and answers in a grammar: the counterpart of reading them.
 
-All that is spelled here, `read` reads as what was meant: a property that tests hold every format
-to, with outputs drawn at random from the grammars.
+A format reads everything that it spells as what was meant. Tests check this for every format, with
+outputs drawn at random from the grammars.
 """
 
 from collections.abc import Sequence
@@ -13,42 +13,42 @@ from node.parsing.constraints.schema import NotHeld
 
 
 class CallSpelling(Protocol):
-    """How a format of tool calls writes them."""
+    """Writes tool calls in a format's spelling."""
 
     name: str
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
-        """The expression of a block that calls one of the tools, with arguments that fit its
-        schema, or several of them one after another where `parallel`. Raises `NotHeld`."""
+        """Returns the expression of a block that calls one of the tools with arguments that fit its
+        schema, or several of them in a row if `parallel`. Raises `NotHeld`."""
         raise NotHeld(f"Calls of the format {self.name} cannot be forced.", "tool_choice")
 
 
 class AnswerSpelling(Protocol):
-    """How a whole output is laid out.
+    """Writes a whole output in a format's layout.
 
-    `prompt_tail` is the prompt's end where the output begins with the answer, None where the answer
-    comes behind reasoning that `closing` or the model has ended.
+    `prompt_tail` is the end of the prompt if the output begins with the answer, and None if the
+    answer follows reasoning that the model or `closing` has ended.
     """
 
     name: str
     closing: str = ""
-    """What ends the reasoning; it is forced where a budget is used up."""
+    """The text that ends the reasoning; it is forced when the thinking budget is used up."""
     reasoning_ends: tuple[str, ...] = ()
-    """Texts that a model may end it with, of which some are no tokens in some vocabularies."""
+    """Texts by which a model may end its reasoning. Not every vocabulary has them as tokens."""
 
     def reasoning_openings(self, prompt_tail: str) -> tuple[str, ...]:
-        """What the reasoning may begin with that a model still may say behind such a prompt; none
-        where the prompt has begun it or ended it, or there is no reasoning."""
+        """Returns the texts by which the model may begin reasoning behind such a prompt. Empty if
+        the prompt has begun or ended it, or if the format has no reasoning."""
         return ()
 
     def answer_openings(self, *, reads_calls: bool, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """What of the output's layout may come next behind `closing`, if only some of that is the
-        answer: the begins of headers that begin no reasoning. None: whatever comes is answer.
-        `names` are those of the tools that may be called, if calls are read."""
+        """Returns the begins of headers, other than those of reasoning, that may follow `closing`
+        if the layout requires a header there. Empty if any text may follow. `names` are those of
+        the tools that may be called, if calls are read."""
         return ()
 
     def spell_text(self, lark: Lark, content: str, prompt_tail: str | None) -> str:
-        """The expression of an answer whose text matches the expression `content`."""
+        """Returns the expression of an answer whose text matches the expression `content`."""
         return content
 
     def spell_answer_calls(
@@ -59,6 +59,6 @@ class AnswerSpelling(Protocol):
         *,
         parallel: bool,
     ) -> str:
-        """The expression of an answer that is calls; as `CallSpelling.spell_calls`. Raises
-        `NotHeld`."""
+        """Returns the expression of an answer that consists of calls; see
+        `CallSpelling.spell_calls`. Raises `NotHeld`."""
         raise NotHeld(f"Calls of the format {self.name} cannot be forced.", "tool_choice")

@@ -1,8 +1,9 @@
-"""From what a model wrote of a call, in JSON or otherwise, to the call: one rule for all formats.
+"""Turns a call as a model wrote it, in JSON or otherwise, into a `Call`, by one rule for all
+formats.
 
-A call names a tool of the request, and its arguments are an object, or a string that holds one.
-Where there are none at all, or null, or an empty string, they are an empty object only if the tool
-has no required ones: a call is never made up.
+A call names a tool of the request, and its arguments are an object, or a string that contains one.
+If the arguments are missing, null or an empty string, they become an empty object only if the tool
+requires none: arguments are never invented.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,15 +15,16 @@ from node.parsing.scanning.source import Source
 from node.parsing.scanning.step import Malformed
 
 INNER = "function"
-"""What some models call an object within the object, which is the call."""
+"""Key of an inner object that, in the output of some models, is the call."""
 NAMES = ("name", INNER, "tool_name", "tool")
 ARGUMENTS = ("arguments", "parameters", "args")
-"""What models call the parts of a call. The first that is there counts."""
+"""Keys that models use for the name and the arguments of a call. The first that is present
+counts."""
 
 
 def call_of(source: Source, name: object, arguments: object, call_id: str = "") -> Call:
-    """The call of a name with arguments, which are an object, JSON text of one, or nothing. Raises
-    `Malformed` where it is none."""
+    """Returns the call of a name with arguments: an object, its JSON text, or nothing. Raises
+    `Malformed` if it is not a call."""
     if not isinstance(name, str) or name not in source.schemas:
         raise Malformed
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
@@ -36,15 +38,16 @@ def call_of(source: Source, name: object, arguments: object, call_id: str = "") 
 
 
 def no_arguments(source: Source, name: str) -> dict[str, Any]:
-    """The arguments of a call that has none. Raises `Malformed` where the tool wants some."""
+    """Returns the arguments of a call that has none. Raises `Malformed` if the tool requires
+    some."""
     if source.schemas[name].get("required"):
         raise Malformed
     return {}
 
 
 def json_call(source: Source, value: object) -> Call:
-    """The call that a JSON value is, such as `{"name": …, "arguments": {…}}`. Raises `Malformed`
-    where it is none."""
+    """Returns the call in a JSON value such as `{"name": …, "arguments": {…}}`. Raises `Malformed`
+    if it is not one."""
     if not isinstance(value, Mapping):
         raise Malformed
     inner = value.get(INNER)
@@ -53,7 +56,7 @@ def json_call(source: Source, value: object) -> Call:
 
 
 def tell(source: Source, calls: Iterable[Call]) -> None:
-    """Tells them in order. Raises `Finished`."""
+    """Emits the calls in order. Raises `Finished`."""
     for call in calls:
         source.call(*call)
 
@@ -63,10 +66,10 @@ def first_of(call: Mapping[str, Any], keys: tuple[str, ...]) -> object:
 
 
 def _object_in(text: str) -> Mapping[str, Any]:
-    """The object that a text spells. Raises `Malformed`."""
+    """Returns the object that a text spells. Raises `Malformed`."""
     value: Any = text
     try:
-        # Some models write the string of a string.
+        # Some models write the object as a string within a string.
         for _ in range(2):
             value = read_json(value) if isinstance(value, str) else value
     except ValueError:

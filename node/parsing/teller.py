@@ -1,4 +1,4 @@
-"""Makes parts of what a grammar finds, up to a stop string."""
+"""Makes parts of what a format finds in an output, up to a stop string."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,18 +17,18 @@ _CONTENT = PartKind.CONTENT
 _REASONING = PartKind.REASONING
 _ARGUMENTS = PartKind.TOOL_ARGS
 _SPACE_LENGTH = 4096
-"""Characters of white space that are held; of a longer run the begin is told."""
+"""Most characters of white space that are buffered; the begin of a longer run is emitted."""
 
 
 class Teller:
-    """What a grammar finds, as parts. White space next to markup is part of that."""
+    """Collects the parts of one output. White space next to markup belongs to the markup."""
 
     def __init__(self, output: OutputFormat, stops: StopMatcher, uid: str) -> None:
-        """Ids of calls are made of `uid`."""
+        """Ids of calls are derived from `uid`."""
         self.ended = False
-        """A stop string was found."""
+        """True if a stop string was found."""
         self.error: str | None = None
-        """Why the output cannot be told to its end, a sentence."""
+        """A sentence that says why the output could not be parsed to its end."""
         self._output = output
         self._stops = stops
         self._fence = Fence() if output.is_json else None
@@ -37,25 +37,27 @@ class Teller:
         self._parts: list[Part] = []
         self._kind = _CONTENT
         self._pieces: list[str] = []
-        """Text of that kind that is no part yet."""
+        """Text of the current kind that is not part of a `Part` yet."""
         self._space: dict[PartKind, str] = {_CONTENT: "", _REASONING: ""}
         self._at_edge: dict[PartKind, bool] = {_CONTENT: False, _REASONING: True}
-        """Whether there was markup since the last text of the kind, other than white space."""
+        """True, by kind, if there was markup since the last text of the kind other than white
+        space."""
         self._told: set[PartKind] = set()
-        """Of which there was such text. Only then white space before more of it counts."""
+        """Kinds of which text was emitted. Only behind such text does white space before more of it
+        count."""
         self._calls: dict[str, list[Digests]] = {}
-        """Those that were told, by the tool."""
+        """Digests of the calls that were emitted, by tool."""
         self._call_ids: set[str] = set()
         self._count = 0
 
     def take(self) -> list[Part]:
-        """The parts since the last time."""
+        """Returns the parts since the last call of this method."""
         self._join()
         parts, self._parts = self._parts, []
         return parts
 
     def close(self) -> None:
-        """Makes parts of what was held: nothing more can follow it."""
+        """Makes parts of the buffered text at the end of the output."""
         held = self._flush()
         if held:
             self._show(held)
@@ -144,7 +146,7 @@ class Teller:
     # --- parts --------------------------------------------------------------------------------
 
     def _flush(self) -> str:
-        """The content that was held back: nothing that follows belongs to it."""
+        """Returns the buffered content; the text that follows does not belong to it."""
         held = self._stops.flush()
         return held if self._fence is None else self._fence.feed(held) + self._fence.flush()
 
@@ -158,14 +160,14 @@ class Teller:
         self._add(kind, text)
 
     def _tell_space(self) -> None:
-        # Behind reasoning it is the white space before its closing marker.
+        # Behind reasoning, this is the white space before its closing marker.
         space = self._space[_CONTENT]
         if space and not self._at_edge[_CONTENT]:
             self._space[_CONTENT] = ""
             self._add(_CONTENT, space)
 
     def _add(self, kind: PartKind, text: str) -> None:
-        """Pieces of a kind that follow each other become one part."""
+        """Adds text; pieces of one kind that follow each other become one part."""
         if kind is not self._kind:
             self._join()
             self._kind = kind
@@ -178,7 +180,7 @@ class Teller:
             self._pieces = []
 
     def _arguments(self, name: str, arguments: str | Mapping[str, Any]) -> str:
-        """The arguments' JSON text. Raises `Malformed`."""
+        """Returns the arguments' JSON text. Raises `Malformed`."""
         schema = self._schemas.get(name)
         if schema is None:
             raise Malformed
@@ -195,7 +197,7 @@ class Teller:
             fitted = fit(dict(value), schema)
             if text is None or fitted != value or not is_strict_json(text):
                 text = write_json(fitted)
-                # Values may have been put together to something that is too deep.
+                # Fitted values may be nested too deeply.
                 read_json(text)
         except ValueError:
             raise Malformed from None

@@ -1,5 +1,5 @@
-"""Calls of the formats of whole outputs as blocks within any text: for models of which nothing is
-known."""
+"""Calls of the formats of whole outputs as blocks within any text, for models whose format is
+unknown."""
 
 from node.parsing.calls.channels import Channel, Channels
 from node.parsing.format import ToolFormat
@@ -15,10 +15,10 @@ from node.parsing.scanning.step import Malformed, Step
 
 
 class ChannelBlock(ToolFormat):
-    """A channel of calls, with its header."""
+    """Reads a channel of calls with its header."""
 
     def __init__(self, grammar: Channels, openers: tuple[str, ...]) -> None:
-        """`openers` are those of the grammar's markers that a channel of calls begins with."""
+        """`openers` are the markers of the grammar that begin a channel of calls."""
         self.name = grammar.name
         self.openers = openers
         self._grammar = grammar
