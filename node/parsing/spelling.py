@@ -1,4 +1,4 @@
-"""How a format writes calls and answers in a grammar: the counterpart of reading them.
+"""Protocols by which a format writes calls and answers in a grammar, the counterpart of reading.
 
 A format reads everything that it spells as what was meant. Tests check this for every format, with
 outputs drawn at random from the grammars.

@@ -17,7 +17,7 @@ _SCALAR = re.compile(r"[\w.+\-]*")
 
 
 class CallShape(NamedTuple):
-    """How a format's objects represent calls."""
+    """Defines which objects of a format are calls."""
 
     call_of: Callable[[Source, object], Call | None]
     """Returns the call that an element of a list is; None for an element to ignore. Raises

@@ -81,7 +81,8 @@ DEEPSEEK_V3 = DeepSeek("deepseek_v3", in_fence=True)
 """DeepSeek V3 and R1: `<｜tool▁call▁begin｜>function<｜tool▁sep｜>f`, then the arguments in a JSON
 fence. Also reads V3.1's calls."""
 DEEPSEEK_V31 = DeepSeek("deepseek_v31", in_fence=False)
-"""DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Also reads V3's calls."""
+"""DeepSeek V3.1: `<｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>`. Also
+reads V3's calls."""
 
 FAMILY = ModelFamily(
     tool_calls=(DEEPSEEK_V3, DEEPSEEK_V31),

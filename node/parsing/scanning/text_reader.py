@@ -71,7 +71,7 @@ class TextReader:
         return self._ended and not self._have()
 
     def ends_within(self, *literals: str) -> bool:
-        """True if the output has ended and its unread rest is empty or begins one of the literals."""
+        """True if the output has ended and its unread rest, if any, begins one of the literals."""
         if not self._ended:
             return False
         ahead = self._buffer.slice(self._buffer.at, self._buffer.end)
