@@ -1,4 +1,4 @@
-"""What the worker asks of an engine. One thread makes it, steps it and closes it."""
+"""The interface of an engine to its worker. One thread makes, steps and closes an engine."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -19,61 +19,64 @@ from node.ipc.messages import (
 
 
 class Engine(Protocol):
-    """A model that is loaded and decodes rows together."""
+    """A loaded model that decodes rows together."""
 
     info: Loaded
 
     def set_on_long_step(self, on_long_step: Callable[[float], None]) -> None:
-        """`on_long_step` is called before each step that is expected to take seconds, with how
-        many."""
+        """Sets the function that is called before each step that is expected to take seconds, with
+        the expected seconds."""
 
     def submit(self, request: GenerateRequest) -> Accepted | Refused | None:
-        """Takes a row in; it waits inside the engine until there is room. Never blocks: None where
-        the answer comes later, with `take_answers`."""
+        """Accepts or refuses a request. An accepted one waits inside the engine until there is
+        room. Never blocks: None means that `take_answers` returns the answer later."""
 
     def cancel(self, uid: str) -> list[Delta]:
-        """Takes a request out, in whatever phase. The last deltas of its choices; none if it is not
-        here."""
+        """Removes a request in any phase and returns the last deltas of its choices; an empty list
+        if the engine does not have it."""
 
     def wait_s(self) -> float | None:
-        """Seconds until `step` has work: 0 now, None not before the next `submit`."""
+        """Returns the seconds until `step` has work: 0 if it has some already, None if it has none
+        before the next `submit`."""
 
     def step(self) -> list[Delta]:
-        """One decode step of all rows, or one prefill chunk. Raises nothing but bugs; after an
-        exception the worker calls `reset`."""
+        """Runs one decode step of all rows, or one prefill chunk. An exception is a bug or an error
+        of the device; the worker calls `reset` after it."""
 
     def reset(self, reason: str) -> list[Delta]:
-        """After an exception in `step`: no rows inside; the last deltas of all lost rows."""
+        """Drops all rows after an exception in `step` and returns the last deltas of the lost
+        ones."""
 
     def set_lease(self, lease: MemoryLease) -> None:
-        """The engine is within the lease when this returns, as far as its live rows allow."""
+        """Applies the lease. The engine is within it when this returns, as far as its live rows
+        allow."""
 
     def set_pressure(self, level: Pressure) -> None:
-        """How short the machine is of memory from now on."""
+        """Sets the machine's level of memory pressure."""
 
     def clear_cache(self) -> None:
-        """Forgets all stored KV, in memory and on disk."""
+        """Deletes all stored KV, in memory and on disk."""
 
     def stats(self) -> EngineStats:
-        """The state at this moment."""
+        """Returns the current state."""
 
     def take_answers(self) -> list[Accepted | Refused]:
-        """Answers to earlier `submit`s, where they are known now. `wait_s` reckons with them, and
-        `step` works them out."""
+        """Returns the answers to earlier `submit`s that have become known. `step` computes them,
+        and `wait_s` takes them into account."""
 
     def take_progress(self) -> tuple[Progress, ...]:
-        """How far long prefills are, where that has changed since the last call."""
+        """Returns the progress of long prefills, where it has changed since the last call."""
 
     def take_cache_events(self) -> tuple[CacheEvent, ...]:
-        """What has happened to the prefix cache since the last call, in order."""
+        """Returns the changes of the prefix cache since the last call, in order."""
 
     def close(self) -> tuple[CacheEvent, ...]:
-        """Frees all memory, in the thread that made the engine. What happened to the prefix cache
-        since the last `take_cache_events`."""
+        """Frees all memory, in the thread that made the engine. Returns the changes of the prefix
+        cache since the last `take_cache_events`."""
 
 
 EngineFactory = Callable[[EngineSpec, Callable[[float], None]], Engine]
-"""(spec, report of progress from 0 to 1) -> engine. Raises `LoadError` with a sentence."""
+"""(spec, callback for progress from 0 to 1) -> engine. Raises `LoadError` with a sentence."""
 
 
 class LoadError(Exception):

@@ -1,41 +1,43 @@
-"""What an error of an engine says about the engine. Pure: errors in, a verdict out."""
+"""Decides from an engine's error what must end: some rows or the process. Pure."""
 
 from enum import IntEnum
 
 _GPU = ("[METAL]", "[metal::")
-"""How MLX begins what it tells of Metal: a command buffer that failed, or its allocator."""
+"""Prefixes of MLX's messages about Metal: a failed command buffer, or its allocator."""
 _ONE_BUFFER = "greater than the maximum allowed buffer size"
-"""A buffer that no GPU of this kind has room for: nothing has been computed, nothing is broken."""
+"""Part of MLX's message when a buffer is too large for this kind of GPU: nothing has been computed,
+and nothing is broken."""
 _OVERLOADS = ("Timeout", "ImpactingInteractivity", "Impacting Interactivity", "Hang", "OutOfMemory")
-"""What of Metal's errors (MTLCommandBufferError, IOGPUCommandBufferCallbackError) a smaller
-command buffer may not run into."""
+"""Names of Metal's errors (MTLCommandBufferError, IOGPUCommandBufferCallbackError) that a smaller
+command buffer may avoid."""
 MOST_IN_A_ROW = 2
+"""Number of failed steps without a token in between that end the process."""
 
 
 class Verdict(IntEnum):
-    """What is to end after an error."""
+    """The parts of an engine process that must end after an error."""
 
     ROWS = 0
-    """The rows that were inside; the engine serves on."""
+    """Only the engine's rows end; the engine goes on serving."""
     PROCESS = 1
-    """The engine: only a new process can compute again."""
+    """The engine process ends: only a new one can compute again."""
     OVERLOADED_PROCESS = 2
-    """The same, and the next one is to do less at a time."""
+    """The engine process ends, and the next one should compute less per step."""
 
 
 class Failures:
-    """Counts failures without anything good between them."""
+    """Counts consecutive failures of one engine."""
 
     def __init__(self) -> None:
         self._in_a_row = 0
 
     def note_good(self) -> None:
-        """A row has got a token."""
+        """Resets the count: a row has received a token."""
         self._in_a_row = 0
 
     def judge(self, error: Exception) -> Verdict:
-        """What is to end after this one. After an error of the GPU macOS ignores whatever the
-        process sends it, though MLX reports each error only once."""
+        """Counts the error and returns what must end. After an error of the GPU macOS ignores
+        all further commands of the process to it, although MLX reports each error only once."""
         text = str(error)
         if _ONE_BUFFER in text:
             return Verdict.ROWS

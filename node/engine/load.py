@@ -1,4 +1,4 @@
-"""How the engine of a text model comes to be."""
+"""Loads the engine of a text model."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +11,11 @@ from node.ipc.messages import EngineSpec
 
 
 def load(spec: EngineSpec, progress: Callable[[float], None]) -> TextEngine:
-    """The `EngineFactory` of text models. Raises `LoadError`."""
+    """Implements `EngineFactory` for text models. Raises `LoadError`."""
     try:
         if spec.wired == "weights":
-            # Before the weights, which are then what fills the limit; KV, which comes and goes,
-            # stays outside.
+            # Before the weights are loaded, so that they fill the wired limit and KV, which is
+            # allocated and freed all the time, stays outside it.
             wire(spec.lease.weight_bytes)
         made = begin_identity(spec)
         engine = TextEngine(load_folder(Path(spec.folder), progress), spec, made)

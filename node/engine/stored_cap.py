@@ -1,8 +1,8 @@
-"""How much stored KV an engine keeps while the machine is short of memory. Pure.
+"""Limits the stored KV of an engine while the machine is short of memory. Pure.
 
-macOS calls it a warning when little is free beside what programs have wired, which a Mac that
-serves a model may always be near to. So what is stored gives way step by step, and never the
-session that goes on now: what an agent sends next still finds its prefix.
+macOS already warns when little memory is free beside the wired memory of programs, and a Mac that
+serves a model may always be near that point. So stored KV is evicted step by step, and one active
+session keeps its KV: the next request of a coding agent still finds its prefix.
 """
 
 from dataclasses import dataclass
@@ -10,50 +10,51 @@ from dataclasses import dataclass
 from node.ipc.messages import Pressure
 
 STEP_S = 30.0
-"""Between two changes of the cap."""
+"""Seconds between two changes of the cap."""
 CUT_SHARE = 0.75
-"""Of what is stored, what a step leaves while memory is short."""
+"""Share of the stored KV that remains after each step while memory is short."""
 GROWTH_SHARE = 0.25
-"""Of the lease, what a step gives back once memory is no longer short."""
+"""Share of the lease by which the cap grows in each step once memory is not short."""
 _SESSIONS = 16
-"""The last ones that count for how large a session is: some requests are much smaller."""
+"""Number of recent requests whose largest counts as the size of a session, since some requests
+are much smaller than the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Of stored KV, in bytes."""
+    """The stored KV of an engine and its limit, in bytes."""
 
     stored_bytes: int
     pinned_bytes: int
     lease_bytes: int
-    """What may be stored while memory is not short."""
+    """Most that may be stored while memory is not short."""
 
 
 class StoredCap:
-    """Most stored KV that an engine keeps: `None` while its lease alone says that. Times are of
-    one monotonic clock."""
+    """The most stored KV that an engine keeps: None while only its lease limits it. Times are
+    seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._level = Pressure.NONE
         self._bytes: int | None = None
-        """Before the floor that pinned KV and a session are."""
+        """The cap before it is raised to the floor that pinned KV and one session need."""
         self._cut_s = float("-inf")
         self._grown_s = float("-inf")
         self._sessions: dict[str, int] = {}
 
     @property
     def is_free(self) -> bool:
-        """Whether memory is not short, and has not been for long enough."""
+        """True if there is no cap: memory is not short and the cap has grown back to the lease."""
         return self._level is Pressure.NONE and self._bytes is None
 
     def note_session(self, uid: str, nbytes: int) -> None:
-        """What the KV of a request takes that is stored, or read from disk."""
+        """Records the bytes of a request's KV that is stored or read from disk."""
         self._sessions[uid] = max(nbytes, self._sessions.pop(uid, 0))
         if len(self._sessions) > _SESSIONS:
             del self._sessions[next(iter(self._sessions))]
 
     def feed(self, level: Pressure, held: Held, now_s: float) -> int | None:
-        """The cap at this moment."""
+        """Updates the cap and returns it."""
         if level is not self._level:
             if level is Pressure.NONE:
                 self._grown_s = now_s
@@ -67,7 +68,8 @@ class StoredCap:
         return None if self._bytes is None else self._floored(held, self._bytes)
 
     def due_s(self) -> float | None:
-        """When the cap changes next, if memory stays as it is; None: it does not."""
+        """Returns the time of the cap's next change if the pressure stays the same; None if it
+        does not change."""
         if self._level is Pressure.SOFT:
             return self._cut_s + STEP_S
         if self._level is Pressure.HARD or self._bytes is None:

@@ -1,8 +1,8 @@
 """The engine process: `python -m node.engine.worker FD ENGINE`, started by the agent.
 
-FD is an inherited socket to the agent, whose first command says what to load. The main thread reads
-the socket; one engine thread owns load, step and free, since MLX's streams belong to a thread. A
-step never waits for the agent to read (`node.ipc.outbox`).
+FD is an inherited socket to the agent, whose first command names the model to load. The main thread
+reads the socket; one engine thread loads, steps and frees the model, since MLX's streams belong to
+a thread. A step never waits for the agent to read (`node.ipc.outbox`).
 """
 
 import contextlib
@@ -68,16 +68,16 @@ class Worker:
         self._link = link
         self._engine = engine
         self._model = engine
-        """What it loads, once that is known."""
+        """Name of the model once the `Load` command has arrived, until then that of the engine."""
         self._outbox = Outbox(link, lambda: os._exit(0))
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._status = 1
 
     def run(self) -> int:
-        """Serves until a `Shutdown` or a failed load; the exit status.
+        """Serves until a `Shutdown` or a failed load and returns the exit status.
 
-        Ends the process at once when the agent closes its end.
+        Ends the process at once when the agent closes its end of the socket.
         """
         engine_thread = threading.Thread(target=self._serve, name="engine", daemon=True)
         engine_thread.start()
@@ -93,18 +93,19 @@ class Worker:
             for body in splitter.feed(data):
                 command = decode_command(body)
                 if isinstance(command, Cancel):
-                    # Before the queue: the engine may be in the middle of a long step.
+                    # Confirmed before it is queued: the engine may be in a long step.
                     self._send(Marked(command.uid, time.monotonic()))
                 self._commands.put(command)
 
     def _receive(self) -> bytes:
-        """Bytes of the agent; none once the engine thread has ended."""
+        """Reads bytes from the agent; returns none once the engine thread has ended."""
         try:
             data = self._link.recv(_RECEIVE_BYTES)
         except ConnectionError:
             data = b""
         if not data and not self._ended.is_set():
-            # No orphan may hold memory, and the engine thread may be busy for long.
+            # An orphaned process must not keep its memory, and the engine thread may be in a long
+            # step.
             os._exit(0)
         return data
 
@@ -122,7 +123,7 @@ class Worker:
         finally:
             self._ended.set()
             self._outbox.flush()
-            # The agent hangs up once it has read everything, which wakes the main thread.
+            # The agent closes its end once it has read everything, which wakes the main thread.
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
 
@@ -133,13 +134,13 @@ class Worker:
             self._send(end.last_word)
             self._outbox.flush()
             sys.stderr.flush()
-            # At once: nothing that the engine holds can be trusted, and to free what the GPU has
-            # of it may take for ever.
+            # Without freeing anything: the engine's state cannot be trusted, and freeing its GPU
+            # memory may never return.
             os._exit(BROKEN_STATUS)
 
     def _load(self) -> Engine | None:
         try:
-            # First, so that a process that waits for its load has it behind it.
+            # Imported before the command is read, so that a spare process has done it already.
             factory = self._factory()
             spec = self._wanted()
             return factory(spec, lambda fraction: self._send(Loading(fraction)))
@@ -174,7 +175,7 @@ class Worker:
 
 
 class _EngineBroken(Exception):
-    """The engine is of no use any more."""
+    """The engine cannot go on; `last_word` is the report that the agent gets."""
 
     def __init__(self, last_word: Broken) -> None:
         super().__init__(last_word.reason)
@@ -182,7 +183,7 @@ class _EngineBroken(Exception):
 
 
 class _Service:
-    """What the engine thread does between load and shutdown."""
+    """Runs in the engine thread between load and shutdown."""
 
     def __init__(
         self,
@@ -194,20 +195,20 @@ class _Service:
         self._commands = commands
         self._send = send
         self._stats_due_s: float | None = None
-        """When the state is told next, by the monotonic clock; None: nothing has changed."""
+        """Monotonic time of the next report of the state; None if it has not changed."""
         self._lease: MemoryLease | None = None
-        """The newest; older ones are done with it."""
+        """The newest lease. When it is met, all older ones are."""
         self._open: list[int] = []
-        """Numbers of leases that are not answered."""
+        """Numbers of lease commands that are not confirmed yet."""
         self._done: list[int] = []
-        """Numbers of commands to answer with the next state."""
+        """Numbers of commands to confirm with the next report of the state."""
         self._failures = Failures()
         engine.set_on_long_step(lambda expected_s: send(LongStep(expected_s)))
 
     def run(self) -> None:
         """Serves until a `Shutdown`. Raises `_EngineBroken`."""
         engine = self._engine
-        # What is on disk from before.
+        # The prefixes that an earlier process left on disk.
         self._tell([])
         while True:
             for command in self._take(self._wait_s()):
@@ -221,7 +222,7 @@ class _Service:
                 self._send_stats()
 
     def _wait_s(self) -> float | None:
-        """Seconds until there is a step to do or a state to tell; None without either."""
+        """Returns the seconds until a step or a report of the state is due; None without either."""
         step_s = self._engine.wait_s()
         if self._stats_due_s is None or step_s == 0:
             return step_s
@@ -229,7 +230,8 @@ class _Service:
         return stats_s if step_s is None else min(step_s, stats_s)
 
     def _take(self, wait_s: float | None) -> list[Command]:
-        """The queued commands; waits for the first one up to `wait_s`."""
+        """Returns the queued commands; waits up to `wait_s` seconds for the first one, without
+        limit if None."""
         commands: list[Command] = []
         try:
             if wait_s != 0:
@@ -242,7 +244,7 @@ class _Service:
     def _apply(self, command: Command) -> None:
         try:
             deltas = self._do(command)
-        except Exception as error:  # noqa: BLE001 - the edge: as for a step
+        except Exception as error:  # noqa: BLE001 - the outermost handler, as for a step
             deltas = self._failed(error, reason := f"The engine failed on a command: {error}")
             if isinstance(command, Submit):
                 self._send(Refused(command.request.uid, reason, is_fault=True))
@@ -261,7 +263,7 @@ class _Service:
             case Cancel():
                 return engine.cancel(command.uid)
             case SetLease():
-                # Before the engine tries: one that fails half-way counts by what it then holds.
+                # Set first: if the engine fails half-way, its memory is compared with this lease.
                 self._lease = command.lease
                 self._open.append(command.number)
                 engine.set_lease(command.lease)
@@ -275,15 +277,15 @@ class _Service:
     def _step(self) -> list[Delta]:
         try:
             deltas = self._engine.step()
-        except Exception as error:  # noqa: BLE001 - the edge: one bad step must not end the model
+        except Exception as error:  # noqa: BLE001 - one bad step must not end the model
             return self._failed(error, f"The engine failed on this step: {error}")
         if any(delta.token_count and delta.finish is not FinishReason.ERROR for delta in deltas):
             self._failures.note_good()
         return deltas
 
     def _failed(self, error: Exception, reason: str) -> list[Delta]:
-        """Ends the rows that were inside an engine that has just raised. Raises `_EngineBroken`
-        where it can do no more, once all that its rows still have to say is told."""
+        """Drops the rows of an engine that has just raised and returns their last deltas. Raises
+        `_EngineBroken` if the process must end, after sending the parts that the rows still had."""
         logger.error("%s", reason, exc_info=error)
         verdict = self._failures.judge(error)
         try:
@@ -307,7 +309,7 @@ class _Service:
             self._send(Frame(tuple(deltas), progress, cache_events))
 
     def _changed(self) -> None:
-        # Not at once: the agent needs no state for each short request.
+        # Delayed, since the agent needs no report for each short request.
         if self._stats_due_s is None:
             self._stats_due_s = time.monotonic() + STATS_S
 
@@ -322,21 +324,21 @@ class _Service:
 
 
 def _unfinished(delta: Delta) -> Delta:
-    """What a row still had to say, without its end."""
+    """Returns the delta without the end of the row."""
     return msgspec.structs.replace(delta, finish=None, usage=None, error=None)
 
 
 def _is_within(stats: EngineStats, lease: MemoryLease) -> bool:
-    # Together: live KV may take the room of stored KV, and rows that run keep theirs. What is
-    # pinned stays, and the agent reckons with it.
+    # Live and stored KV are compared as one sum: live KV may use the space of stored KV, and
+    # running rows keep theirs. Pinned KV stays, and the agent takes it into account.
     kv_bytes = stats.live_kv_bytes + stats.stored_kv_bytes
     pinned_bytes = max(stats.pinned_kv_bytes - lease.stored_kv_bytes, 0)
     return kv_bytes - pinned_bytes <= lease.live_kv_bytes + lease.stored_kv_bytes
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the engine process; its exit status."""
-    # Ctrl-C goes to the whole process group; the agent decides what it means.
+    """Runs the engine process and returns its exit status."""
+    # Ctrl-C signals the whole process group; the agent decides how to react to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_lines()
     with socket.socket(fileno=int(arguments[0])) as link:
