@@ -1,8 +1,8 @@
-"""The KV of one model on disk: under which name, and what an engine holds of it.
+"""Opens a model's disk tier and names its folder.
 
-The name is the model's fingerprint, which takes reading all of its weights. That is done once, in a
-thread that gives way to everything else, and beside a tier that is open already: one that begins
-empty in a folder without a name, and gets its name when the fingerprint is known.
+The name is the model's fingerprint; computing it reads all of the weights. That happens once, in a
+thread of the lowest priority, while the tier is already in use: it starts empty in a folder with a
+temporary name, which is renamed when the fingerprint is known.
 """
 
 import contextlib
@@ -28,31 +28,32 @@ from node.ipc.messages import EngineSpec
 from node.models.saved_hashes import HashingStopped
 
 _DARWIN_THREAD, _DARWIN_BACKGROUND = 3, 0x1000
-"""PRIO_DARWIN_THREAD and PRIO_DARWIN_BG of <sys/resource.h>: less processor, disk and network than
-all others get. Not run on a Mac yet."""
+"""PRIO_DARWIN_THREAD and PRIO_DARWIN_BG of <sys/resource.h>: the thread gets less processor time,
+disk and network than all others. Not run on a Mac yet."""
 _NICEST = 19
 NAMING_S = 1.0
-"""How long an engine that ends waits for the name of its folder."""
+"""Seconds that a closing engine waits for the name of its folder."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells a model's KV from that of all others."""
+    """Identifies a model's KV: its configuration texts and the digests of its weights."""
 
     texts: ModelTexts
     digests: Digests
 
     @property
     def known(self) -> str | None:
-        """The fingerprint, where the weights have not changed since it was made."""
+        """The fingerprint, if its weight digests are saved and the weights have not changed
+        since; otherwise None."""
         digests = self.digests.known()
         return None if digests is None else self.texts.fingerprint(digests)
 
 
 class Naming:
-    """Makes the fingerprint of a model, and names the folder of its tier by it."""
+    """Computes a model's fingerprint in a thread and renames the folder of its tier to it."""
 
     def __init__(self, model: str, identity: Identity, folder: Path) -> None:
         self._model = model
@@ -64,13 +65,14 @@ class Naming:
         self._thread.start()
 
     def close(self) -> None:
-        """Gives it up where it is not done soon."""
+        """Waits up to `NAMING_S` for the thread, then stops it."""
         self._thread.join(NAMING_S)
         self._stopped.set()
         self._thread.join()
 
     def sweep(self) -> None:
-        """Once it and the tier are closed: deletes a folder that nobody would find again."""
+        """Deletes a folder without a final name, which no later load would find. To be called
+        after `close` and the end of the tier."""
         if not self._is_named:
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -87,15 +89,15 @@ class Naming:
 
 
 class OpenDisk(NamedTuple):
-    """A tier, and what gives it its name, where it has none."""
+    """The open tier, and the naming of its folder if that has no name yet."""
 
     tier: SsdTier | None
     naming: Naming | None = None
 
 
 def begin_identity(spec: EngineSpec) -> "Future[Identity] | None":
-    """The identity of a model that has a disk tier, made in a thread, in which the model itself
-    can be read. It is that of the files as they are now."""
+    """Starts computing the identity of a model with a disk tier, in a thread, so that the model can
+    be loaded meanwhile. It describes the files as they are at the call."""
     if spec.disk is None:
         return None
     thread = ThreadPoolExecutor(1, "identity")
@@ -107,8 +109,8 @@ def begin_identity(spec: EngineSpec) -> "Future[Identity] | None":
 def open_disk(
     spec: EngineSpec, made: "Future[Identity] | None", say: Callable[[str], None]
 ) -> OpenDisk:
-    """The disk tier of the model, if it has one and no other process uses it. Raises
-    `LoadError`."""
+    """Opens the model's disk tier, if it has one and no other process uses it; otherwise reports
+    the reason by `say` and returns no tier. Raises `LoadError`."""
     if spec.disk is None or made is None:
         return OpenDisk(None)
     home, identity = Path(spec.disk.folder), made.result()
@@ -132,7 +134,7 @@ def open_disk(
 def _identify(spec: EngineSpec, home: Path) -> Identity:
     folder = Path(spec.folder)
     try:
-        # First: what is read later may be newer, and is then hashed again.
+        # Before the weights are read: files that change afterwards are hashed again.
         digests = Digests(home, folder)
     except OSError as error:
         raise LoadError(f"{folder} has no fingerprint: {error}.") from error
@@ -141,7 +143,7 @@ def _identify(spec: EngineSpec, home: Path) -> Identity:
 
 
 def _give_way() -> None:
-    """Lets everything else go before this thread."""
+    """Gives this thread the lowest priority."""
     with contextlib.suppress(OSError):
         if sys.platform == "darwin":
             os.setpriority(_DARWIN_THREAD, 0, _DARWIN_BACKGROUND)

@@ -1,4 +1,4 @@
-"""The engine of text models: prompts that are prefilled in chunks, rows that decode together."""
+"""The engine of text models: it prefills prompts in chunks and decodes rows together."""
 
 import logging
 import time
@@ -46,7 +46,7 @@ NOT_KEPT = (
     "--memory-limit."
 )
 FLUSH_S = 3.0
-"""How long an engine that ends may spend on bringing stored KV to disk."""
+"""Seconds that an engine may spend on writing stored KV to disk when it closes."""
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class TextEngine:
     def __init__(
         self, model: LoadedModel, spec: EngineSpec, made: "Future[Identity] | None" = None
     ) -> None:
-        """`made` is the model's identity, where it has been begun."""
+        """`made` is the model's identity if `begin_identity` has been called before."""
         self._model = model
         self._layout = CacheLayout.probe(
             model.network,
@@ -86,16 +86,17 @@ class TextEngine:
         self._answers: list[Accepted | Refused] = []
         self._running = Running(self._layout, self._reuse)
         self._moving: list[Row] = []
-        """Rows on their way from one place to the next: a step that fails must not forget them."""
+        """Rows being moved from one group or batch to the next, so that `reset` finds them if the
+        step fails."""
         self._said: list[Delta] = []
-        """Deltas of this step so far, which it must not forget either."""
+        """Deltas of the current step, which `reset` returns if the step fails."""
         self._prefill_next = False
         self._warm_up = WarmUp(model, self._layout, rates, 0)
 
     def warm_up(self) -> None:
-        """Lets the steps to come do what a first request would be the first to pay for, unless
-        one comes."""
-        # Two rows of it must fit, with a token to come.
+        """Plans a warm-up: the next idle steps do the one-time work that the first request would
+        otherwise wait for. A request ends it."""
+        # The warm-up decodes two rows of this length, each with one more token.
         longest = self._room.longest_tokens(self.info.context_tokens) // 2 - 1
         most = min(most_tokens(self._limits, 0, 1), longest)
         self._warm_up = WarmUp(self._model, self._layout, self._accounts.rates, most)
@@ -133,7 +134,7 @@ class TextEngine:
         return [each.last(FinishReason.CANCELLED) for each in choices]
 
     def _take_out(self, row: Row) -> Row:
-        """Removes a row from wherever it runs; what has been computed of it is kept."""
+        """Removes a row from its group or batch; its KV is stored."""
         self._moving.append(row)
         self._running.take_out(row)
         self._moving.remove(row)
@@ -161,7 +162,7 @@ class TextEngine:
             self._prefill_next = False
             self._prefill()
         elif self._running.batches:
-            # While prompts wait, each token goes out before the next chunk; nothing runs ahead.
+            # While prompts wait, each token is sent before the next chunk, without a pass ahead.
             self._prefill_next = bool(self._running.groups)
             self._decode(ahead=not self._running.groups)
         else:
@@ -175,7 +176,7 @@ class TextEngine:
         return said
 
     def _admit(self) -> None:
-        """Moves waiting rows into prefill, while there is room."""
+        """Moves waiting rows into prefill while there is room."""
         fresh: list[tuple[Row, list[Any]]] = []
         places = self.info.max_rows - sum(len(row.choices) for row in self._running.rows())
         while places > 0:
@@ -209,7 +210,7 @@ class TextEngine:
         self._moving.clear()
 
     def _has_room(self, row: Row, fresh: list[Row], places: int) -> bool:
-        """Whether a waiting row may go in beside `fresh` ones, with the choices that go along."""
+        """True if the row and its choices fit beside the running and the `fresh` rows."""
         lengths = expected_lengths([row])
         coming = self._running.coming() + expected_lengths(fresh)
         return len(lengths) <= places and self._room.admits(
@@ -217,7 +218,7 @@ class TextEngine:
         )
 
     def _prefill(self) -> None:
-        """One chunk of the group that is most urgent."""
+        """Runs one chunk of the most urgent group."""
         now_s = time.monotonic()
         group = min(
             self._running.groups,
@@ -243,7 +244,7 @@ class TextEngine:
         self._moving.clear()
 
     def _begin_decode(self, group: PrefillGroup) -> None:
-        """Lets prefilled rows join a batch; rows that only warm the cache end here."""
+        """Adds prefilled rows to a batch; rows that only warm the cache end here."""
         for row in [row for row in group.rows if row.request.warm]:
             group.remove(row)
             if self._reuse.pin(row):
@@ -261,7 +262,7 @@ class TextEngine:
             self._running.batches[index].join(group)
 
     def _spread(self, group: PrefillGroup) -> None:
-        """Makes rows of the choices; those for which there is no room wait for it."""
+        """Makes rows of the waiting choices. Choices without room go back to the queue."""
         lengths = expected_lengths(group.rows)
         running = self._running
         most = self._room.fitting(running.companions(), running.coming(), lengths)
@@ -271,7 +272,7 @@ class TextEngine:
         self._moving += group.rows
 
     def _decode(self, *, ahead: bool) -> None:
-        """The next token of every row."""
+        """Decodes the next token of every row."""
         self._accounts.expect_decode()
         began_s = time.monotonic()
         for batch in self._running.batches:
@@ -289,7 +290,7 @@ class TextEngine:
     def _take(
         self, batch: DecodeBatch, tokens: list[int], told: dict[int, Likely], now_s: float
     ) -> None:
-        """What the tokens of a batch bring; rows that end leave it."""
+        """Gives the rows their tokens, collects the deltas and removes the rows that end."""
         ended = []
         for place, (row, token) in enumerate(zip(batch.rows, tokens, strict=True)):
             delta = row.take(token, self._model.end_tokens, now_s, told.get(place))
@@ -305,8 +306,8 @@ class TextEngine:
     # --- memory ------------------------------------------------------------------------------
 
     def _after_step(self) -> None:
-        """Stored KV gives way to live KV, and if that is not enough the youngest row does. A row
-        alone ends where a lease that shrank while it ran is full."""
+        """Preempts the youngest rows until live KV fits into memory, then evicts stored KV that
+        live KV displaces. A single row ends when it fills a lease that shrank while it ran."""
         while self._running.live_bytes() > max(self._room.most_bytes, self._room.tolerated_bytes):
             if not self._preempt():
                 rows = [self._take_out(row) for row in self._running.rows()]
@@ -314,8 +315,8 @@ class TextEngine:
         self._upkeep.after_step(self._running.live_bytes(), busy=bool(self._running.places()))
 
     def _preempt(self) -> bool:
-        """Sends the row that came last back to the queue, to be prefilled again when there is
-        room; whether there was one beside others."""
+        """Sends the row that was accepted last back to the queue, to be prefilled again when there
+        is room. Returns False if fewer than two rows run."""
         rows = self._running.rows()
         if len(rows) < 2:
             return False
@@ -355,7 +356,7 @@ class TextEngine:
     # --- ends --------------------------------------------------------------------------------
 
     def reset(self, reason: str) -> list[Delta]:
-        # Waiting rows are not lost, unless it was one of them that could not even go in.
+        # Waiting rows survive, unless no row was running or moving: then the failure is theirs.
         said = self._take_said()
         inside = [*self._running.rows(), *self._moving]
         uids = {row.uid for row in inside}

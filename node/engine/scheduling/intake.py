@@ -1,7 +1,7 @@
-"""Requests on their way to rows: what the model does not take is refused here.
+"""Makes rows of requests, and refuses requests that the model cannot serve.
 
-Most requests become rows at once. Those whose answer has a grammar wait until it is compiled, in a
-thread of its own, so that the rows that run lose nothing by it.
+Most requests become rows at once. A request with a structured output waits until its grammar is
+compiled in another thread, so that running rows are not delayed.
 """
 
 import logging
@@ -25,7 +25,7 @@ from node.parsing.constraints.schema import NotHeld
 
 _NO_TOKEN = 2**31 - 1
 _POLL_S = 0.002
-"""Between two looks whether a grammar is compiled, where there is nothing else to do."""
+"""Seconds between two polls for a compiled grammar while the engine is idle."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
 
 @dataclass(slots=True)
 class Intake:
-    """Makes the rows of one model."""
+    """Makes the rows of one model's requests."""
 
     model: LoadedModel
     info: Loaded
@@ -45,7 +45,7 @@ class Intake:
     _compiler: Compiler = field(init=False)
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _markers: dict[str, int] = field(init=False)
-    """Added tokens by their text."""
+    """Ids of added tokens by their text."""
 
     def __post_init__(self) -> None:
         model = self.model
@@ -53,8 +53,9 @@ class Intake:
         self._markers = {token.text: number for number, token in model.vocabulary.added.items()}
 
     def take(self, request: GenerateRequest, *, is_running: bool) -> Row | Refused | None:
-        """The row of a request; None where `finished` will tell."""
-        # Ids beyond 32 bits are beyond any vocabulary, and must not wrap round.
+        """Returns the row of a request or its refusal; None if `finished` returns it later.
+        `is_running` is True if the engine has a row of the same id."""
+        # Ids beyond 32 bits are outside any vocabulary and must not wrap around.
         tokens = np.asarray(request.tokens, dtype=np.int64).clip(-1, _NO_TOKEN).astype(np.int32)
         is_running = is_running or request.uid in self._waiting
         refused = refusal(request, tokens, self.info, is_running=is_running)
@@ -75,12 +76,13 @@ class Intake:
         return self._steered(row)
 
     def finished(self) -> list[Row | Refused]:
-        """What has become of requests that `take` said nothing of."""
+        """Returns the rows or refusals of requests whose grammars have been compiled."""
         done = [uid for uid, waiting in self._waiting.items() if waiting.answer.done()]
         return [self._finish(*self._waiting.pop(uid)) for uid in done]
 
     def drop(self, uid: str) -> Row | None:
-        """Forgets a request that is not finished; its row, to be ended."""
+        """Drops a request that waits for its grammar and returns its row; None if there is
+        none."""
         waiting = self._waiting.pop(uid, None)
         if waiting is None:
             return None
@@ -88,13 +90,13 @@ class Intake:
         return waiting.row
 
     def wait_s(self) -> float | None:
-        """Seconds until `finished` is to be asked; None while there is nothing to tell."""
+        """Returns the seconds until the next poll of `finished`; None while no request waits."""
         if not self._waiting:
             return None
         return 0.0 if any(each.answer.done() for each in self._waiting.values()) else _POLL_S
 
     def close(self) -> None:
-        """Compiles nothing more."""
+        """Drops all waiting requests and stops the compiler."""
         self._waiting.clear()
         self._compiler.close()
 
@@ -104,7 +106,8 @@ class Intake:
         except NotHeld as error:
             return Refused(row.uid, str(error), error.param)
         except Exception as error:
-            # A fault of one grammar must not end the rows that run, nor leave this one untold.
+            # A failure of one grammar must not end the running rows, and its request needs an
+            # answer.
             logger.exception("A grammar could not be made.")
             reason = f"The engine failed to make a grammar of the request: {error}"
             return Refused(row.uid, reason, is_fault=True)

@@ -1,6 +1,6 @@
-"""How much memory the live rows may take, and what is left for stored KV.
+"""Divides an engine's memory lease between live rows and stored KV.
 
-Pure but for the lease it keeps. Sizes come from the layout of the model's caches.
+Pure except for the lease it keeps. Sizes come from the layout of the model's caches.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,29 +10,29 @@ from node.engine.decoding.chunking import Companions, place
 from node.ipc.messages import MemoryLease, Pressure
 
 _SAMPLE_TOKENS = 4096
-"""Beyond most sliding windows: what grows there grows with every token."""
+"""Length beyond most sliding windows: KV that still grows there grows with every token."""
 
 
 @dataclass(slots=True)
 class Room:
-    """The lease of one engine, and the projections made against it."""
+    """The lease of one engine, and the decisions that depend on it."""
 
     lease: MemoryLease
     live_bytes: Callable[[int], int]
-    """KV of one live row of so many tokens."""
+    """Bytes of KV of one live row, by its number of tokens."""
     weight_bytes: int
     tolerated_bytes: int = 0
-    """What live rows held beyond a lease that shrank: they may go on with it, and not grow."""
+    """Bytes of live KV when the lease shrank: the rows may keep as much, but not grow."""
 
     kept_bytes: int = 0
-    """Stored KV that is never evicted."""
+    """Bytes of pinned stored KV, which is never evicted."""
 
     pressure: Pressure = Pressure.NONE
-    """How short the machine is of memory."""
+    """The machine's level of memory pressure."""
 
     @property
     def most_bytes(self) -> int:
-        """What live rows may take if nothing is stored. Without a lease there is no limit."""
+        """Most bytes of live KV, if no KV but the pinned is stored. Unlimited without a lease."""
         lease = self.lease
         if lease.total_bytes <= 0:
             return 1 << 62
@@ -40,17 +40,18 @@ class Room:
 
     @property
     def usual_bytes(self) -> int:
-        """What live rows take before stored KV has to make room for them."""
+        """Bytes of live KV up to which no stored KV must be evicted for it."""
         return self.most_bytes if self.lease.total_bytes <= 0 else self.lease.live_kv_bytes
 
     @property
     def pass_tokens(self) -> int:
-        """Reading so many tokens of KV costs as much as a pass over the weights."""
+        """Number of tokens whose KV takes as long to read as the weights in one pass."""
         grown = self.live_bytes(2 * _SAMPLE_TOKENS) - self.live_bytes(_SAMPLE_TOKENS)
         return 1 << 40 if grown <= 0 else self.weight_bytes * _SAMPLE_TOKENS // grown
 
     def longest_tokens(self, upper: int) -> int:
-        """The longest row, up to `upper` tokens, that can live alone."""
+        """Returns the length in tokens, at most `upper`, of the longest row that fits into memory
+        when it runs alone."""
         if self.live_bytes(upper) <= self.most_bytes:
             return upper
         low, high = 0, upper
@@ -62,8 +63,8 @@ class Room:
         return low
 
     def projected_bytes(self, batches: Sequence[Companions], coming: Sequence[int]) -> int:
-        """What all rows take once they are as long as expected: those that decode, and those to
-        come, each where it would be placed."""
+        """Returns the bytes of all rows at their expected lengths: the decoding ones in `batches`,
+        and the `coming` ones, each in the batch where it would be placed."""
         projected = list(batches)
         for length in coming:
             index = self.place(projected, length)
@@ -76,8 +77,8 @@ class Room:
     def admits(
         self, batches: Sequence[Companions], coming: Sequence[int], lengths: Sequence[int]
     ) -> bool:
-        """Whether the rows of one more request may go in beside those that decode and those to
-        come. A request that comes alone always may: `fitting` tells how many rows of it decode."""
+        """True if the rows of one more request fit beside the decoding and the coming ones. A
+        request without others is always admitted; `fitting` limits the number of its rows."""
         if not batches and not coming:
             return True
         return self.projected_bytes(batches, (*coming, *lengths)) <= self.usual_bytes
@@ -85,7 +86,7 @@ class Room:
     def fitting(
         self, batches: Sequence[Companions], coming: Sequence[int], lengths: Sequence[int]
     ) -> int:
-        """How many rows of these lengths there is room for beside the others; at least one."""
+        """Returns how many of the rows of these lengths fit beside the others; at least one."""
         count = len(lengths)
         while count > 1 and not (
             self.projected_bytes(batches, (*coming, *lengths[:count])) <= self.usual_bytes
@@ -94,7 +95,7 @@ class Room:
         return count
 
     def place(self, batches: Sequence[Companions], length: int) -> int | None:
-        """The batch that a row of this length joins; None for one of its own."""
+        """Returns the index of the batch that a row of this length joins; None for a new one."""
 
         def fits(index: int | None) -> bool:
             lengths = batches[index].lengths if index is not None else ()
@@ -105,7 +106,7 @@ class Room:
         return place(batches, length, self.pass_tokens, fits)
 
     def stored_bytes(self, live_bytes: int) -> int:
-        """What stored KV may take beside so much live KV."""
+        """Returns the most bytes of stored KV beside so many bytes of live KV."""
         if self.lease.total_bytes <= 0:
             return 1 << 62
         excess = max(0, live_bytes - self.lease.live_kv_bytes)

@@ -1,4 +1,4 @@
-"""Keeps an engine within its lease: stored KV gives way to live KV, free buffers go back."""
+"""Keeps an engine within its lease: evicts stored KV and returns free buffers to the system."""
 
 import time
 from dataclasses import dataclass
@@ -10,23 +10,23 @@ from node.engine.scheduling.prefix_reuse import Reuse
 from node.ipc.messages import EngineSpec, EngineStats, MemoryLease, Pressure
 
 TIDY_AFTER_S = 0.5
-"""Of idleness, until buffers kept for reuse go back to the system."""
+"""Idle interval in seconds after which buffers kept for reuse are returned to the system."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """The rows of an engine at one moment."""
+    """The numbers of an engine's rows, and what they take."""
 
     waiting: int
     prefilling: int
     decoding: int
     prefilled_tokens: int
-    """Through the model's forward since the load."""
+    """Tokens of requests that the model has prefilled since the load."""
     live_kv_bytes: int
 
 
 class Upkeep:
-    """What is done for memory between two steps."""
+    """Applies the lease and the memory pressure of one engine, mostly between two steps."""
 
     def __init__(self, room: Room, reuse: Reuse, spec: EngineSpec) -> None:
         self.device = Device(room.lease, is_wired=spec.wired == "lease")
@@ -36,7 +36,8 @@ class Upkeep:
         self._tidied = True
 
     def wait_s(self) -> float | None:
-        """Seconds until an idle engine has something to do for memory; None if it has not."""
+        """Returns the seconds until an idle engine must release memory or poll the disk; None if it
+        need not."""
         stored_s = self._reuse.wait_s()
         if self._tidied:
             return stored_s
@@ -44,7 +45,8 @@ class Upkeep:
         return tidy_s if stored_s is None else min(stored_s, tidy_s)
 
     def after_step(self, live_bytes: int, *, busy: bool) -> None:
-        """Called once per step, with what live rows take."""
+        """Applies the limits after a step. `live_bytes` is the live KV of all rows; `busy` is True
+        if rows are prefilled or decoded."""
         self._room.kept_bytes = self._reuse.pinned_bytes
         self._room.tolerated_bytes = min(self._room.tolerated_bytes, live_bytes)
         before_bytes = self._reuse.cap_bytes
@@ -56,17 +58,18 @@ class Upkeep:
                 self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
         elif not self._tidied and now_s >= self._worked_s + TIDY_AFTER_S:
             self.device.tidy(keep_bytes=IDLE_KEEP_BYTES)
-            # What leaves for the disk is free once it is written.
+            # KV that is being written to disk is freed only after that, so one more tidy follows.
             self._tidied, self._worked_s = not self._reuse.cache.writing, now_s
         if self._is_cut(before_bytes):
             self._give_back()
 
     def tidy_soon(self) -> None:
-        """In the next step that is idle. MLX may raise there what the GPU has failed at since."""
+        """Makes the next idle step return free buffers. MLX may raise there an error that the GPU
+        has had since."""
         self._worked_s, self._tidied = -TIDY_AFTER_S, False
 
     def set_lease(self, lease: MemoryLease, live_bytes: int) -> None:
-        """Evicts at once what is beyond the new lease."""
+        """Sets the lease and evicts stored KV beyond it at once."""
         shrinks = lease.total_bytes < self._room.lease.total_bytes
         self._room.lease = lease
         self._room.tolerated_bytes = live_bytes
@@ -83,12 +86,12 @@ class Upkeep:
             self._give_back()
 
     def _is_cut(self, before_bytes: int | None) -> bool:
-        """Whether less may be stored than before, since memory is short."""
+        """True if memory pressure has lowered the cap on stored KV."""
         cap_bytes = self._reuse.cap_bytes
         return cap_bytes is not None and (before_bytes is None or cap_bytes < before_bytes)
 
     def _give_back(self) -> None:
-        """What is free now goes to the system at once, and what is being written later."""
+        """Returns free buffers to the system at once, and buffers that are being written later."""
         self.device.tidy(keep_bytes=0)
         self._worked_s, self._tidied = time.monotonic(), False
 

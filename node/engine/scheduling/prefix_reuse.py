@@ -1,4 +1,4 @@
-"""What rows take from the prefix cache, and what they leave in it."""
+"""Restores rows from the prefix cache and stores their KV in it."""
 
 import time
 from typing import Any, cast
@@ -17,17 +17,17 @@ from node.engine.stored_cap import Held, StoredCap
 from node.ipc.messages import CacheEvent, EngineSpec, Pressure
 
 MOST_SNAPSHOTS = 8
-"""Of one prompt."""
+"""Most snapshots of one prompt."""
 SNAPSHOT_SHARE = 0.25
-"""Of the snapshots' bytes that one prompt may take."""
+"""Share of the snapshots' budget that the snapshots of one prompt may take."""
 READING_S = 0.01
-"""How often an idle engine asks the disk for what a row waits for."""
+"""Seconds between polls of an idle engine for KV that is read from disk for a row."""
 WRITING_S = 0.1
-"""The same for memory that is free once it is written."""
+"""Seconds between polls of an idle engine for memory that is freed once it is written to disk."""
 CLEAR_S = 10.0
-"""How long the deletion of all files may take before the engine goes on."""
+"""Seconds that the deletion of all files may take before the engine goes on."""
 KEEP_TOKENS = 256
-"""What a prefill that is given up must have done to be kept."""
+"""Least number of tokens that an abandoned prefill must have computed for its KV to be stored."""
 
 
 class Reuse:
@@ -45,13 +45,14 @@ class Reuse:
         self._pressure = Pressure.NONE
         self._cap = StoredCap()
         self.cap_bytes: int | None = None
-        """Most that is stored since memory is, or was, short; None: as the lease says."""
+        """The cap on stored KV because memory is or was short; None while only the lease limits
+        it."""
         self._promotions: dict[Row, Hit] = {}
         self._polled_s = 0.0
         self.cached_tokens = 0
-        """Reused since the load."""
+        """Number of prompt tokens reused since the load."""
         self.pinned_bytes = 0
-        """Of stored KV that is never evicted."""
+        """Bytes of stored KV that is never evicted."""
         self.cache = PrefixCache(
             CacheConfig(
                 budget_bytes=self._stored_bytes,
@@ -66,20 +67,21 @@ class Reuse:
             time.monotonic,
         )
 
-    # --- what rows take ----------------------------------------------------------------------
+    # --- from the cache to rows --------------------------------------------------------------
 
     def usable_tokens(self, row: Row) -> int:
-        """How much of what is to be prefilled is in memory."""
+        """Returns how many of the tokens to prefill are cached in memory."""
         return self.cache.match(row.tokens, row.prefill_tokens, row.salt).tokens
 
     def is_fetching(self, row: Row) -> bool:
-        """Whether KV of the row is on its way from disk. What has come is held until the row goes
-        in, or it might be gone again."""
+        """True if KV of the row is being read from disk. KV that has been read is protected from
+        eviction until the row is prefilled."""
         held = self._promotions.get(row)
         return held is not None and self.cache.promoting(held)
 
     def fetchable(self, row: Row) -> Hit | None:
-        """What of the row's KV is on disk, where it is quicker to read than to prefill again."""
+        """Returns the row's KV on disk if reading it is quicker than prefilling again; otherwise
+        None."""
         if self._tier is None or not self._is_storing or row in self._promotions:
             return None
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
@@ -88,7 +90,7 @@ class Reuse:
         return hit if hit.disk_tokens > hit.tokens and read_s < again_s else None
 
     def fetch(self, row: Row, hit: Hit) -> bool:
-        """Starts to read it; False where there is no room for it in memory."""
+        """Starts reading KV from disk. Returns False if there is no room for it in memory."""
         self._note_session(row, hit.disk_tokens)
         self.cache.hold(hit)
         if not self.cache.promote(hit):
@@ -98,12 +100,12 @@ class Reuse:
         return True
 
     def restore(self, row: Row) -> list[Any]:
-        """Caches for the row, filled with what of its prompt is in memory; sets how much that
-        is, and where the prefill is to stop."""
+        """Returns caches for the row, filled with the part of its prompt that is in memory. Sets
+        the row's `done_tokens` and `cuts`."""
         hit = self.cache.match(row.tokens, row.prefill_tokens, row.salt)
         if hit.tokens:
             pieces, snapshot = self.cache.take(hit)
-            # The cache holds what this layout captured, or rebuilt.
+            # The cache has only spans that this layout captured or rebuilt.
             spans = cast(list[tuple[KvSpan, int, int]], pieces)
             caches = self._layout.restore(
                 spans, cast(LayerSnapshot | None, snapshot), hit.tokens, len(row.tokens)
@@ -118,7 +120,7 @@ class Reuse:
         return caches
 
     def forget(self, row: Row) -> None:
-        """The row waits no more."""
+        """Releases KV that was read from disk for the row, which no longer waits."""
         held = self._promotions.pop(row, None)
         if held is not None:
             self.cache.release(held)
@@ -131,45 +133,46 @@ class Reuse:
         end = min(row.keepable_tokens, row.prefill_tokens)
         boundaries = row.request.boundaries
         if row.request.warm:
-            # All of it is pinned.
+            # The whole prompt is pinned, so its end needs a snapshot.
             boundaries = (*(at for at in boundaries if at < end), end)
         return choose_cuts(boundaries, row.done_tokens, end, max(1, most))
 
-    # --- what rows leave ---------------------------------------------------------------------
+    # --- from rows to the cache --------------------------------------------------------------
 
     def can_keep(self, tokens: int) -> bool:
-        """Whether so many tokens could be stored at all."""
+        """True if KV of so many tokens could be stored at all."""
         needed = tokens * self._layout.span_bytes_per_token
         if self._layout.needs_snapshot:
             needed += self._layout.snapshot_bytes
         return self._is_storing and needed <= self._stored_bytes
 
     def keep_prompt(self, row: Row, view: RowView) -> None:
-        """Stores what has been prefilled of the prompt, as far as a later one can begin with it."""
+        """Stores the prefilled part of the prompt, as far as later prompts can reuse it. With
+        snapshots it does so only at a cut."""
         length = min(view.length, row.keepable_tokens)
         is_at_cut = length == view.length and length in row.cuts
         if is_at_cut or not self._layout.needs_snapshot:
             self._store(row, length, view)
 
     def keep_partial(self, row: Row, view: RowView) -> None:
-        """The same for a prefill that is given up: at the end of its last chunk, which need be no
-        cut."""
+        """Stores the prompt of an abandoned prefill up to the end of its last chunk, which need not
+        be a cut."""
         if view.length - row.tally.cached_tokens < KEEP_TOKENS:
             return
         length = min(view.length, row.keepable_tokens)
-        # The state is that of all tokens in the cache, and of no fewer.
+        # A snapshot is the state after all tokens in the cache, so it cannot be of fewer.
         if length == view.length or not self._layout.needs_snapshot:
             self._store(row, length, view)
 
     def keep_answer(self, row: Row, view: RowView) -> None:
-        """Stores prompt and answer, where the next turn's prompt can begin with them."""
+        """Stores prompt and answer if the next turn's prompt can begin with them."""
         dropped = row.request.dropped_answer
         is_dropped = bool(dropped) and tuple(row.output[: len(dropped)]) == dropped
         if row.request.reusable_tokens is None and not is_dropped:
             self._store(row, view.length, view)
 
     def pin(self, row: Row) -> bool:
-        """Keeps the prompt's KV for good, if all of it is in memory; whether it is."""
+        """Pins the prompt's KV. Returns False if not all of it is in memory."""
         tokens = row.tokens[: min(row.prefill_tokens, row.keepable_tokens)]
         if self.cache.match(tokens, len(tokens), row.salt).tokens < len(tokens):
             return False
@@ -189,12 +192,12 @@ class Reuse:
     # --- memory ------------------------------------------------------------------------------
 
     def set_stored_bytes(self, stored_bytes: int) -> None:
-        """What may be stored while memory is not short. Evicts at once what is over."""
+        """Sets the limit on stored KV while memory is not short. Evicts KV beyond it at once."""
         self._leased_bytes = stored_bytes
         self._keep_within()
 
     def set_pressure(self, level: Pressure) -> None:
-        """How short the machine is of memory from now on. Evicts at once what is over."""
+        """Sets the level of memory pressure. Evicts KV beyond the resulting cap at once."""
         self._pressure = level
         self.cache.set_storing(storing=self._is_storing)
         self._keep_within()
@@ -204,21 +207,21 @@ class Reuse:
         return self._pressure is not Pressure.HARD
 
     def _keep_within(self) -> None:
-        """Of the lease and the cap, the smaller one."""
+        """Limits the cache to the lease or to the cap, whichever is smaller."""
         if self._cap.is_free and self._pressure is Pressure.NONE:
             self.cap_bytes = None
         else:
             held = Held(self.cache.nbytes, self.pinned_bytes, self._leased_bytes)
             self.cap_bytes = self._cap.feed(self._pressure, held, time.monotonic())
         stored_bytes = self._leased_bytes if self.cap_bytes is None else self.cap_bytes
-        # What a cap cuts is still within the lease while it is written.
+        # KV beyond the cap may stay in memory, within the lease, while it is written to disk.
         slack_bytes = self._leased_bytes - stored_bytes
         if (stored_bytes, slack_bytes) != (self._stored_bytes, self._slack_bytes):
             self._stored_bytes, self._slack_bytes = stored_bytes, slack_bytes
             self.cache.set_lease(stored_bytes, self._snapshot_bytes, slack_bytes)
 
     def _note_session(self, row: Row, length: int) -> None:
-        """A session of so many tokens goes on, and is to find room also where memory is short."""
+        """Records a session of so many tokens, for which the cap leaves room."""
         nbytes = length * self._layout.span_bytes_per_token
         if self._layout.needs_snapshot:
             nbytes += self._layout.snapshot_bytes
@@ -227,8 +230,8 @@ class Reuse:
             self._keep_within()
 
     def wait_s(self) -> float | None:
-        """Seconds until the disk is to be asked what it has done, or less is to be stored, or more
-        may be; None without any of it."""
+        """Returns the seconds until the next poll of the disk or the next change of the cap; None
+        if neither is due."""
         disk_s, due_s = self._disk_wait_s(), self._cap.due_s()
         if due_s is None:
             return disk_s
@@ -243,7 +246,7 @@ class Reuse:
         return max(0.0, self._polled_s + every_s - time.monotonic())
 
     def poll(self) -> None:
-        """Takes in what the disk has done."""
+        """Processes finished reads and writes of the disk tier."""
         self._polled_s = time.monotonic()
         self.cache.poll()
 
@@ -251,7 +254,7 @@ class Reuse:
         return tuple(self.cache.events())
 
     def clear(self) -> None:
-        """Forgets everything, on disk too."""
+        """Deletes all stored KV, in memory and on disk."""
         for held in self._promotions.values():
             self.cache.release(held)
         self._promotions.clear()
@@ -261,7 +264,8 @@ class Reuse:
             self._tier.flush(CLEAR_S)
 
     def close(self, timeout_s: float) -> None:
-        """Brings to disk what is worth it and fits into the time, and ends the tier."""
+        """Writes entries that are worth it to disk for up to `timeout_s` seconds, then closes the
+        tier."""
         if self._tier is None:
             return
         until_s = time.monotonic() + timeout_s
@@ -272,8 +276,8 @@ class Reuse:
 
 
 def shared_tokens(row: Row, other: Row) -> int:
-    """How long a prefix the row could take over from another one that is being prefilled; 0 where
-    it is too short to wait for."""
+    """Returns how many tokens of prefix the row shares with another one that is being prefilled;
+    0 if fewer than `SHARED_TOKENS`."""
     if row.request.salt != other.request.salt:
         return 0
     known = row.shares.get(other)

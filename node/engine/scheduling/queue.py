@@ -1,4 +1,4 @@
-"""Rows that wait to go in, and who of them is next."""
+"""The queue of rows that wait for prefill, and the order in which they leave it."""
 
 import time
 from collections.abc import Sequence
@@ -10,43 +10,44 @@ from node.engine.decoding.row import Row
 from node.engine.scheduling.prefix_reuse import Reuse, shared_tokens
 
 FETCHED_TOGETHER = 2
-"""Rows for which KV is fetched from disk at once."""
+"""Most rows for which KV is read from disk at the same time."""
 
 
 class Queue:
-    """Waiting rows, in the order of their coming."""
+    """Waiting rows in the order of arrival."""
 
     def __init__(self, reuse: Reuse, rates: Rates) -> None:
         self._reuse = reuse
         self._rates = rates
         self._rows: dict[Row, None] = {}
         self._wanted_s: dict[Row, float] = {}
-        """By a row that is being prefilled: urgency of the most urgent one that waits for it."""
+        """For a row being prefilled, the urgency of the most urgent row that waits for it."""
 
     def rows(self) -> list[Row]:
         return list(self._rows)
 
     def add(self, row: Row) -> int:
-        """Takes in a row; how many of its tokens are in memory now."""
+        """Adds a row and returns how many of its tokens are cached in memory."""
         usable_tokens = self._reuse.usable_tokens(row)
         row.rest_estimate = row.prefill_tokens - usable_tokens
         self._rows[row] = None
         return usable_tokens
 
     def remove(self, row: Row) -> None:
-        """Nothing happens where the row does not wait."""
+        """Removes a row; does nothing if it does not wait."""
         if row in self._rows:
             del self._rows[row]
             self._reuse.forget(row)
             self._wanted_s.clear()
 
     def ready(self) -> list[Row]:
-        """Rows that do not wait for KV from disk."""
+        """Returns the rows that do not wait for KV from disk."""
         return [row for row in self._rows if not self._reuse.is_fetching(row)]
 
     def next(self, groups: Sequence[PrefillGroup], fresh: Sequence[Row]) -> Row | None:
-        """The most urgent row that need not wait for a prefix: for one that comes from disk, or
-        one that `groups` prefill or `fresh` rows are about to."""
+        """Returns the most urgent row that need not wait for a prefix, and starts reading KV from
+        disk. A row waits while its prefix is read from disk, is prefilled in `groups`, or is about
+        to be prefilled by a `fresh` row."""
         now_s = time.monotonic()
         self._wanted_s.clear()
         ordered = sorted(self._rows, key=lambda row: self._urgency_s(row, now_s))
@@ -57,7 +58,7 @@ class Queue:
             hit = self._reuse.fetchable(row)
             if hit is not None:
                 if fetching == FETCHED_TOGETHER:
-                    # Its turn comes: what is fetched takes memory.
+                    # It waits, since KV that is read takes memory.
                     continue
                 if self._reuse.fetch(row, hit):
                     fetching += 1
@@ -70,7 +71,8 @@ class Queue:
         return None
 
     def urgency_s(self, row: Row, now_s: float) -> float:
-        """Of a row that is being prefilled: its own, or that of one that waits for it."""
+        """Returns the urgency of a row being prefilled: its own, or that of a more urgent row that
+        waits for it."""
         own = urgency_s(
             self._rates.prefill_s(row.done_tokens, row.prefill_tokens), now_s - row.accepted_s
         )
@@ -83,7 +85,8 @@ class Queue:
     def _waits_for(
         self, row: Row, groups: Sequence[PrefillGroup], fresh: Sequence[Row]
     ) -> Row | None:
-        """The row that computes a prefix of this one, so that it is computed once."""
+        """Returns another row that is computing a prefix of this one, so that the prefix is
+        computed once."""
         places = [(other, group) for group in groups for other in group.rows]
         for other, group in (*places, *((other, None) for other in fresh)):
             shared = shared_tokens(row, other)
@@ -94,13 +97,13 @@ class Queue:
                     other.add_cut(shared)
                     return other
             elif group is not None and self._reuse.usable_tokens(row) < shared:
-                # It has passed the place; what it has so far is stored now.
+                # The other row is past the end of the shared prefix: its KV is stored now.
                 self._reuse.keep_prompt(other, group.view(other))
         return None
 
 
 def grouped(rows: Sequence[Row]) -> int:
-    """How many of the rows, from the first on, are prefilled together."""
+    """Returns how many of the first rows are prefilled together."""
     count = 1
     while count < len(rows):
         rests = [row.rest_tokens for row in rows[:count]]

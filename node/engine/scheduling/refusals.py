@@ -1,4 +1,4 @@
-"""What an engine will not run, as sentences for the caller."""
+"""Refusals of requests that an engine cannot run, as sentences for the client."""
 
 from collections.abc import Callable
 
@@ -10,17 +10,17 @@ from node.parsing.registry import grammar_for
 from node.protocol.overflow import Overflow
 
 _PROMPT = "messages"
-"""What the field with a prompt is called in a refusal; the agent knows its name in each dialect."""
+"""Name of the prompt's field in a refusal; the agent replaces it by that of each dialect."""
 SMALL_SHARE = 1 / 8
-"""Of the live KV that an engine may hold: what a request may take while memory is very short."""
+"""Share of the live KV that one request may take while memory is very short."""
 _MIB = 1024**2
 
 
 def refusal(
     request: GenerateRequest, tokens: Tokens, info: Loaded, *, is_running: bool
 ) -> Refused | None:
-    """Why the model of `info` does not take the request, of which `tokens` are the prompt; None
-    if it does."""
+    """Returns the refusal of a request that the model of `info` cannot run, or None. `tokens` is
+    its prompt."""
     vocab_size = info.vocab_size
     bias = [token for token, _ in request.sampling.logit_bias]
     if is_running:
@@ -40,7 +40,7 @@ def refusal(
 
 
 def refused_length(request: GenerateRequest, info: Loaded) -> Refused | None:
-    """The refusal of an empty prompt, and of one that leaves no room for an answer."""
+    """Returns the refusal of an empty prompt, or of one that leaves no room for an answer."""
     overflow = Overflow(len(request.tokens), info.context_tokens)
     if not overflow.prompt_tokens:
         return Refused(request.uid, "The prompt is empty.", _PROMPT)
@@ -50,7 +50,7 @@ def refused_length(request: GenerateRequest, info: Loaded) -> Refused | None:
 
 
 def refused_size(request: GenerateRequest, longest_tokens: int) -> Refused | None:
-    """The refusal of a prompt whose KV the memory can never hold, which has room for a row of
+    """Returns the refusal of a prompt whose KV never fits into memory, which has room for a row of
     `longest_tokens`."""
     prompt_tokens = len(request.tokens)
     if prompt_tokens < longest_tokens:
@@ -62,9 +62,9 @@ def refused_size(request: GenerateRequest, longest_tokens: int) -> Refused | Non
 def refused_while_short(
     request: GenerateRequest, live_bytes: Callable[[int], int], lease: MemoryLease
 ) -> Refused | None:
-    """The refusal, for now, of a request whose KV is not small while the machine is very short of
-    memory; `live_bytes` is that of a row of so many tokens. A `max_tokens` beyond a usual answer
-    does not count: many programs send the same large one with every request."""
+    """Returns the temporary refusal of a request whose KV is not small while the machine is very
+    short of memory. `live_bytes` gives the bytes of a row by its tokens. `max_tokens` counts up to
+    a usual answer only: many programs send the same large value with every request."""
     if request.warm:
         reason = "The machine is short of memory, and keeps no prompt until some is free again."
         return Refused(request.uid, reason, is_short=True)
@@ -82,7 +82,8 @@ def refused_while_short(
 
 
 def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
-    """The refusal of more choices than rows, or of any for a prompt without an answer."""
+    """Returns the refusal of more choices than the engine has rows, or of several choices for a
+    prompt that is only stored."""
     if request.warm and request.choices > 1:
         return Refused(request.uid, "A prompt that is only kept has no choices of answers.", "n")
     if request.choices <= info.max_rows:
@@ -95,7 +96,7 @@ def refused_choices(request: GenerateRequest, info: Loaded) -> Refused | None:
 
 
 def unknown_format(request: GenerateRequest) -> Refused | None:
-    """The refusal of a request whose output format this version does not know."""
+    """Returns the refusal of a request with an output format that this version does not know."""
     output = request.output
     if output is None:
         return None
@@ -107,7 +108,7 @@ def unknown_format(request: GenerateRequest) -> Refused | None:
 
 
 def too_large(prompt_tokens: int, longest_tokens: int) -> str:
-    """Why a prompt is not run whose KV the memory can never hold."""
+    """Returns the message for a prompt whose KV never fits into memory."""
     return (
         f"{Overflow(prompt_tokens, longest_tokens).openai} The KV of more does not fit into the "
         "memory that this model was given: raise --memory-limit, or unload another model."

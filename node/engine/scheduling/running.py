@@ -1,4 +1,4 @@
-"""Rows that are being prefilled or decoded, and the memory that they take."""
+"""The rows that are being prefilled or decoded, and the memory that they take."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from node.engine.scheduling.prefix_reuse import Reuse
 
 
 class Running:
-    """The groups and batches of one engine."""
+    """The prefill groups and decode batches of one engine."""
 
     def __init__(self, layout: CacheLayout, reuse: Reuse) -> None:
         self.groups: list[PrefillGroup] = []
@@ -22,7 +22,7 @@ class Running:
         return [*self.groups, *self.batches]
 
     def rows(self) -> list[Row]:
-        """Without the choices that wait for a row's prefill."""
+        """Returns all rows, without the choices that wait for a row's prefill."""
         return [row for place in self.places() for row in place.rows]
 
     def clear(self) -> None:
@@ -33,7 +33,7 @@ class Running:
         self.batches = [batch for batch in self.batches if batch.rows]
 
     def take_out(self, row: Row) -> None:
-        """Removes a row from wherever it is; what has been computed of it is kept."""
+        """Removes a row from its group or batch and stores its KV."""
         for group in self.groups:
             if row in group.rows:
                 self._reuse.keep_partial(row, group.view(row))
@@ -45,26 +45,27 @@ class Running:
         self.drop_empty()
 
     def companions(self) -> list[Companions]:
-        """The batches, by the tokens that their rows are expected to reach."""
+        """Returns the expected lengths of the rows of each batch."""
         return [
             Companions(tuple(row.expected_tokens for row in batch.rows)) for batch in self.batches
         ]
 
     def coming(self) -> list[int]:
-        """What the rows in prefill are expected to reach, those of waiting choices too."""
+        """Returns the expected lengths of the rows in prefill and of the choices that wait for
+        them."""
         return [length for group in self.groups for length in expected_lengths(group.rows)]
 
     def live_bytes(self) -> int:
-        """What the KV of all rows takes, padding included, and room to grow."""
+        """Returns the bytes of the KV of all rows, including padding and reserved tokens."""
         live_bytes = self._layout.live_bytes
         return sum(len(place.rows) * live_bytes(place.reserved_tokens) for place in self.places())
 
     @property
     def nbytes(self) -> int:
-        """Held now."""
+        """Bytes that the caches take at present."""
         return sum(place.nbytes for place in self.places())
 
 
 def expected_lengths(rows: Sequence[Row]) -> list[int]:
-    """Tokens that the rows, and the choices that wait for their prefill, are expected to reach."""
+    """Returns the expected lengths in tokens of the rows and of the choices that wait for them."""
     return [each.expected_tokens for row in rows for each in row.choices]

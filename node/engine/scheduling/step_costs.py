@@ -1,4 +1,4 @@
-"""What an engine's steps have cost, and what they are expected to: told, learned and logged."""
+"""Measures an engine's steps: learns their speed, announces and logs long ones."""
 
 import logging
 import time
@@ -11,32 +11,32 @@ from node.engine.scheduling.batching_delay import Gather
 from node.ipc.messages import Progress
 
 PROGRESS_TOKENS = 1024
-"""Prefills of fewer tokens tell no progress."""
+"""Prefills of fewer tokens report no progress."""
 LONG_STEP_S = 2.0
-"""A step that is expected to take so long is told of before it begins, and one that has taken as
-long is logged."""
+"""Seconds from which on a step is long: it is announced before it begins if that is expected, and
+logged afterwards."""
 UNKNOWN_STEP_S = 60.0
-"""What the first chunk may take of a model whose speed is not known."""
+"""Expected seconds of the first chunk, when the model's speed is not known."""
 
 logger = logging.getLogger(__name__)
 
 
 class Accounts:
-    """Of one engine; times are of the monotonic clock."""
+    """The measured steps of one engine. Times are of the monotonic clock."""
 
     def __init__(self) -> None:
         self.rates = Rates()
         self.gather = Gather()
         self.prefilled_tokens = 0
-        """Through the model's forward since the load, of requests."""
+        """Tokens of requests that the model has prefilled since the load."""
         self.on_long_step: Callable[[float], None] = lambda expected_s: None
-        """Is called before a long step, with the seconds that it is expected to take."""
+        """Called before a long step with the seconds that it is expected to take."""
         self._progress: dict[str, Progress] = {}
         self._decode_s = 0.0
-        """Of the last decode step."""
+        """Seconds of the last decode step."""
 
     def prefill(self, group: PrefillGroup, chunk_tokens: int) -> None:
-        """One chunk of the group, which has not reached its end."""
+        """Runs and measures one chunk of a group that has tokens left to prefill."""
         depth_tokens, prompts = group.depth_tokens, len(group.rows)
         most_tokens = prompts * min(chunk_tokens, group.rest_tokens)
         self._announce(self._expected_s(depth_tokens, most_tokens))
@@ -55,11 +55,12 @@ class Accounts:
             )
 
     def expect_decode(self) -> None:
-        """Decode steps are like the one before."""
+        """Announces the next decode step if it may be long; it is expected to take as long as the
+        one before."""
         self._announce(self._decode_s)
 
     def note_decode(self, rows: int, depth_tokens: int, seconds: float) -> None:
-        """A decode step of so many rows, the longest being `depth_tokens`."""
+        """Records a decode step of `rows` rows, the longest of which has `depth_tokens` tokens."""
         self.rates.learn_decode(rows, depth_tokens, seconds)
         self._decode_s = seconds
         if seconds >= LONG_STEP_S:
@@ -69,7 +70,7 @@ class Accounts:
             )
 
     def take_progress(self) -> tuple[Progress, ...]:
-        """How far long prefills are, where that has changed since the last call."""
+        """Returns the progress of long prefills, where it has changed since the last call."""
         progress = tuple(self._progress.values())
         self._progress.clear()
         return progress

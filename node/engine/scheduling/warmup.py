@@ -1,9 +1,9 @@
-"""What an idle engine computes after its load, so that the first request finds kernels compiled,
-speeds known, and what a chunk takes of memory measured.
+"""Warms up an idle engine after its load: compiles kernels, and measures the speed of prefill and
+decode and the memory of a chunk, so that the first request need not.
 
-It comes in pieces, and is given up where a request comes: that is a warm-up too, and waits for one
-piece at most. The first chunk is short, since it compiles. Each next one is longer, so that the
-speed that is learned is that of real chunks, and not what a pass takes however short it is.
+It runs in pieces and ends when a request arrives: the request warms the engine as well, and waits
+for one piece at most. The first chunk is short, since it compiles. Each following one is longer, so
+that the learned speed is that of real chunks and not the fixed cost of a pass.
 """
 
 import time
@@ -22,12 +22,12 @@ _GROWTH = 4
 
 
 class WarmUp:
-    """A warm-up that is under way, over, or none: one that would prefill nothing."""
+    """A warm-up in progress or finished; one of zero tokens is finished from the start."""
 
     def __init__(
         self, model: LoadedModel, layout: CacheLayout, rates: Rates, most_tokens: int
     ) -> None:
-        """Prefills up to `most_tokens` at once."""
+        """`most_tokens` is the length of the longest chunk."""
         pieces = _pieces(model, layout, rates, most_tokens)
         self._pieces = pieces if most_tokens > 0 else None
 
@@ -36,20 +36,20 @@ class WarmUp:
         return self._pieces is not None
 
     def step(self) -> None:
-        """One more piece; nothing where none is left. One that fails is the last."""
+        """Runs the next piece, if one is left. A piece that raises is the last one."""
         pieces, self._pieces = self._pieces, None
         if pieces is not None and next(pieces, self) is not self:
             self._pieces = pieces
 
     def drop(self) -> None:
-        """Gives up what is left."""
+        """Skips the remaining pieces."""
         self._pieces = None
 
 
 def _pieces(
     model: LoadedModel, layout: CacheLayout, rates: Rates, most_tokens: int
 ) -> Iterator[None]:
-    """Prefills, then decodes alone and as a batch; learns the speed of both."""
+    """Prefills, then decodes one row and a batch of two; learns the speed of both."""
     tokens = min(FIRST_TOKENS, most_tokens)
     longer: int | None = tokens
     while longer is not None:
@@ -57,7 +57,7 @@ def _pieces(
         _, seconds = _prefill(model, layout, tokens)
         yield
         longer = next_tokens(tokens, seconds, most_tokens)
-    # Again, since the first chunk of a length may have compiled.
+    # Repeated and only now measured, since the first chunk of a length may compile kernels.
     caches, seconds = _prefill(model, layout, tokens)
     rates.learn_prefill(0, tokens, seconds)
     yield
@@ -68,20 +68,20 @@ def _pieces(
             mx.eval(model.network(mx.zeros((rows, 1), dtype=mx.int32), cache=batch))
         rates.learn_decode(rows, tokens, time.monotonic() - began_s)
         yield
-    # Asked now, or the first prompts that come together wait for it.
+    # Evaluated here, since it takes time and the first prompts prefilled together would wait.
     _ = layout.tells_padding
 
 
 def next_tokens(tokens: int, seconds: float, most_tokens: int) -> int | None:
-    """The length of the chunk after one that took so long; None where it would take longer than
-    an idle engine's chunks do, or that was the longest."""
+    """Returns the length of the chunk after one of `tokens` that took `seconds`; None if it would
+    take longer than an idle engine's chunk may, or if that was the longest."""
     longer = min(_GROWTH * tokens, most_tokens)
     is_short = longer <= IDLE_CHUNK_TOKENS or seconds * longer <= IDLE_CHUNK_S * tokens
     return longer if is_short and longer > tokens else None
 
 
 def _prefill(model: LoadedModel, layout: CacheLayout, tokens: int) -> tuple[list[Any], float]:
-    """Caches of a prompt of so many tokens, and the seconds that it took."""
+    """Prefills a prompt of `tokens` tokens and returns its caches and the seconds it took."""
     caches = layout.new_caches()
     began_s = time.monotonic()
     model.network(mx.arange(tokens)[None] % model.vocab_size, cache=caches)
