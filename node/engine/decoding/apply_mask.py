@@ -1,4 +1,4 @@
-"""What the masks of rows make of their logits."""
+"""Applies the token masks of rows to their logits."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -11,13 +11,13 @@ from node.engine.sampling.token_mask import Mask
 
 
 def steered(rows: Sequence[Steered], logits: mx.array) -> mx.array:
-    """Logits [rows, V] with -inf for the tokens that may not come next."""
+    """Returns logits [rows, V] with -inf for tokens that the rows' constraints do not allow."""
     return masked(logits, [None if row.steer is None else row.steer.next() for row in rows])
 
 
 def masked(logits: mx.array, masks: Sequence[Mask | None]) -> mx.array:
-    """Logits [rows, V] with -inf for the tokens that the mask of a row does not allow; None allows
-    all, and costs nothing but a copy."""
+    """Returns logits [rows, V] with -inf for tokens that the mask of a row does not allow. None
+    allows all tokens; such a row costs a copy at most."""
     if all(mask is None for mask in masks):
         return logits
     lowest = mx.array(-mx.inf, dtype=logits.dtype)
@@ -34,8 +34,8 @@ def masked(logits: mx.array, masks: Sequence[Mask | None]) -> mx.array:
 
 
 def _allowed(masks: Sequence[Mask], vocab_size: int) -> mx.array:
-    """[rows, V] of truth values."""
-    # On the host: it works while the device is busy with the model's half of the pass.
+    """Returns the masks as booleans [rows, V]."""
+    # On the host, which is free while the device computes the model's half of the pass.
     octets = np.stack(masks).astype("<u4", copy=False).view(np.uint8)
     bits = np.unpackbits(octets, axis=1, count=vocab_size, bitorder="little")
     return mx.array(bits.view(np.bool_))

@@ -1,7 +1,7 @@
-"""Rows that go through the model together: prompts that are prefilled, and rows that decode.
+"""Groups of rows that go through the model together: prefill groups and decode batches.
 
-Both hold mlx-lm's caches: those of a single row as the model makes them, which need no mask, and
-mlx-lm's batch caches for several. All calls come from the engine's thread.
+Both own mlx-lm's caches: for a single row those that the model makes, which need no mask, and for
+several rows mlx-lm's batch caches. All calls come from the engine's thread.
 """
 
 import copy
@@ -23,14 +23,14 @@ from node.engine.sampling.logprobs import Likely
 from node.engine.sampling.penalties import Penalties, needs_penalties
 
 SETTLE_PASSES = 64
-"""After so many passes, what the caches know of their rows is evaluated."""
+"""Number of passes after which the lazy state of the caches is evaluated."""
 
 
 class RowView:
-    """The cache of one row, for keeping parts of it."""
+    """The caches of one row, from which parts are copied for the prefix cache."""
 
     def __init__(self, layout: CacheLayout, caches: list[Any], place: int | None, length: int):
-        """`place` is the row's place in batch caches, None where the caches are its own. The row
+        """`place` is the row's index in batch caches; None if the caches are its own. The row
         has `length` tokens in them."""
         self.length = length
         self._layout = layout
@@ -38,23 +38,23 @@ class RowView:
         self._place = place
 
     def capture(self, begin: int, end: int) -> KvSpan:
-        """A copy of the KV of these tokens, evaluated."""
+        """Returns an evaluated copy of the KV of the tokens from `begin` to `end`."""
         if self._place is None:
             return self._layout.capture(self._caches, begin, end)
         return self._layout.capture_row(self._caches, self._place, self.length, begin, end)
 
     def snapshot(self) -> LayerSnapshot:
-        """A copy of the state after all of the row's tokens, evaluated."""
+        """Returns an evaluated copy of the state after all of the row's tokens."""
         if self._place is None:
             return self._layout.snapshot(self._caches)
         return self._layout.snapshot_row(self._caches, self._place)
 
 
 class PrefillGroup:
-    """Prompts that are prefilled together, each from where its cache ends."""
+    """Prompts that are prefilled together, each from the end of its cached tokens."""
 
     def __init__(self, model: LoadedModel, layout: CacheLayout, rows: list[Row], caches: list[Any]):
-        """`caches` holds the caches of each row, `done_tokens` long."""
+        """`caches` has the caches of each row, with the row's `done_tokens` tokens in them."""
         self.rows = rows
         self._model = model
         self._layout = layout
@@ -65,12 +65,12 @@ class PrefillGroup:
 
     @property
     def reserved_tokens(self) -> int:
-        """Tokens of each row that there is room for in its cache."""
+        """Length in tokens for which each row's cache has room."""
         return max(row.prefill_tokens for row in self.rows)
 
     @property
     def rest_tokens(self) -> int:
-        """Of the row with most to do."""
+        """Most tokens that a row of the group has left to prefill."""
         return max(row.rest_tokens for row in self.rows)
 
     @property
@@ -82,8 +82,8 @@ class PrefillGroup:
         return sum(cache.nbytes for cache in self._caches)
 
     def run(self, chunk_tokens: int) -> int:
-        """Prefills up to `chunk_tokens` of each prompt, no further than its next cut; how many
-        tokens of all prompts went through the model. Waits until it is done."""
+        """Prefills up to `chunk_tokens` of each prompt, but not beyond its next cut. Returns how
+        many tokens of all prompts were prefilled. Waits for the device."""
         counts = self._counts(chunk_tokens)
         longest = max(counts)
         if longest == 0:
@@ -105,7 +105,7 @@ class PrefillGroup:
         return sum(counts)
 
     def _counts(self, chunk_tokens: int) -> list[int]:
-        """How many tokens of each prompt go into the next step."""
+        """Returns how many tokens of each prompt the next step prefills."""
         counts = [min(chunk_tokens, row.next_stop() - row.done_tokens) for row in self.rows]
         if min(counts) < max(counts) and not self._layout.tells_padding:
             return [min(counts)] * len(counts)
@@ -120,7 +120,8 @@ class PrefillGroup:
         self._keep([i for i in range(len(self.rows)) if i != place])
 
     def take_finished(self) -> "PrefillGroup | None":
-        """The rows of which only the last token is left, with their caches."""
+        """Removes the rows that are prefilled up to their last token and returns them with their
+        caches as a group; None if there are none."""
         ready = [i for i, row in enumerate(self.rows) if row.rest_tokens == 0]
         if not ready:
             return None
@@ -128,14 +129,14 @@ class PrefillGroup:
         if len(ready) == len(self.rows):
             self.rows, self._caches = [], []
             return finished
-        # Copied on write only.
+        # A cheap copy: the arrays are shared until one is written.
         finished._caches = copy.deepcopy(self._caches)
         finished._keep(ready)
         self._keep([i for i in range(len(self.rows)) if i not in ready])
         return finished
 
     def take_surplus(self, most: int) -> list[Row]:
-        """The last choices beyond `most` rows in all, which then wait for this prefill no more."""
+        """Removes and returns the last waiting choices, so that at most `most` rows remain."""
         surplus = sum(len(row.choices) for row in self.rows) - most
         taken: list[Row] = []
         for row in reversed(self.rows):
@@ -144,7 +145,7 @@ class PrefillGroup:
         return taken
 
     def spread(self) -> None:
-        """Lets choices that waited for a row's prefill go on beside it, each with a copy of its
+        """Makes a row of each choice that waited for a row's prefill, with a copy of that row's
         caches."""
         counts = [len(row.choices) for row in self.rows]
         if max(counts) == 1:
@@ -155,7 +156,7 @@ class PrefillGroup:
         self.rows = [each for row in self.rows for each in (row, *row.release_others())]
 
     def release(self) -> tuple[list[Any], bool]:
-        """The caches, and whether they are batch caches."""
+        """Returns the caches, and True if they are batch caches."""
         if not self._merged:
             _grow_by(self._caches, KVCache.step)
         return self._caches, self._merged
@@ -171,10 +172,10 @@ class PrefillGroup:
 class DecodeBatch:
     """Rows that get their next token in one pass.
 
-    A pass needs the last tokens on the device only, and is launched before they are asked for, so
-    that the model works while their text is made. Where a row is steered the pass has two halves:
-    the picking of the next tokens waits for that text, since it tells what the row is held to; it
-    is quick, and the model still works. A row that ends has then been fed its last token, too.
+    A pass needs the last tokens only on the device, so it is launched before the host reads them
+    and makes their text. If a row is constrained, the pass has two halves: the model's forward pass
+    is launched as before, and the sampling, which is quick, waits for that text, since the text
+    determines the constraint. A row that ends has therefore been fed its last token, too.
     """
 
     def __init__(self, model: LoadedModel, layout: CacheLayout) -> None:
@@ -184,16 +185,16 @@ class DecodeBatch:
         self._caches: list[Any] = []
         self._merged = False
         self._lengths: list[int] = []
-        """Tokens in the cache of each row."""
+        """Number of tokens in the cache of each row."""
         self._next: mx.array | None = None
-        """[rows]: what the next pass feeds."""
+        """[rows]: the tokens that the next pass feeds."""
         self._logits: mx.array | None = None
-        """[rows, V]: of the last pass, and nothing picked of them."""
+        """[rows, V]: the logits of the last pass, from which no tokens have been picked yet."""
         self._ready: Picked | None = None
-        """Picked, and not handed out."""
+        """Tokens that have been picked and not returned by `step` yet."""
         self._picker: Picker | None = None
         self._fresh = 0
-        """How many of the last rows have not been fed since they joined."""
+        """Number of rows, at the end of `rows`, that have not been fed since they joined."""
         self._passes = 0
 
     @property
@@ -202,7 +203,7 @@ class DecodeBatch:
 
     @property
     def reserved_tokens(self) -> int:
-        """With the token that the next pass feeds."""
+        """Length in tokens of the longest row after the next pass."""
         return self.depth_tokens + 1
 
     @property
@@ -210,7 +211,7 @@ class DecodeBatch:
         return sum(cache.nbytes for cache in self._caches)
 
     def join(self, group: PrefillGroup) -> None:
-        """Takes in rows that are prefilled but for their last token."""
+        """Adds rows that are prefilled up to their last token."""
         assert self._ready is None and self._logits is None, "rows join between two passes"
         caches, merged = group.release()
         fed = mx.array([int(row.tokens[-1]) for row in group.rows])
@@ -237,17 +238,17 @@ class DecodeBatch:
         self._picker = None
 
     def launch(self) -> None:
-        """Starts what is missing of a pass, unless there are tokens that have not been handed
-        out. All rows have taken the tokens that were."""
+        """Starts the missing part of a pass, unless there are tokens that `step` has not returned
+        yet. The rows must have taken all tokens that it has returned."""
         if self._ready is None:
             if self._logits is None:
                 self._feed()
             self._pick()
 
     def step(self, *, ahead: bool) -> tuple[list[int], dict[int, Likely]]:
-        """The next token of each row, and what rows could have drawn that tell it, by their
-        places. With `ahead`, the pass after it is started first, as far as it does not wait for
-        their text; `launch` then starts the rest."""
+        """Returns the next token of each row, and the log probabilities of rows that report them,
+        by index of the row. With `ahead`, it first starts the next pass, as far as that does not
+        depend on the text of these tokens; `launch` starts the rest."""
         self.launch()
         ready = self._ready
         assert ready is not None
@@ -258,11 +259,11 @@ class DecodeBatch:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether only the picking is missing of a pass."""
+        """True if only the sampling of the last pass is missing."""
         return self._logits is not None
 
     def _feed(self) -> Picker:
-        """The model's half of a pass; what picks the other."""
+        """Launches the model's half of a pass and returns the picker for the other half."""
         inputs = self._next
         assert inputs is not None
         for place, row in enumerate(self.rows[: len(self.rows) - self._fresh]):
@@ -280,8 +281,8 @@ class DecodeBatch:
         return self._picker
 
     def _settle(self) -> None:
-        """Keeps the graph behind the caches short: each pass counts on what they know of their
-        rows' padding and offsets, and no layer may ever read it."""
+        """Keeps the lazy graph of the caches short: each pass updates their arrays of padding and
+        offsets, which no layer may ever evaluate."""
         if not self._merged:
             return
         if self._fresh:
@@ -292,7 +293,7 @@ class DecodeBatch:
 
     def _pick(self) -> None:
         assert self._logits is not None
-        # Rows may have left since the other half.
+        # The rows may have changed since the first half.
         picker = self._picker or Picker(self.rows, self._logits.shape[1])
         self._picker = picker
         self._ready, self._logits = picker.pick(self._logits), None
@@ -324,8 +325,8 @@ class DecodeBatch:
 
 
 def _grow_by(caches: list[Any], tokens: int) -> None:
-    """Lets the KV of a single row grow by so many tokens at a time. A long prompt gets its room at
-    once: growing by each chunk would copy all that is there, each time."""
+    """Sets the number of tokens by which the KV of a single row grows at a time. A long prompt is
+    allocated at once, since growing with each chunk would copy all of its KV each time."""
     steps = -(-tokens // KVCache.step)
     for leaf in flatten(caches):
         if isinstance(leaf, KVCache | QuantizedKVCache):
@@ -333,16 +334,16 @@ def _grow_by(caches: list[Any], tokens: int) -> None:
 
 
 def _finish_padding(caches: list[Any]) -> None:
-    """After the first tokens of batch caches have gone through the model: KV that is padded on the
-    right is moved, and states have no padding any more, not even one of no tokens, which mlx-lm
-    would count on with each pass."""
+    """Finalizes batch caches after their first pass: moves KV that is padded on the right, and
+    clears the padding of states, also one of zero tokens, which mlx-lm would update in each
+    pass."""
     for cache in caches:
         cache.finalize()
 
 
 def _filter(caches: list[Any], places: list[int]) -> None:
-    """Keeps these rows of batch caches. What a shorter batch no longer needs is freed: mlx-lm
-    leaves a view of the whole."""
+    """Keeps only the rows at these indices of batch caches. Copies KV that became shorter, since
+    mlx-lm keeps a view of the longer array, which would not be freed."""
     for leaf in flatten(caches):
         end = leaf._idx if isinstance(leaf, BatchKVCache) else 0
         leaf.filter(places)

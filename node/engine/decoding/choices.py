@@ -1,4 +1,4 @@
-"""The choices of one request: rows with the same prompt, which is prefilled once."""
+"""The choices of one request: rows with the same prompt, which is prefilled only once."""
 
 from dataclasses import dataclass
 
@@ -9,28 +9,28 @@ from node.ipc.generate import GenerateRequest
 
 @dataclass(slots=True)
 class Tally:
-    """What the choices of one request have come to, together."""
+    """The sums of usage over all choices of one request."""
 
     open_choices: int = 1
-    """How many have not ended."""
+    """Number of choices that have not ended."""
     cached_tokens: int = 0
-    """Of the prompt, those reused at the first prefill."""
+    """Prompt tokens reused from the prefix cache at the first prefill."""
     prefill_began_s: float | None = None
-    """Monotonic."""
+    """Monotonic time."""
     first_token_s: float | None = None
-    """Monotonic time of the first token of any."""
+    """Monotonic time of the first token of any choice."""
     completion_tokens: int = 0
-    """Of those that have ended; so the others."""
+    """Output tokens of the choices that have ended; the other counts are of these, too."""
     reasoning_tokens: int = 0
     reasoning_overflow_tokens: int = 0
 
     def note_token(self, now_s: float) -> None:
-        """A choice has got a token."""
+        """Records that a choice has received a token."""
         if self.first_token_s is None:
             self.first_token_s = now_s
 
     def end(self, completion_tokens: int, reasoning_tokens: int, overflow_tokens: int) -> bool:
-        """A choice has ended, with so many tokens; whether it was the last one."""
+        """Records the end of a choice and its tokens. Returns True if it was the last one."""
         self.open_choices -= 1
         self.completion_tokens += completion_tokens
         self.reasoning_tokens += reasoning_tokens
@@ -39,7 +39,7 @@ class Tally:
 
 
 def choice_of(request: GenerateRequest, choice: int) -> GenerateRequest:
-    """The request for this choice alone: under an id of its own, and with its own seed."""
+    """Returns the request of one choice, with its own id and seed."""
     if choice == 0:
         return request
     sampling, seed = request.sampling, request.sampling.seed

@@ -1,6 +1,6 @@
-"""Who is next, how much of a prompt is prefilled in one step, and which rows decode together.
+"""The policies of scheduling: order of prompts, size of chunks, grouping of rows, snapshots.
 
-Pure: every function takes what it needs to know and returns a decision.
+Pure: every function takes its inputs as arguments and returns a decision.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,44 +12,44 @@ from node.engine.decoding.rates import Rates
 from node.ipc.messages import EngineSpec
 
 USUAL_ANSWER_TOKENS = 1024
-"""What a request without max_tokens is taken to answer."""
+"""Assumed length of an answer without max_tokens."""
 MIN_CHUNK_TOKENS = 16
 CHUNK_STEP_TOKENS = 16
 """Chunks are multiples of this."""
 FIRST_CHUNK_TOKENS = 64
-"""While rows decode and nothing is known of the speed of prefill."""
+"""Size of a chunk while rows decode and the speed of prefill is not known."""
 IDLE_CHUNK_S = 0.5
-"""What a chunk is planned to take while nothing decodes: a request that comes, or one that is
-cancelled, waits for its end."""
+"""Planned seconds of a chunk while no row decodes: new requests and cancellations wait for its
+end."""
 IDLE_CHUNK_TOKENS = 128
-"""Chunks are no smaller for that: short ones use a device badly."""
+"""Least size of a chunk while no row decodes, since short chunks use a device badly."""
 STALL_SHARE = 0.7
-"""Of the allowed stall that a chunk is planned to take: it is measured with some error, and a
-decode step comes on top."""
+"""Share of the allowed stall that a chunk is planned to take: the speed is measured with some
+error, and a decode step follows."""
 GROUP_TOKENS = 2048
 """Most tokens, padding included, of prompts that are prefilled together in one step."""
 SHARED_TOKENS = 64
-"""From so many tokens on, a prompt waits for another one that is prefilling the same prefix."""
+"""Least length of a shared prefix for which a prompt waits until another row has prefilled it."""
 CUT_SPACING_TOKENS = 1024
-"""Least distance of two snapshots in the middle of a long prompt."""
+"""Least distance in tokens between two snapshots in the middle of a long prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a prompt goes through the model in one step."""
+    """Limits on the size of a prefill chunk."""
 
     chunk_tokens: int
-    """While nothing decodes."""
+    """Most tokens of all prompts in one chunk."""
     decode_stall_target_s: float
-    """Longest wait of decoding rows for one chunk."""
+    """Longest time that decoding rows should wait for one chunk."""
     score_bytes_per_pair: int = 0
-    """What attention holds of each query of a chunk and each key; 0: nothing."""
+    """Bytes that attention allocates per pair of a chunk's query and a key; 0 if none."""
     scratch_bytes: int = 0
-    """Most that it may hold so."""
+    """Most bytes that attention may allocate in this way."""
 
     @classmethod
     def of(cls, spec: EngineSpec) -> Self:
-        """Those of an engine."""
+        """Returns the limits of an engine."""
         return cls(
             spec.prefill_chunk_tokens,
             spec.decode_stall_target_ms / 1000,
@@ -59,16 +59,17 @@ class Limits:
 
 
 def urgency_s(remaining_s: float, waited_s: float) -> float:
-    """The smaller, the sooner: shortest remaining prefill first, and each second of waiting makes
-    up for a second of prefill, so that a long prompt is overtaken by short ones only for a time."""
+    """Returns the urgency of a prompt; the smallest value is served first. The shortest remaining
+    prefill goes first, and each second of waiting outweighs a second of prefill, so that short
+    prompts overtake a long one only for a limited time."""
     return remaining_s - waited_s
 
 
 def chunk_tokens(
     limits: Limits, rates: Rates, depth_tokens: int, prompts: int, *, decoding: bool
 ) -> int:
-    """Tokens of each of `prompts` prompts that are prefilled in the next step, behind
-    `depth_tokens`."""
+    """Returns the number of tokens of each of `prompts` prompts for the next step, which follow
+    `depth_tokens` processed ones. `decoding` is True if rows decode meanwhile."""
     most = most_tokens(limits, depth_tokens, prompts)
     if not rates.knows_prefill:
         return min(most, FIRST_CHUNK_TOKENS if decoding else IDLE_CHUNK_TOKENS)
@@ -79,7 +80,7 @@ def chunk_tokens(
 
 
 def most_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
-    """Of each of so many prompts, however quick they are."""
+    """Returns the most tokens per prompt of a chunk, regardless of speed."""
     most = limits.chunk_tokens // prompts
     if limits.score_bytes_per_pair:
         most = min(most, _scratch_tokens(limits, depth_tokens, prompts))
@@ -87,7 +88,8 @@ def most_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
 
 
 def _scratch_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
-    """The longest chunk whose attention scores fit into the scratch, in whole steps."""
+    """Returns the longest chunk whose attention scores fit into the scratch memory, as a multiple
+    of `CHUNK_STEP_TOKENS`."""
     pairs = limits.scratch_bytes // (limits.score_bytes_per_pair * prompts)
     # The positive root of chunk x (depth + chunk) = pairs.
     tokens = (isqrt(depth_tokens**2 + 4 * pairs) - depth_tokens) // 2
@@ -95,9 +97,9 @@ def _scratch_tokens(limits: Limits, depth_tokens: int, prompts: int) -> int:
 
 
 def may_group(rests: Sequence[int], depths: Sequence[int], rest: int, depth: int) -> bool:
-    """Whether a prompt with `rest` tokens to prefill behind `depth` tokens goes along with others:
-    all of them fit into one step, and padding them to the longest wastes little. One that has
-    nothing left to prefill waits for nobody."""
+    """True if a prompt with `rest` tokens to prefill behind `depth` tokens may join a group of
+    others, given by `rests` and `depths`: all fit into one step, and padding them to the longest
+    wastes little. A prompt without tokens to prefill never waits for others that have some."""
     if not rests:
         return True
     if (rest == 0) != (max(rests) == 0):
@@ -110,10 +112,10 @@ def may_group(rests: Sequence[int], depths: Sequence[int], rest: int, depth: int
 
 
 def choose_cuts(boundaries: Sequence[int], begin: int, end: int, most: int) -> tuple[int, ...]:
-    """Where a prefill from `begin` to `end` stops for a snapshot: at most `most` of the
-    boundaries. The last ones come first, since the next turn diverges there; then the first one,
-    the system prompt that others share; then some in between, well apart. Where there is no
-    boundary, the end."""
+    """Returns the positions where a prefill from `begin` to `end` stops for a snapshot: at most
+    `most` of the boundaries, in ascending order. The last ones have precedence, since the next turn
+    diverges there; then the first one, the system prompt that others share; then some in between,
+    spaced apart. Without boundaries it is the end."""
     inside = [at for at in boundaries if begin < at <= end] or [end]
     if end <= begin:
         return ()
@@ -129,16 +131,16 @@ def choose_cuts(boundaries: Sequence[int], begin: int, end: int, most: int) -> t
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Rows that decode, or will decode, as one batch: all are padded to the longest."""
+    """The rows of one decode batch, at present or as planned: all are padded to the longest."""
 
     lengths: tuple[int, ...]
-    """Tokens that each row is expected to reach."""
+    """Expected final length of each row in tokens."""
 
     def bytes(self, live_bytes: Callable[[int], int]) -> int:
         return len(self.lengths) * live_bytes(max(self.lengths)) if self.lengths else 0
 
     def padding_tokens(self, length: int) -> int:
-        """Padding that one more row adds."""
+        """Returns the tokens of padding that one more row of this length adds."""
         rows = (*self.lengths, length)
         before = len(self.lengths) * max(self.lengths, default=0) - sum(self.lengths)
         return len(rows) * max(rows) - sum(rows) - before
@@ -147,11 +149,11 @@ class Companions:
 def place(
     batches: Sequence[Companions], length: int, pass_tokens: int, fits: Callable[[int | None], bool]
 ) -> int | None:
-    """The batch that a row of `length` tokens joins; None for one of its own.
+    """Returns the index of the batch that a row of `length` tokens joins; None for a new batch.
 
     One more batch is one more pass over the weights in each step, which costs as much as reading
-    the KV of `pass_tokens` tokens: a row joins where its padding costs less than that, and where
-    the padded batch `fits` into memory.
+    the KV of `pass_tokens` tokens. So a row joins the batch with the least padding, if that costs
+    no more and if the padded batch `fits` into memory.
     """
     costs = [(batch.padding_tokens(length), index) for index, batch in enumerate(batches)]
     for padding, index in sorted(costs):

@@ -1,4 +1,4 @@
-"""What one row's tokens say: text without torn characters, taken apart into parts."""
+"""Turns a row's tokens into text without incomplete characters, and the text into parts."""
 
 from node.engine.model.detokenizer import AddedToken, Vocabulary
 from node.engine.sampling.logprobs import Likely, Waiting, spelled
@@ -13,7 +13,7 @@ class OutputReader:
     def __init__(self, vocabulary: Vocabulary, request: GenerateRequest) -> None:
         """Raises `KeyError` for an output format that is not known."""
         self.reasoning_tokens = 0
-        """How many of the tokens were reasoning, or marked it."""
+        """Number of tokens that were reasoning or its markers."""
         self._added = vocabulary.added
         self._detokenizer = vocabulary.open(request.tokens)
         texts = vocabulary.added_texts
@@ -27,38 +27,38 @@ class OutputReader:
 
     @property
     def reasoning_overflow_tokens(self) -> int:
-        """How many of `reasoning_tokens` are beyond the budget."""
+        """Number of `reasoning_tokens` beyond the thinking budget."""
         budget = self._thinking_tokens
         return 0 if budget is None else max(0, self.reasoning_tokens - budget)
 
     @property
     def ended(self) -> bool:
-        """Whether what was read ends the row."""
+        """True if the tokens read so far end the row."""
         return self._stopped or self._machine.ended
 
     @property
     def error(self) -> str | None:
-        """Why the output cannot be told to its end, a sentence; it has `ended` then."""
+        """A sentence that says why the output broke off; the row has `ended` then."""
         return self._machine.error
 
     @property
     def stop(self) -> str | None:
-        """The stop string that ended it."""
+        """The stop string that ended the row."""
         return self._machine.stop
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the next token is reasoning, or ends it."""
+        """True if the next token is reasoning or ends it."""
         return self._machine.in_reasoning
 
     @property
     def is_torn(self) -> bool:
-        """Whether the last token left a character incomplete."""
+        """True if the last token left a character incomplete."""
         return self._detokenizer.is_torn
 
     def read(self, token: int, likely: Likely | None = None) -> list[Part]:
-        """What one more token brings; `likely` is told with it, if log probabilities are asked
-        for."""
+        """Reads one more token and returns the parts that it completes. `likely` are its log
+        probabilities, if the request asks for them."""
         machine = self._machine
         reasons = machine.in_reasoning
         added = self._added.get(token)
@@ -73,22 +73,22 @@ class OutputReader:
 
     @property
     def block_begin(self) -> int | None:
-        """Where what has come of a call begins that is being read, in characters of the output;
-        None where there is no call."""
+        """Begin of the tool call that is being read, in characters of the output; None if there is
+        no call."""
         return self._machine.block_begin
 
     @property
     def block_text(self) -> str:
-        """What has come of it; to be asked once for each, since it is put together."""
+        """Text so far of the call that is being read. Each access joins it anew."""
         return self._machine.block_text
 
     def end_block(self) -> None:
-        """What comes from here on is no part of a call that is being read."""
+        """Ends the call that is being read: later text is no part of it."""
         self._machine.end_block()
 
     def end(self, token: int | None = None, *, is_cut: bool = False) -> list[Part]:
-        """What was held back, at the end of the row; `token` is the one that ends it. `is_cut`: the
-        model would have gone on."""
+        """Returns the buffered parts at the end of the row. `token` is the end token, if one came;
+        `is_cut` is True if the output was cut off before the model ended it."""
         added = None if token is None else self._added.get(token)
         return self._logged(self._end(added, is_cut=is_cut))
 
@@ -103,11 +103,11 @@ class OutputReader:
         return parts + machine.finish(is_cut=is_cut)
 
     def _is_stop(self, added: AddedToken | None) -> bool:
-        """Whether the token ends the row, and yet is to be read."""
+        """True if the added token ends the row and is part of the output format."""
         return added is not None and added.text in self._stop_tokens
 
     def _read_added(self, token: int, added: AddedToken) -> list[Part]:
-        # A character that is torn here stays so, and comes before the token.
+        # An incomplete character cannot be completed any more, and comes before the token.
         machine, torn = self._machine, self._detokenizer.flush()
         parts = machine.feed(torn) if torn else []
         text = self._detokenizer.step(token)

@@ -1,4 +1,4 @@
-"""The next token of every row of a batch: penalties, then what a row is held to, then the draw."""
+"""Picks the next token of every row of a batch: applies penalties, then constraints, then draws."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from node.engine.sampling.sampler import BatchSampler, Likeliest
 
 @dataclass(slots=True)
 class Picked:
-    """Tokens on the device, not waited for."""
+    """Picked tokens on the device, which may still be computing them."""
 
     tokens: mx.array
     """[rows]."""
     likeliest: list[tuple[list[int | None], Likeliest]]
-    """Of rows at these places what they could have drawn; None for a row that has left."""
+    """Log probabilities, each with the batch indices of its rows; None for a removed row."""
 
     def keep(self, places: Sequence[int]) -> None:
-        """Only the rows at these places go on."""
+        """Keeps only the rows at these indices."""
         self.tokens = self.tokens[mx.array([*places])]
         moved: dict[int | None, int] = {place: at for at, place in enumerate(places)}
         self.likeliest = [
@@ -30,11 +30,11 @@ class Picked:
         ]
 
     def read(self) -> tuple[list[int], dict[int, Likely]]:
-        """The token of each row; by their places, what the rows could have drawn that tell it.
-        Waits for the device."""
+        """Returns the token of each row, and by index the log probabilities of the rows that report
+        them. Waits for the device."""
         told: dict[int, Likely] = {}
         for places, likeliest in self.likeliest:
-            # As `Likely` orders its fields.
+            # In the order of the fields of `Likely`.
             columns: list[list[Any]] = [array.tolist() for array in likeliest]  # type: ignore[misc]
             for place, *row in zip(places, *columns, strict=True):
                 if place is not None:
@@ -43,17 +43,18 @@ class Picked:
 
 
 class Picker:
-    """Of one composition of a batch; kept for as long as it stays the same."""
+    """Picks tokens for one composition of a batch; replaced when its rows change."""
 
     def __init__(self, rows: Sequence[Row], vocab_size: int) -> None:
         self._rows = rows
         self._sampler = BatchSampler([row.sampling for row in rows], vocab_size)
         self._penalises = any(row.penalties is not None for row in rows)
         self.steers = any(row.steer is not None for row in rows)
-        """Whether a row is held to something that its text tells."""
+        """True if a row has a constraint that depends on its text."""
 
     def pick(self, logits: mx.array) -> Picked:
-        """Of logits [rows, V] after all tokens that the rows have taken."""
+        """Starts picking tokens from logits [rows, V]. The rows must have taken all tokens before
+        that."""
         if self._penalises:
             logits = self._penalised(logits)
         if self.steers:

@@ -1,8 +1,8 @@
-"""What steps cost, learned: prefill by depth, decode by rows and depth.
+"""Learned costs of steps: of prefill by depth, of decode by rows and depth.
 
-Pure: the engine tells what it measured; schedule, cache and the agent read. Classes are powers of
-two, so that a rate learned at 3,000 tokens serves 2,500 too. A class that is unknown borrows from
-the nearest one that is known.
+Pure: the engine reports its measurements; scheduling, the prefix cache and the agent read them.
+Classes are powers of two, so that a rate learned at 3,000 tokens also serves 2,500. An unknown
+class of prefill uses the rate of the nearest known one.
 """
 
 from typing import TypeVar
@@ -13,22 +13,23 @@ KeyT = TypeVar("KeyT")
 _NEWEST = 0.3
 """Weight of the newest measurement in a running mean."""
 _FULL_TOKENS = 256
-"""A shorter chunk counts for less: it costs a pass over the weights however short it is."""
+"""Chunks of fewer tokens have less weight: each costs a pass over the weights regardless of its
+length."""
 _LEAST_TOKENS = 64
-"""A chunk that is shorter still teaches nothing, once something is known."""
+"""Chunks of fewer tokens are ignored once a rate is known."""
 _DEPTH_TOKENS = 1024
 """Upper end of the first class of depth."""
 _PRIOR_S_PER_TOKEN = 1e-3
-"""Before anything is known."""
+"""Assumed seconds per token before anything has been measured."""
 
 
 def depth_class(tokens: int) -> int:
-    """Number of the class of a depth: 0 below 1,024 tokens, then one for each doubling."""
+    """Returns the class of a depth: 0 below 1,024 tokens, then one more for each doubling."""
     return (tokens // _DEPTH_TOKENS).bit_length()
 
 
 def class_begin_tokens(number: int) -> int:
-    """Lower end of a class of depth."""
+    """Returns the lower end of a class of depth in tokens."""
     return 0 if number == 0 else _DEPTH_TOKENS << (number - 1)
 
 
@@ -37,23 +38,25 @@ def _rows_class(rows: int) -> int:
 
 
 class Rates:
-    """Running means of what was measured. Times are in seconds."""
+    """Running means of the measured costs. Times are in seconds."""
 
     def __init__(self) -> None:
         self._prefill: dict[int, float] = {}
-        """Seconds for each token, by class of depth."""
+        """Seconds per token, by class of depth."""
         self._decode: dict[tuple[int, int], float] = {}
-        """Seconds for each step, by class of rows and of depth."""
+        """Seconds per step, by class of rows and of depth."""
 
     def learn_prefill(self, depth_tokens: int, tokens: int, seconds: float) -> None:
-        """A chunk of `tokens`, of all its prompts, was prefilled behind `depth_tokens`."""
+        """Records a chunk of `tokens` tokens, of all its prompts, that was prefilled behind
+        `depth_tokens` in `seconds`."""
         least_tokens = _LEAST_TOKENS if self._prefill else 1
         if tokens >= least_tokens and seconds > 0:
             weight = _NEWEST * min(1.0, tokens / _FULL_TOKENS)
             _learn(self._prefill, depth_class(depth_tokens), seconds / tokens, weight)
 
     def learn_decode(self, rows: int, depth_tokens: int, seconds: float) -> None:
-        """One decode step of `rows` rows took so long, the longest being `depth_tokens`."""
+        """Records one decode step of `rows` rows, the longest of which has `depth_tokens` tokens,
+        that took `seconds`."""
         if rows > 0 and seconds > 0:
             key = (_rows_class(rows), depth_class(depth_tokens))
             _learn(self._decode, key, seconds, _NEWEST)
@@ -63,7 +66,7 @@ class Rates:
         return bool(self._prefill)
 
     def prefill_s_per_token(self, depth_tokens: int) -> float:
-        """Seconds that a token costs at this depth."""
+        """Returns the expected seconds per token of prefill at this depth."""
         if not self._prefill:
             return _PRIOR_S_PER_TOKEN
         wanted = depth_class(depth_tokens)
@@ -71,7 +74,7 @@ class Rates:
         return self._prefill[nearest]
 
     def prefill_s(self, begin_tokens: int, end_tokens: int) -> float:
-        """Seconds to prefill the tokens from `begin_tokens` to `end_tokens` of a prompt."""
+        """Returns the expected seconds to prefill a prompt from `begin_tokens` to `end_tokens`."""
         total_s, at = 0.0, begin_tokens
         while at < end_tokens:
             upper = class_begin_tokens(depth_class(at) + 1)

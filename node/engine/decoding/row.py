@@ -1,4 +1,4 @@
-"""One choice of a request on its way through the engine."""
+"""A row: one choice of a request in the engine."""
 
 import time
 from collections.abc import Sequence
@@ -23,41 +23,42 @@ from node.protocol.messages import FinishReason
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """Times are of the monotonic clock, in seconds."""
+    """One choice of a request, from acceptance to its last delta. Times are seconds of the
+    monotonic clock."""
 
     request: GenerateRequest
     prompt: Tokens
     tokens: Tokens
-    """What is prefilled: the prompt, and after a preemption the output so far too."""
+    """Tokens to prefill: the prompt, and after a preemption the output so far, too."""
     limit: int
     """Most tokens of output."""
     reader: OutputReader
     sampling: RowSampling
     accepted_s: float
     tally: Tally
-    """Of all choices of the request."""
+    """The sums over all choices of the request; they share it."""
     choice: int = 0
     others: "list[Row]" = field(default_factory=list)
-    """Choices that wait for this one's prefill, to go on from its caches."""
+    """Choices that wait for this one's prefill and then start from copies of its caches."""
     ended: bool = False
-    """Whether its last delta has been made."""
+    """True once its last delta has been made."""
     penalties: Penalties | None = None
     steer: Steer | None = None
-    """What its next token is held to; None: nothing ever."""
+    """The constraint on its next token; None if the row never has one."""
     output: list[int] = field(default_factory=list)
-    """Tokens of output; an end token is among them."""
+    """Output tokens, including an end token."""
     token_count: int = 0
-    """Tokens of output; an end token is none of them."""
+    """Number of output tokens, without an end token."""
     done_tokens: int = 0
-    """Of `tokens`, those in the row's cache, during prefill."""
+    """Number of `tokens` that are in the row's cache during prefill."""
     cuts: tuple[int, ...] = ()
-    """Where the prefill stops to store what it has; ascending."""
+    """Positions where the prefill stops to store its KV; ascending."""
     rest_estimate: int = 0
-    """Tokens that were left to prefill when the row came, with what was cached then."""
+    """Number of tokens left to prefill when the row was queued, given the cache at that time."""
     shares: "dict[Row, int]" = field(default_factory=dict)
-    """Length of the prefix in common with rows that are being prefilled."""
+    """Length in tokens of the prefix shared with each row that is being prefilled."""
     salt: int = field(init=False)
-    """As the prefix cache has it."""
+    """The request's salt as the prefix cache's number."""
 
     def __post_init__(self) -> None:
         self.salt = salt_number(self.request.salt)
@@ -68,11 +69,11 @@ class Row:
 
     @property
     def choices(self) -> "list[Row]":
-        """The row, and those that wait for its prefill."""
+        """The row and the choices that wait for its prefill."""
         return [self, *self.others]
 
     def release_others(self) -> "list[Row]":
-        """The choices that waited, which have of the prompt what this one has."""
+        """Removes and returns the waiting choices, with as many tokens done as this row has."""
         others, self.others = self.others, []
         for other in others:
             other.done_tokens = self.done_tokens
@@ -80,7 +81,7 @@ class Row:
 
     @property
     def prefill_tokens(self) -> int:
-        """Tokens to prefill; the last one is left to the first decode step."""
+        """Number of tokens to prefill; the last token is left to the first decode step."""
         return len(self.tokens) - 1
 
     @property
@@ -89,24 +90,24 @@ class Row:
 
     @property
     def expected_tokens(self) -> int:
-        """Prompt and output that the row counts for. Without max_tokens that is an answer of usual
-        length: the limit is then the whole context, and rows that hold it each would run one by
-        one."""
+        """Expected length of prompt and output, for which memory is planned. Without max_tokens an
+        answer of usual length is assumed: the limit is then the whole context, and rows that
+        reserved so much would run one by one."""
         asked = self.request.max_tokens
         expected = self.limit if asked is not None else min(self.limit, USUAL_ANSWER_TOKENS)
         return len(self.prompt) + max(expected, len(self.output) + 1)
 
     def next_stop(self) -> int:
-        """Up to which token the prefill may run on."""
+        """Returns the position up to which the prefill may go on."""
         return next((cut for cut in self.cuts if cut > self.done_tokens), self.prefill_tokens)
 
     def add_cut(self, at: int) -> None:
-        """One more place to stop, if it is still ahead."""
+        """Adds a position where the prefill stops, if it has not passed it yet."""
         if self.done_tokens < at <= self.prefill_tokens and at not in self.cuts:
             self.cuts = tuple(sorted((*self.cuts, at)))
 
     def key(self, length: int) -> Tokens:
-        """The first `length` tokens of prompt and output."""
+        """Returns the first `length` tokens of prompt and output."""
         if length <= len(self.prompt):
             return self.prompt[:length]
         output = np.asarray(self.output[: length - len(self.prompt)], dtype=np.int32)
@@ -114,17 +115,18 @@ class Row:
 
     @property
     def keepable_tokens(self) -> int:
-        """How much of the prompt a later prompt can begin with."""
+        """Number of the prompt's tokens that a later prompt can begin with."""
         reusable = self.request.reusable_tokens
         return len(self.prompt) if reusable is None else reusable
 
     def restart(self) -> None:
-        """After a preemption: everything up to now is prefilled again before the row goes on."""
+        """Resets the row after a preemption, so that prompt and output so far are prefilled
+        again."""
         self.tokens = self.key(len(self.prompt) + len(self.output))
         self.done_tokens = 0
         self.cuts = ()
         self.shares.clear()
-        # The k-th token takes the k-th draw, also where a pass has drawn one that was not used.
+        # The k-th token uses the k-th draw, even if a pass has made a draw that was not used.
         self.sampling = RowSampling.of(self.sampling.params, self.sampling.logprobs)
         for _ in self.output:
             self.sampling.draw()
@@ -132,12 +134,13 @@ class Row:
     def take(
         self, token: int, end_tokens: frozenset[int], now_s: float, likely: Likely | None = None
     ) -> Delta | None:
-        """What one more token brings; None where it is nothing to tell, as the first one always is:
-        it ends the prefill. `likely` comes with it where the request asks for log probabilities."""
+        """Processes one more token. Returns the resulting delta; None if there is nothing to send.
+        The first token always has a delta, since it ends the prefill. `likely` are the token's log
+        probabilities, if the request asks for them."""
         self.tally.note_token(now_s)
         self.output.append(token)
         if self.steer is not None and self.steer.error is not None:
-            # Nothing held the token that has just been drawn.
+            # The constraint failed, so this token was drawn without it.
             how = FinishReason.REFUSED if self.steer.is_refused else FinishReason.ERROR
             return self.last(how, self.reader.end(is_cut=True), self.steer.error)
         if token in end_tokens and not (self.steer is not None and self.steer.is_forced):
@@ -155,14 +158,14 @@ class Row:
         return Delta(self.uid, tuple(parts), self.token_count, choice=self.choice)
 
     def cut_short(self, parts: Sequence[Part] = ()) -> Delta:
-        """The last delta of a row for whose next token there is no room; `parts` are not told
-        yet."""
+        """Returns the last delta of a row that has no room for another token. `parts` have not been
+        sent yet."""
         rest = self.reader.end(is_cut=True)
         ended = self.reader.ended
         return self.last(FinishReason.STOP if ended else FinishReason.LENGTH, (*parts, *rest))
 
     def usage(self, now_s: float) -> RowUsage:
-        """Of the request, all of whose choices have ended."""
+        """Returns the usage of the request. All of its choices must have ended."""
         tally = self.tally
         began_s = now_s if tally.prefill_began_s is None else tally.prefill_began_s
         first_s = now_s if tally.first_token_s is None else tally.first_token_s
@@ -180,7 +183,7 @@ class Row:
     def last(
         self, finish: FinishReason, parts: Sequence[Part] = (), error: str | None = None
     ) -> Delta:
-        """The delta that ends the row; made once."""
+        """Returns the delta that ends the row. It is made only once."""
         self.ended = True
         reader = self.reader
         is_last = self.tally.end(
@@ -200,14 +203,14 @@ class Row:
 
 
 def output_limit(request: GenerateRequest, longest: int) -> int:
-    """Most tokens of output where a row may become so long."""
+    """Returns the most output tokens of a request if a row has at most `longest` tokens."""
     room = longest - len(request.tokens)
     return room if request.max_tokens is None else min(request.max_tokens, room)
 
 
 def make_row(request: GenerateRequest, tokens: Tokens, limit: int, vocabulary: Vocabulary) -> Row:
-    """The row of a request's first choice, with those of the others; `tokens` are the prompt.
-    Raises `KeyError` for an output format that is not known."""
+    """Returns the row of a request's first choice, with the others waiting for it. `tokens` are the
+    prompt. Raises `KeyError` for an unknown output format."""
     tally, accepted_s = Tally(request.choices), time.monotonic()
     rows = [
         Row(
