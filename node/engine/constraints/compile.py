@@ -1,5 +1,5 @@
-"""What the answers of a request are held to: grammars of their whole output, made of what the
-request asks for and of how the model's formats spell it."""
+"""Compiles a request's structured output: grammars of the whole output, from the request's
+constraint and tools and from the model's output format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,45 +25,46 @@ from node.parsing.output_layout import layout_of, reads_calls
 from node.parsing.selection import NONE
 
 MAX_CHOICES = 1_900
-"""Texts of which an answer may be one: the library follows 2,000 at a time."""
+"""Most texts of a `choice` constraint: the library follows up to 2,000 alternatives at a time."""
 _ANY_ARGUMENTS = {"type": "object", "additionalProperties": True}
 _ANY_TEXT = r"(.|\n)*"
 _MAY_BE_NOTHING = (ConstraintKind.REGEX, ConstraintKind.LARK)
-"""Kinds that may have no text, which can be told only where nothing stands around it."""
+"""Kinds that may match no text, which shows only if they are compiled alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldAnswer:
-    """The grammars of an output: the first two, or that of its calls alone."""
+    """The grammars of an output: `at_begin` and `behind_reasoning`, or only `calls`."""
 
     at_begin: Grammar | None
-    """Of all of it; behind what begins reasoning, anything."""
+    """Grammar of the whole output; after the begin of reasoning it allows any text."""
     behind_reasoning: Grammar | None
+    """Grammar of the output after its reasoning."""
     straddling: frozenset[int] = frozenset()
-    """Tokens that could end the reasoning and go on with more text."""
+    """Tokens that could contain the end of the reasoning and more text after it."""
     calls: Grammar | None = None
-    """Of a block of calls, where one begins in an answer that is free."""
+    """Grammar of a block of calls in an otherwise unconstrained answer."""
     openers: tuple[str, ...] = ()
-    """What such a block begins with: a token of its own."""
+    """Texts with which such a block begins; each begins with an added token."""
     is_wish: bool = False
-    """A block that can be followed no longer is free from there on."""
+    """True if the output goes on unconstrained when the grammar fails, instead of ending."""
 
     @property
     def is_free(self) -> bool:
-        """Whether there is nothing that it holds."""
+        """True if nothing is constrained."""
         return self.at_begin is None and self.calls is None
 
 
 def is_held(request: GenerateRequest) -> bool:
-    """Whether the answer or its calls have a grammar."""
+    """True if the answer or its calls need a grammar."""
     return _is_demanded(request) or bool(_wished(request))
 
 
 def compile_answer(
     compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
 ) -> HeldAnswer:
-    """The grammars of a request that `is_held`; `tokens` are ids of added tokens by their text.
-    Runs in the compiler's thread. Raises `NotHeld`."""
+    """Compiles the grammars of a request that `is_held`. `tokens` are the ids of added tokens by
+    their text. Runs in the compiler's thread. Raises `NotHeld`."""
     try:
         answer = _compiled(compiler, request, tokens)
     except NotHeld:
@@ -80,7 +81,7 @@ def _compiled(
     compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
 ) -> HeldAnswer:
     if _must_call(request) and request.constraint is not None:
-        # It holds nothing, and yet is told of where it is wrong.
+        # The forced call overrides the constraint, but an invalid constraint is still an error.
         _Draft(compiler, msgspec.structs.replace(request, output=None), tokens).compile()
     draft = _Draft(compiler, request, tokens)
     try:
@@ -93,7 +94,7 @@ def _compiled(
 
 
 class _Draft:
-    """The grammars of one request, while they are made."""
+    """Builds and compiles the grammars of one request."""
 
     def __init__(
         self, compiler: Compiler, request: GenerateRequest, tokens: Mapping[str, int]
@@ -105,7 +106,7 @@ class _Draft:
 
     @property
     def _param(self) -> str:
-        """The field that most of it is for."""
+        """The request's field that an error names unless a tool is at fault."""
         if self._constraint is not None:
             return self._constraint.param
         output = self._request.output
@@ -126,8 +127,8 @@ class _Draft:
         return HeldAnswer(at_begin, self._output(output, None), self._straddling(output))
 
     def without_loose_schemas(self, error: NotHeld) -> "_Draft":
-        """The draft with any arguments where a schema cannot be held that need not be. Raises what
-        is wrong, with the field at fault, where that does not help."""
+        """Returns a draft that allows any arguments for the optional tools whose schemas cannot be
+        compiled. Raises the error of the field at fault if there is no such tool."""
         output, constraint = self._request.output, self._constraint
         if constraint is not None:
             lark = Lark(self._tokens)
@@ -142,7 +143,7 @@ class _Draft:
                 tools.append(tool)
             except NotHeld as own:
                 if own.param != tool.param:
-                    # No fault of the schema: the format's calls cannot be held.
+                    # Not the schema's fault: the format's calls cannot be constrained.
                     raise NotHeld(str(own), self._param) from own
                 if output.must_call or tool.strict:
                     raise
@@ -154,14 +155,15 @@ class _Draft:
         return _Draft(self._compiler, request, self._tokens)
 
     def _output(self, output: OutputFormat, prompt_tail: str | None) -> Grammar:
-        """Of the output, or behind its reasoning where `prompt_tail` is None."""
+        """Compiles the grammar of the whole output, or of the output after its reasoning if
+        `prompt_tail` is None."""
         lark, spelling = Lark(self._tokens), layout_of(output)
         ways = []
         if self._constraint is not None:
             content = self._content(lark)
             is_json = output.is_json and self._constraint.kind in JSON_KINDS
             if is_json and (prompt_tail is None or not speaks(prompt_tail)):
-                # Many models are used to it, and it is not told.
+                # Many models write JSON in a fence, which is removed from the response.
                 begin, end = map(lark.text, FENCES)
                 content = lark.one_of([content, f"{begin} {content} {end}"])
             ways.append(spelling.spell_text(lark, content, prompt_tail))
@@ -169,7 +171,7 @@ class _Draft:
             ways.append(self._calls(lark, output, output.tools, prompt_tail))
         if prompt_tail is not None and output.reasoning != NONE:
             for opening in spelling.reasoning_openings(prompt_tail):
-                # A token that begins the reasoning may say some of it.
+                # A token that begins the reasoning may contain some of its text.
                 ways.append(f"{lark.text(opening)} {lark.regex(_ANY_TEXT)}")
         return self._compiled(lark, lark.one_of(ways))
 
@@ -185,9 +187,9 @@ class _Draft:
         return spelling.spell_answer_calls(lark, tools, prompt_tail, parallel=parallel)
 
     def _calls_alone(self, output: OutputFormat) -> HeldAnswer:
-        """Of calls that need not come: nothing where the format does not say with a token that one
-        begins, since any other text may be no call. Raises for a schema that cannot be held also
-        there."""
+        """Compiles the grammar of optional calls. There is none if the format does not begin a
+        block of calls with an added token, since other text may not be a call; the schemas of
+        strict tools are then still checked. Raises `NotHeld`."""
         lark, spelling = Lark(self._tokens), layout_of(output)
         tokens = tuple(self._tokens)
         openers = tuple(each for each in spelling.openers if each.startswith(tokens))
@@ -198,7 +200,7 @@ class _Draft:
         return HeldAnswer(None, None, calls=calls, openers=openers)
 
     def _check_strict(self, output: OutputFormat) -> None:
-        """Raises for a schema of a strict tool that could not be held if it was called."""
+        """Raises `NotHeld` for a strict tool whose schema cannot be compiled."""
         for tool in output.tools:
             if tool.strict:
                 lark = Lark({})
@@ -228,7 +230,7 @@ def _must_call(request: GenerateRequest) -> bool:
 
 
 def _is_demanded(request: GenerateRequest) -> bool:
-    """Whether what cannot be held is to be refused."""
+    """True if the request must be refused when its grammar cannot be compiled."""
     is_strict = any(tool.strict for tool in _called(request))
     return request.constraint is not None or _must_call(request) or is_strict
 
@@ -255,7 +257,7 @@ def _without_wishes(request: GenerateRequest) -> GenerateRequest:
 
 
 def _content(lark: Lark, constraint: Constraint) -> str:
-    """The expression of a text that the constraint allows. Raises `NotHeld`."""
+    """Returns the Lark expression of the texts that the constraint allows. Raises `NotHeld`."""
     match constraint.kind:
         case ConstraintKind.JSON_OBJECT:
             return lark.json({"type": "object"}, constraint.param)
@@ -264,7 +266,7 @@ def _content(lark: Lark, constraint: Constraint) -> str:
         case ConstraintKind.REGEX:
             return lark.regex(constraint.text)
         case ConstraintKind.CHOICE:
-            # Markup within them is text like any.
+            # Without added tokens: markup in these texts is plain text.
             plain, texts = Lark({}), json.loads(constraint.text)
             if len(texts) > MAX_CHOICES:
                 reason = f"{constraint.param} cannot be held: it has more than {MAX_CHOICES} texts."

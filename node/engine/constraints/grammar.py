@@ -1,8 +1,8 @@
-"""Grammars that hold an output, compiled and followed token by token, by llguidance.
+"""Compiles grammars and follows them token by token, with llguidance.
 
 A compiler belongs to a model. Its thread first prepares the vocabulary, which takes up to a second
-and is begun soon after the load, or for the first grammar, and then compiles one grammar after
-another; most take a few milliseconds, in which other threads go on.
+and starts soon after the load or with the first grammar. Then it compiles one grammar after
+another; most take a few milliseconds, during which other threads go on.
 """
 
 import json
@@ -24,9 +24,10 @@ from node.engine.sampling.token_mask import Mask, mask_words
 from node.parsing.constraints.schema import NotHeld
 
 MAX_GRAMMAR_LENGTH = 320 << 10
-"""Characters of a grammar: room for the longest schema. It compiles within about half a second."""
+"""Most characters of a grammar: enough for the longest schema, which compiles within about half a
+second."""
 _KEPT_GRAMMARS = 64
-"""How many are remembered, so that a schema that comes again costs nothing."""
+"""Number of compiled grammars that are cached, so that a repeated schema costs nothing."""
 _LIMITS = LLParserLimits(
     # A state takes up to 2 kB.
     max_lexer_states=50_000,
@@ -34,21 +35,23 @@ _LIMITS = LLParserLimits(
 )
 _OWN, _CLIENTS = "answer", "client"
 CLIENT_START = f"@{_CLIENTS}"
-"""In our grammar: the client's, which has names of its own."""
+"""Reference in our grammar to the client's, which has its own namespace."""
 _NO_FORCING = '\n%llguidance {"no_forcing": true}\n'
-"""Texts of added tokens, where a grammar has them as text, would else be forced as these tokens,
-which are no text. Last, since the last of such lines counts."""
+"""Option of a grammar. Without it, the text of an added token in a grammar would be forced as that
+token, which is no text. It comes last, since the last such line counts."""
 _QUIET_S = 5.0
-"""After a load, for the request that waits for it: it would share the interpreter."""
+"""Seconds after a load before the vocabulary is prepared, since that would slow down, in the same
+interpreter, the request that the model was loaded for."""
 _SWITCH_S = 0.001
+"""Seconds after which a thread has to release the interpreter to another one."""
 _TOO_MUCH = re.compile(r"panic: |too big")
-"""What the library says of grammars that are too large for its tables."""
+"""The library's errors for grammars that are too large for its tables."""
 _PLACE = re.compile(r"^(?:at )?(\d+)\((\d+)\): ")
-"""Line and column, before what is wrong there."""
+"""Line and column at the begin of the library's message."""
 _EMPTY, _NOTHING = "NoExtensionBias", "nothing matches it"
-"""What the library says of a grammar without a text, and what that means."""
+"""The library's error for a grammar that matches no text, and its translation."""
 _LONGEST_REASON = 300
-"""Characters of what the library says that are told on."""
+"""Most characters of the library's message that a refusal repeats."""
 
 T = TypeVar("T")
 
@@ -58,19 +61,19 @@ class TooLarge(NotHeld):
 
 
 class GrammarFailed(Exception):
-    """A row cannot be held to its grammar any longer: a sentence."""
+    """A row's grammar cannot be followed any further; the message is a sentence."""
 
 
 class Matcher:
-    """How far an output has come in a grammar."""
+    """The state of one output in its grammar."""
 
     def __init__(self, matcher: LLMatcher, vocab_size: int) -> None:
         self._matcher = matcher
         self._words = mask_words(vocab_size)
 
     def mask(self) -> Mask:
-        """Which tokens may come next; end tokens where the grammar is at an end. Raises
-        `GrammarFailed`."""
+        """Returns the tokens that may come next, which include end tokens if the grammar may end.
+        Raises `GrammarFailed`."""
         octets = self._matcher.compute_bitmask()
         self._check()
         mask = np.frombuffer(octets, dtype="<u4")[: self._words].astype(np.uint32, copy=False)
@@ -79,17 +82,17 @@ class Matcher:
         return mask
 
     def take(self, token: int) -> None:
-        """Goes on with a token that the mask allows. Raises `GrammarFailed`."""
+        """Advances by a token that the mask allows. Raises `GrammarFailed`."""
         self._matcher.consume_token(token)
         self._check()
 
     def take_all(self, tokens: Collection[int]) -> bool:
-        """Goes on with these tokens; whether the grammar allows them."""
+        """Advances by these tokens. Returns False if the grammar does not allow them."""
         return self._matcher.consume_tokens(list(tokens))
 
     @property
     def is_accepting(self) -> bool:
-        """Whether the output may end here."""
+        """True if the output may end here."""
         return self._matcher.is_accepting()
 
     def _check(self) -> None:
@@ -99,26 +102,26 @@ class Matcher:
 
 
 class Grammar:
-    """A compiled grammar; outputs are held to it independently."""
+    """A compiled grammar, shared by outputs that each follow it with their own matcher."""
 
     def __init__(self, start: LLMatcher, vocab_size: int) -> None:
         self._start = start
         self._vocab_size = vocab_size
 
     def open(self) -> Matcher:
-        """At its begin."""
+        """Returns a matcher at the begin of the grammar."""
         return Matcher(self._start.deep_copy(), self._vocab_size)
 
 
 class Compiler:
-    """Compiles for one vocabulary. Jobs run in its thread, where `compile` and `tokens_beyond` are
-    called too."""
+    """Compiles grammars for one vocabulary. Jobs run in its thread; `compile` and `tokens_beyond`
+    must be called there, too."""
 
     def __init__(
         self, vocabulary: Vocabulary, vocab_size: int, end_tokens: Collection[int]
     ) -> None:
         """`vocab_size` is the width of the logits."""
-        # The engine's thread shares the interpreter with this one, which would keep it for longer.
+        # The engine's thread shares the interpreter with this one and must not wait long for it.
         sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
         self._vocab_size = vocab_size
         self._end_tokens = sorted(end_tokens)
@@ -128,7 +131,7 @@ class Compiler:
         self._thread = ThreadPoolExecutor(1, "grammar")
         self._tokenizer = self._thread.submit(self._prepare, vocabulary)
         self.tokens_beyond = lru_cache(maxsize=16)(self._tokens_beyond)
-        """Tokens that hold the character and go on behind it."""
+        """Returns the tokens that contain the character and more text after it."""
 
     def submit(self, job: Callable[[], T]) -> "Future[T]":
         """Runs the job in the thread."""
@@ -136,8 +139,9 @@ class Compiler:
         return self._thread.submit(job)
 
     def compile(self, grammar: str, param: str, client: str | None = None) -> Grammar:
-        """Of a text of llguidance's dialect of Lark, and of the client's that it refers to as
-        `CLIENT_START`. Raises `NotHeld` with `param`, `TooLarge` among them."""
+        """Compiles a grammar in llguidance's dialect of Lark. `client` is the client's grammar, to
+        which it refers as `CLIENT_START`. Raises `NotHeld` with `param`; if the grammar is too
+        large, `TooLarge`."""
         grammar = _whole(grammar, client)
         known = self._known.get(grammar)
         if known is not None:
@@ -150,14 +154,15 @@ class Compiler:
         return made
 
     def _started(self, grammar: str, param: str, client: str | None) -> LLMatcher:
-        """At the begin of a grammar that has a text. Raises `NotHeld`."""
+        """Returns a matcher at the begin of a grammar. Raises `NotHeld` if it is invalid, too
+        complex or matches no text."""
         if len(grammar) > MAX_GRAMMAR_LENGTH:
             raise _too_large(param)
         if not self._end_tokens:
             raise NotHeld(f"{param} cannot be held: the model has no end token.", param)
         matcher = LLMatcher(self._ready(param), grammar, log_level=0, limits=_LIMITS)
         if not matcher.is_error():
-            # Tells of what is too complex too, and the next ones are quicker.
+            # This detects grammars that are too complex, and makes the following masks quicker.
             matcher.compute_bitmask()
         if matcher.is_error():
             error = matcher.get_error()
@@ -170,7 +175,7 @@ class Compiler:
         return matcher
 
     def close(self) -> None:
-        """Begins nothing more; what the thread is at goes on, for no one."""
+        """Cancels all jobs that have not begun; the result of a running one is not used."""
         self._closed = True
         self._wanted.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -208,7 +213,7 @@ class Compiler:
 
 
 def _whole(grammar: str, client: str | None) -> str:
-    """The text of a grammar, or the JSON of two."""
+    """Returns the text of a single grammar, or the library's JSON of both."""
     if client is None:
         return grammar + _NO_FORCING
     texts = {_OWN: grammar, _CLIENTS: client}
@@ -221,7 +226,7 @@ def _too_large(param: str) -> TooLarge:
 
 
 def _sentence(error: str, *, with_place: bool) -> str:
-    """What the library says, on one line and without its copy of the grammar."""
+    """Returns the library's message on one line, without its copy of the grammar."""
     if error.startswith(_EMPTY):
         return _NOTHING
     first, *rest = error.strip().splitlines() or ["it is not known why"]
@@ -229,7 +234,7 @@ def _sentence(error: str, *, with_place: bool) -> str:
     reason = _PLACE.sub("", first).removeprefix("failed to compile JSON schema: ")
     named = [line.removeprefix("error: ") for line in rest if line.startswith("error: ")]
     if named:
-        # Of a regular expression: what is wrong comes behind a copy of it.
+        # For a regular expression the reason follows after a copy of it.
         reason = f"{named[0]}, in a regular expression"
     if place is not None and with_place:
         reason = f"line {place[1]}, column {place[2]}: {reason}"

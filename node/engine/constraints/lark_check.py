@@ -1,6 +1,6 @@
-"""Whether a client's Lark grammar has a text that ends, which the library does not ask.
+"""Checks that a client's Lark grammar matches some finite text, which the library does not check.
 
-What is not understood here counts as a text that ends: nothing is refused for it.
+A grammar that this module does not understand passes, so that it is not refused.
 """
 
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from node.parsing.constraints.lark_reader import NotUnderstood, Token, read_grammar
 
 _MOST_STEPS = 300_000
-"""Expressions that are looked at: some tenths of a second."""
+"""Most expressions that are visited, which takes some tenths of a second."""
 _DEEPEST = 64
-"""Brackets in brackets."""
+"""Most levels of nested brackets."""
 
 
 def can_end(grammar: str) -> bool:
-    """Whether the rule `start` of a grammar that compiles has a text that ends."""
+    """True if the rule `start` of a valid grammar matches some finite text."""
     try:
         rules = read_grammar(grammar).rules
         return "start" in _Search({name: rule.body for name, rule in rules.items()}).ending()
@@ -23,18 +23,18 @@ def can_end(grammar: str) -> bool:
 
 
 class _Search:
-    """For the rules that have texts that end."""
+    """Finds the rules that match some finite text, by a fixed point over all rules."""
 
     def __init__(self, bodies: Mapping[str, list[Token]]) -> None:
         self._bodies = bodies
-        # A terminal has no name of a rule in it, nor its own.
+        # Terminals (upper case) do not refer to rules or to themselves, so they match some text.
         self._ending = {name for name in bodies if name.lstrip("_")[:1].isupper()}
         self._steps = 0
         self._body: list[Token] = []
         self._at = 0
 
     def ending(self) -> set[str]:
-        """Their names. Raises `NotUnderstood`."""
+        """Returns the names of these rules. Raises `NotUnderstood`."""
         open_names = [name for name in self._bodies if name not in self._ending]
         before = -1
         while len(self._ending) != before:
@@ -52,12 +52,12 @@ class _Search:
         return ends
 
     def _options(self, depth: int) -> bool:
-        """Whether one of several expressions ends."""
+        """True if one of several alternatives matches some finite text."""
         if depth > _DEEPEST:
             raise NotUnderstood
         ends = self._sequence(depth)
         while self._accept("|"):
-            # The place moves on whatever is known already.
+            # Evaluated first, since it must advance the position in any case.
             ends = self._sequence(depth) or ends
         return ends
 
@@ -89,7 +89,7 @@ class _Search:
         return self._may_be_none() or ends
 
     def _may_be_none(self) -> bool:
-        """Reads how often what came before is said; whether it need not be."""
+        """Reads the quantifiers of an item. True if they allow zero repetitions."""
         none = False
         while self._at < len(self._body) and self._body[self._at][1] in ("?", "*", "+", "{"):
             sign = self._body[self._at][1]

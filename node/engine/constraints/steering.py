@@ -1,9 +1,8 @@
-"""What a row's next token is held to: the end of its reasoning, and the grammar of its answer.
+"""Constrains a row's next token: to the end of its reasoning, and to the grammar of its answer.
 
-While a row reasons, only its budget of tokens counts: once that is used up, the tokens of the
-format's end of reasoning are the only ones that may come, one after another. Its answer has a
-grammar from its first token on, which is known to the token: what a grammar begins behind is a
-boundary between tokens.
+While a row reasons, only its thinking budget counts: once that is used up, only the tokens of the
+format's end of reasoning are allowed, one after another. The grammar of the answer applies from the
+first token after the reasoning, so it always begins at a boundary between tokens.
 """
 
 from dataclasses import dataclass
@@ -17,38 +16,39 @@ from node.ipc.generate import GenerateRequest
 from node.parsing.output_layout import layout_of, reads_calls
 
 _LONGEST_TEAR = 3
-"""Tokens of one byte each that may complete a character."""
+"""Most tokens, of one byte each, that may still be needed to complete a character."""
 NOT_ENDED = "The reasoning could not be ended where its budget of tokens was used up."
 
 
 class Steer(Protocol):
-    """Of one row."""
+    """The constraint of one row."""
 
     error: str | None
-    """Why the row cannot go on, a sentence."""
+    """A sentence that says why the row cannot go on; None while it can."""
     is_refused: bool
-    """Whether it is the request's own, whose grammar became too complex to follow."""
+    """True if the error is the request's fault: its grammar became too complex to follow."""
 
     @property
     def is_forced(self) -> bool:
-        """Whether the token that comes next is no choice of the model's: it ends no row."""
+        """True if the next token is forced; such a token never ends the row."""
 
     def take(self, token: int) -> None:
-        """The row's reader has read the token."""
+        """Advances by a token that the row's reader has read."""
 
     def next(self) -> Mask | None:
-        """Which tokens may come next, of a row that has taken all its tokens; None: any."""
+        """Returns the tokens that may come next; None if all may. `take` must have been called for
+        all tokens so far."""
 
 
 class Steered(Protocol):
-    """A row, as far as it is steered."""
+    """A row, as far as constraints need it."""
 
     @property
     def steer(self) -> Steer | None: ...
 
 
 class Read(Protocol):
-    """What a row has said, as far as it steers it."""
+    """The output of a row, as far as constraints need it."""
 
     reasoning_tokens: int
 
@@ -60,35 +60,35 @@ class Read(Protocol):
 
     @property
     def block_begin(self) -> int | None:
-        """Where what has come of a call begins that is being read, in characters of the output;
-        None where there is no call."""
+        """Begin of the tool call that is being read, in characters of the output; None if there is
+        no call."""
 
     @property
     def block_text(self) -> str:
-        """What has come of it; to be asked once for each, since it is put together."""
+        """Text so far of the call that is being read. Each access joins it anew."""
 
     def end_block(self) -> None:
-        """What comes from here on is no part of a call that is being read."""
+        """Ends the call that is being read: later text is no part of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What all choices of a request are held to."""
+    """The constraints that all choices of a request share."""
 
     vocab_size: int
     budget: int | None
-    """Tokens of reasoning."""
+    """Most tokens of reasoning; None if unlimited."""
     closing: tuple[int, ...]
-    """What ends it."""
+    """Tokens that end the reasoning."""
     openings: tuple[tuple[int, ...], ...]
-    """One of which follows what was forced, if there is no grammar."""
+    """Token sequences of which one follows a forced end of reasoning, if there is no grammar."""
     answer: HeldAnswer | None
     while_reasoning: Mask | None
-    """Of a row whose answer has a grammar."""
+    """Tokens allowed during reasoning if the answer after it has a grammar."""
     vocabulary: Vocabulary
 
     def open(self, reader: Read) -> "RowSteer":
-        """Of a row that has said nothing."""
+        """Returns the constraint of a row that has no output yet."""
         return RowSteer(self, reader)
 
 
@@ -99,7 +99,8 @@ def steering_of(
     end_tokens: frozenset[int],
     answer: HeldAnswer | None = None,
 ) -> Steering | None:
-    """What the request is held to, `answer` included; None: nothing."""
+    """Returns the constraints of the request, with the grammars of `answer`; None if there are
+    none."""
     output, budget = request.output, request.thinking_tokens
     closing: tuple[int, ...] = ()
     openings: tuple[tuple[int, ...], ...] = ()
@@ -114,7 +115,7 @@ def steering_of(
         return None
     while_reasoning = None
     if answer is not None and answer.behind_reasoning is not None:
-        # Who ends within the reasoning has given no answer.
+        # A row that ended within its reasoning would give no answer.
         while_reasoning = all_but(end_tokens | answer.straddling, vocab_size)
     return Steering(
         vocab_size,
@@ -128,7 +129,7 @@ def steering_of(
 
 
 class RowSteer:
-    """The `Steer` of one row."""
+    """Implements `Steer` for one row."""
 
     def __init__(self, steering: Steering, reader: Read) -> None:
         self.error: str | None = None
@@ -137,15 +138,15 @@ class RowSteer:
         self._reader = reader
         self._matcher: Matcher | None = None
         self._routes: tuple[tuple[int, ...], ...] = ()
-        """Runs of tokens, one of which comes next."""
+        """Forced token sequences, of which the row has to follow one."""
         self._is_closing = False
-        """Whether they end the reasoning."""
+        """True while the forced sequence ends the reasoning."""
         self._is_block = False
-        """Whether the output is in a block of calls that may be held."""
+        """True while the output is in a block of calls that has a grammar."""
         self._known_block: int | None = None
-        """Where the block begins that was looked at."""
+        """Begin of the block that was last checked."""
         self._is_answer = False
-        """Whether the grammar is that of what comes behind reasoning."""
+        """True once the matcher follows the grammar of the output after reasoning."""
         self._reasons = reader.in_reasoning
         if self._reasons:
             self._go_on_reasoning()
@@ -187,7 +188,7 @@ class RowSteer:
             self._follow_block(answer, answer.calls)
 
     def _on_failed(self, error: GrammarFailed) -> None:
-        """The grammar is too complex to follow any further."""
+        """Handles a grammar that became too complex to follow: drops it, or ends the row."""
         answer = self._steering.answer
         if self._is_block and answer is not None and answer.is_wish:
             self._matcher = None
@@ -201,7 +202,7 @@ class RowSteer:
             self._close()
 
     def _follow_block(self, answer: HeldAnswer, calls: Grammar) -> None:
-        """Holds a block of calls from its opener to its end, and nothing around it."""
+        """Constrains a block of calls from its opener to its end, and nothing around it."""
         begin = self._reader.block_begin
         if self._is_block:
             if begin is None and (self._matcher is None or self._matcher.is_accepting):
@@ -215,7 +216,8 @@ class RowSteer:
         self._known_block = begin
 
     def _go_on_reasoning(self) -> None:
-        """Ends the reasoning where the budget is used up, unless a character is torn."""
+        """Forces the end of reasoning once the budget is used up, after a character that is still
+        incomplete."""
         budget = self._steering.budget
         if budget is None:
             return
@@ -225,7 +227,7 @@ class RowSteer:
             self._routes, self._is_closing = (self._steering.closing,), True
 
     def _close(self) -> None:
-        """All of the forced end has come."""
+        """Begins the answer after the forced end of reasoning is complete."""
         self._is_closing = False
         if self._reader.in_reasoning:
             self.error = NOT_ENDED
