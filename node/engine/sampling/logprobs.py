@@ -1,4 +1,4 @@
-"""Log probabilities of an answer's content: what is told of each token, and with which part."""
+"""Log probabilities of an answer's content, and the parts with which they are sent."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,45 +9,46 @@ import msgspec
 from node.ipc.messages import Alternative, Part, PartKind, TokenLogprob
 
 Spell = Callable[[int], tuple[str, bytes]]
-"""Text and bytes of one token."""
+"""Returns text and bytes of one token."""
 
 
 class Likely(NamedTuple):
-    """What could have been drawn where a token was, in natural logarithms of probabilities."""
+    """The candidates for one drawn token. Log probabilities are natural logarithms."""
 
     own: float
-    """Of the token itself."""
+    """Log probability of the drawn token."""
     tokens: list[int]
-    """The likeliest, the most likely first."""
+    """The most likely tokens, in descending order."""
     logprobs: list[float]
-    """Of `tokens`; -inf for those that could not be drawn."""
+    """Log probabilities of `tokens`; -inf for those that filters had excluded."""
 
 
 def spelled(spell: Spell, token: int, likely: Likely, count: int) -> TokenLogprob:
-    """What is told of a token, with up to `count` of the likeliest."""
+    """Returns the report of a token, with up to `count` of the most likely ones."""
     pairs = zip(likely.tokens[:count], likely.logprobs, strict=False)
     top = [_alternative(spell, *pair) for pair in pairs if pair[1] > -math.inf]
     return TokenLogprob(_alternative(spell, token, likely.own), tuple(top))
 
 
 def _alternative(spell: Spell, token: int, logprob: float) -> Alternative:
-    # Rounding may leave a certain token a little above 0.
+    # Rounding may put the log probability of a certain token slightly above 0.
     return Alternative(*spell(token), min(logprob, 0.0))
 
 
 class Waiting:
-    """What is to be told of tokens whose parts are still to come."""
+    """Buffers log probabilities of tokens until the parts of their text are complete."""
 
     def __init__(self) -> None:
         self._told: list[TokenLogprob] = []
 
     def add(self, told: TokenLogprob) -> None:
-        """Takes in a token that was read while the text was no reasoning."""
+        """Buffers the report of a token outside reasoning."""
         self._told.append(told)
 
     def attach(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts that came of the tokens so far: the first of content says what is told of
-        them. Where there is none among them, the tokens were markup, and nothing is told."""
+        """Returns the parts, with all buffered log probabilities attached to the first part of
+        content. If there are parts but none of content, the tokens were markup and their log
+        probabilities are dropped."""
         out = list(parts)
         if not out:
             return out

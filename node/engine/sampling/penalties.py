@@ -1,4 +1,4 @@
-"""What one row does to its logits: repetition, presence and frequency penalties, logit bias."""
+"""Changes of a row's logits: repetition, presence and frequency penalties, logit bias."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from node.ipc.generate import SamplingParams
 
 
 def needs_penalties(params: SamplingParams) -> bool:
-    """Whether the row has to pay for a processor at all."""
+    """True if the parameters change any logits."""
     return bool(
         params.repetition_penalty != 1.0
         or params.presence_penalty
@@ -18,14 +18,14 @@ def needs_penalties(params: SamplingParams) -> bool:
 
 
 class Penalties:
-    """The penalties of one row. Counts live on the device and take in the newest token there, so
-    nothing waits. All ids must be inside the vocabulary, and `repetition_penalty` above 0.
+    """The penalties of one row. Counts are kept and updated on the device, so that nothing waits
+    for it. All ids must be inside the vocabulary, and `repetition_penalty` above 0.
     """
 
     def __init__(
         self, params: SamplingParams, prompt: Sequence[int], output: Sequence[int], vocab_size: int
     ) -> None:
-        """`output` is what has been said before now."""
+        """`output` are the output tokens so far."""
         self._params = params
         self._counts = mx.zeros(vocab_size)
         if output:
@@ -37,11 +37,11 @@ class Penalties:
             self._bias = self._bias.at[mx.array(tokens)].add(mx.array(addends))
 
     def count(self, token: mx.array) -> None:
-        """Takes in one more token of output, [] or [1]."""
+        """Counts one more output token, of shape [] or [1]."""
         self._counts = self._counts.at[token].add(1.0)
 
     def apply(self, logits: mx.array) -> mx.array:
-        """Logits [1, V] with the penalties of what has been counted."""
+        """Returns logits [1, V] with the penalties applied, in their dtype."""
         params = self._params
         out = logits.astype(mx.float32)
         if params.repetition_penalty != 1.0:

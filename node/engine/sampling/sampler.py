@@ -1,7 +1,7 @@
-"""Picks the next token of every row in one batched call.
+"""Samples the next token of every row in one batched call.
 
-Settings are arrays and nothing is compiled per value, so a new temperature costs
-no kernel build. Nothing here waits for the device.
+Settings are arrays and nothing is compiled per value, so that a new temperature needs no new
+kernel. Nothing here waits for the device.
 """
 
 import random
@@ -14,60 +14,63 @@ import mlx.core as mx
 from node.ipc.generate import SamplingParams
 
 _PARTITION_LIMIT = 1024
-"""Up to this top_k a partition finds the candidates; beyond it all of the vocabulary is sorted."""
+"""Largest top_k for which a partition finds the candidates; for a larger one the whole vocabulary
+is sorted."""
 
 _SEEDS = 1 << 64
 _UNIFORM_BITS = 24
 _UNIFORM_MAX = (1 << _UNIFORM_BITS) - 2
-"""The largest draw. One step below the last 24-bit value, so that in float32 draw * total < total
-holds for every total."""
+"""The largest draw. It is one less than the largest 24-bit value, so that draw * total < total
+holds in float32 for every total."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowSampling:
-    """The settings of one row and its own source of randomness.
+    """The sampling settings of one row and its own source of randomness.
 
-    A row's k-th token takes the k-th draw, so that a seed gives the same draws beside any others.
+    A row's k-th token uses the k-th draw, so that a seed gives the same draws in any batch.
     """
 
     params: SamplingParams
     source: random.Random
     logprobs: int | None = None
-    """How many of the likeliest tokens are told; None: nothing, not even of the token drawn."""
+    """Number of most likely tokens to report; None reports no log probabilities at all, not even
+    that of the drawn token."""
 
     @classmethod
     def of(cls, params: SamplingParams, logprobs: int | None = None) -> "RowSampling":
-        # `Random` takes the seeds n and -n for the same one, and None for the system's entropy.
+        # `Random` treats the seeds n and -n as the same, and None as the system's entropy.
         seed = None if params.seed is None else params.seed % _SEEDS
         return cls(params, random.Random(seed), logprobs)
 
     def draw(self) -> float:
-        """A uniform number in [0, 1), exact in float32."""
+        """Returns a uniform number in [0, 1), exact in float32."""
         return min(self.source.getrandbits(_UNIFORM_BITS), _UNIFORM_MAX) / (1 << _UNIFORM_BITS)
 
 
 class Likeliest(NamedTuple):
-    """What rows could have drawn, on the device; natural logarithms of probabilities after
-    temperature and filters, those of greedy rows at temperature 1."""
+    """The candidates of rows, on the device. Log probabilities are natural logarithms, after
+    temperature and filters; those of greedy rows are at temperature 1."""
 
     own: mx.array
-    """[rows]: of the tokens drawn."""
+    """[rows]: log probabilities of the drawn tokens."""
     tokens: mx.array
-    """[rows, count]: the likeliest, in order."""
+    """[rows, count]: the most likely tokens, in descending order."""
     logprobs: mx.array
-    """[rows, count]: theirs; -inf for those that could not be drawn."""
+    """[rows, count]: log probabilities of `tokens`; -inf for those that filters have excluded."""
 
 
 class Drawn(NamedTuple):
-    """What a batch, or some rows of it, have drawn."""
+    """The draws of a batch or of some of its rows."""
 
     tokens: mx.array
-    """[rows]."""
+    """[rows]: the drawn tokens."""
     likeliest: Likeliest | None
+    """None if no row reports log probabilities."""
 
 
 class BatchSampler:
-    """Samples one composition of a batch; kept for as long as it stays the same."""
+    """Samples for one composition of a batch; replaced when its rows change."""
 
     def __init__(self, rows: Sequence[RowSampling], vocab_size: int) -> None:
         classes: dict[tuple[int, bool], list[int]] = {}
@@ -83,9 +86,9 @@ class BatchSampler:
         self._inverse = mx.argsort(mx.array(order))
 
     def sample(self, logits: mx.array) -> tuple[mx.array, list[tuple[list[int], Likeliest]]]:
-        """Tokens [B] of logits [B, V]. They need not be normalised: the likeliest token is the
-        same, and weights are normalised only for the rows that need them. Besides, what rows
-        could have drawn that are to tell it: their places in the batch, and that."""
+        """Returns tokens [B] drawn from logits [B, V], and for the rows that report log
+        probabilities their indices in the batch with their candidates. The logits need not be
+        normalised: greedy rows do not depend on it, and the others normalise weights."""
         if len(self._groups) == 1:
             drawn = [self._groups[0].draw(logits)]
             tokens = drawn[0].tokens
@@ -106,11 +109,12 @@ class BatchSampler:
 _GREEDY = 0
 _UNFILTERED = -1
 _GREEDY_BELOW = 1e-5
-"""Colder than this, logits / temperature may overflow; the draw could not matter anyway."""
+"""Temperature below which a row is greedy: logits / temperature may overflow, and the draw would
+not matter anyway."""
 
 
 def _width(params: SamplingParams, vocab_size: int) -> int:
-    """Class of a row: greedy, unfiltered, or how many of the likeliest tokens it must rank."""
+    """Returns the class of a row: greedy, unfiltered, or the number of tokens it must rank."""
     if params.temperature < _GREEDY_BELOW:
         return _GREEDY
     limit = _top_k(params, vocab_size)
@@ -134,7 +138,7 @@ def _group(rows: Sequence[RowSampling], width: int) -> "_Greedy | _Unfiltered | 
 
 
 class _Greedy:
-    """The likeliest token; the lowest id where several are."""
+    """Draws the most likely token, of several the one with the lowest id."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._count = _count(rows)
@@ -145,7 +149,7 @@ class _Greedy:
 
 
 class _Unfiltered:
-    """Any token, by temperature alone."""
+    """Draws from the whole vocabulary, with temperature only."""
 
     def __init__(self, rows: Sequence[RowSampling]) -> None:
         self._rows = rows
@@ -161,10 +165,11 @@ class _Unfiltered:
 
 
 class _Filtered:
-    """Temperature, then top_k, then top_p of what top_k left, then min_p of the likeliest.
+    """Draws with temperature, then top_k, then top_p of the tokens that top_k left, then min_p
+    relative to the most likely token.
 
-    Each filter keeps a prefix of the tokens ranked by probability, so the shortest prefix rules.
-    At least the likeliest token stays.
+    Each filter keeps a prefix of the tokens ranked by probability, so the shortest prefix decides.
+    At least the most likely token stays.
     """
 
     def __init__(self, rows: Sequence[RowSampling], width: int) -> None:
@@ -188,7 +193,7 @@ class _Filtered:
         kept = mx.minimum(self._top_k, mx.sum(in_top_p & in_min_p, axis=-1, keepdims=True))
         last = mx.maximum(kept, 1) - 1
         total = mx.take_along_axis(summed, last, axis=-1)
-        # A parallel cumulative sum may round unevenly: the draw must not leave the prefix.
+        # A parallel cumulative sum may round unevenly, and the draw must stay in the prefix.
         index = mx.minimum(_first_above(summed, _draws(self._rows) * total), last)
         tokens = mx.take_along_axis(ids, index, axis=-1).squeeze(1).astype(mx.uint32)
         if self._count is None:
@@ -201,7 +206,7 @@ class _Filtered:
         return Drawn(tokens, Likeliest(own, ids[:, :count], top))
 
     def _rank(self, logits: mx.array) -> tuple[mx.array, mx.array]:
-        """(token ids, logits), both [B, width], likeliest first."""
+        """Returns (token ids, logits), both [B, width], most likely first."""
         if self._width == logits.shape[1]:
             tokens = mx.argsort(-logits, axis=-1)
             return tokens, mx.take_along_axis(logits, tokens, axis=-1)
@@ -209,12 +214,13 @@ class _Filtered:
 
 
 def _count(rows: Sequence[RowSampling]) -> int | None:
-    """How many of the likeliest tokens the row needs that tells most of them."""
+    """Returns the largest number of tokens that a row reports; None if none reports any."""
     return max((row.logprobs for row in rows if row.logprobs is not None), default=None)
 
 
 def _likeliest(scaled: mx.array, tokens: mx.array, count: int | None) -> Likeliest | None:
-    """Where every token could be drawn, by logits [B, V] over temperature."""
+    """Returns the candidates of unfiltered rows from logits [B, V] divided by temperature; None if
+    no row reports them."""
     if count is None:
         return None
     total = mx.logsumexp(scaled, axis=-1, keepdims=True)
@@ -224,7 +230,8 @@ def _likeliest(scaled: mx.array, tokens: mx.array, count: int | None) -> Likelie
 
 
 def _top(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The `count` likeliest tokens and their logits, both [B, count], in order."""
+    """Returns the `count` most likely tokens and their logits, both [B, count], in descending
+    order."""
     tokens = mx.argpartition(-logits, max(count - 1, 0), axis=-1)[:, :count]
     found = mx.take_along_axis(logits, tokens, axis=-1)
     order = mx.argsort(-found, axis=-1)
@@ -235,7 +242,8 @@ def _top(logits: mx.array, count: int) -> tuple[mx.array, mx.array]:
 
 
 def _first_above(summed: mx.array, threshold: mx.array) -> mx.array:
-    """Index [B, 1] of the first entry beyond the threshold: inverts a cumulative sum [B, N]."""
+    """Returns the index [B, 1] of the first entry above the threshold [B, 1] in a cumulative sum
+    [B, N]."""
     return mx.sum(summed <= threshold, axis=-1, keepdims=True).astype(mx.uint32)
 
 

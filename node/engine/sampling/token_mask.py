@@ -1,29 +1,29 @@
-"""Which tokens may come next, a bit for each."""
+"""Masks of the tokens that may come next, with one bit per token."""
 
 from collections.abc import Iterable
 
 import numpy as np
 
 Mask = np.ndarray[tuple[int], np.dtype[np.uint32]]
-"""A bit for each token, lowest first; bits beyond the vocabulary mean nothing."""
+"""One bit per token, lowest bit first; bits beyond the vocabulary have no meaning."""
 
 _WORD_BITS = 32
 
 
 def mask_words(vocab_size: int) -> int:
-    """Length of a mask."""
+    """Returns the length of a mask in 32-bit words."""
     return -(-vocab_size // _WORD_BITS)
 
 
 def only(tokens: Iterable[int], vocab_size: int) -> Mask:
-    """None but these tokens."""
+    """Returns a mask of only these tokens."""
     bits = np.zeros(mask_words(vocab_size) * _WORD_BITS, dtype=np.bool_)
     bits[list(tokens)] = True
     return _packed(bits)
 
 
 def all_but(tokens: Iterable[int], vocab_size: int) -> Mask:
-    """All but these tokens."""
+    """Returns a mask of all but these tokens."""
     bits = np.ones(mask_words(vocab_size) * _WORD_BITS, dtype=np.bool_)
     bits[list(tokens)] = False
     return _packed(bits)
