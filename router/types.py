@@ -60,7 +60,7 @@ class Ticket(msgspec.Struct, frozen=True):
     request_id: str
     caller: Caller
     path: str
-    asked_model: str
+    requested_model: str
     """The name in the caller's body."""
     model: str
     """The model that it means, aliases resolved."""
@@ -189,16 +189,16 @@ class NodeTerms(msgspec.Struct, frozen=True):
     """Of the model, where it is not resident."""
     eviction_s: float = 0.0
     """Prefill that others will need again for what it pushes out."""
-    slowdown_s: float = 0.0
+    decode_interference_s: float = 0.0
     """What it takes from streams that run, and they from it."""
-    crowd_s: float = 0.0
+    contention_s: float = 0.0
     """What the next turn of its session is likely to wait for those of other sessions there."""
-    delay_s: float = 0.0
+    externality_s: float = 0.0
     """What the sessions there are likely to wait for its prefill, where their next turns come
     meanwhile."""
-    blame_s: float = 0.0
+    failure_penalty_s: float = 0.0
     """The node failed lately."""
-    switch_s: float = 0.0
+    migration_s: float = 0.0
     """Leaving the node where the session is: the margin by which another must be better."""
     prompt_tokens: int = 0
     """Estimated."""
@@ -219,11 +219,11 @@ class NodeTerms(msgspec.Struct, frozen=True):
             + self.restore_s
             + self.load_s
             + self.eviction_s
-            + self.slowdown_s
-            + self.crowd_s
-            + self.delay_s
-            + self.blame_s
-            + self.switch_s
+            + self.decode_interference_s
+            + self.contention_s
+            + self.externality_s
+            + self.failure_penalty_s
+            + self.migration_s
         )
 
 
@@ -324,7 +324,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """What an admin wants of it: `NODE_STATES`."""
     prices: Prices | None = None
     """None: requests to it cost nothing."""
-    wedged: frozenset[str] = frozenset()
+    stalled: frozenset[str] = frozenset()
     """Loaded models that it makes no token of though requests wait for some."""
     unaccepted: tuple[str, ...] = ()
     """What a server of kind openai lists besides its models, and no admin has accepted."""

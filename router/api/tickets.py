@@ -176,7 +176,7 @@ class Tickets:
             request_id=call.request_id,
             caller=caller,
             path=path,
-            asked_model=routing.model,
+            requested_model=routing.model,
             model=model,
             stream=routing.stream,
             arrived_s=call.arrived_s,

@@ -60,6 +60,12 @@ def print_table(
         say(f"For want of room without: {missing}. --wide shows all.", style="dim")
 
 
+def fits(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> bool:
+    """True if the window has room for the table, with its heads and texts wrapped."""
+    width = out().width
+    return lay_out(Contents(columns, rows), width).width <= width
+
+
 def say(text: str, style: str = "") -> None:
     """A sentence on standard output."""
     out().print(Text(shown(text), style=style), soft_wrap=True)

@@ -56,7 +56,7 @@ def reaches(url: str) -> bool:
 
 def _cells(row: NodeCheckRow, *, from_here: bool) -> tuple[str | Text, ...]:
     tried = f" Tried: {', '.join(row.addresses)}." if row.level == "fail" and row.addresses else ""
-    told = LOCAL_NETWORK in row.sentence
+    told = LOCAL_NETWORK in row.message
     more = f" {_ONLY_FROM_HERE}" if from_here and not told else ""
     level = Text(row.level, style=_STYLES.get(row.level, ""))
-    return (level, row.node, f"{row.sentence}{tried}{more}")
+    return (level, row.node, f"{row.message}{tried}{more}")

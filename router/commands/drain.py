@@ -164,7 +164,7 @@ class _Leaving:
     def _is_unheard(self, row: NodeRow) -> bool:
         """Whether a router that has just started cannot know yet what the node serves."""
         is_new = self._wanted.clock() - self._started_s < FIRST_WORD_S
-        return is_new and not row.reachable and row.heard_ago_s is None
+        return is_new and not row.reachable and row.status_age_s is None
 
 
 def _row(client: AdminClient, name: str) -> NodeRow:

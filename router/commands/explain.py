@@ -9,9 +9,16 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from router.api.admin.explain_views import AccountsRow, AttemptRow, CostRow, DecidedRow, DecisionRow
+from router.api.admin.explain_views import (
+    AttemptRow,
+    CostRow,
+    DecidedRow,
+    DecisionRow,
+    RequestUsageRow,
+)
 from router.commands import console, wording
 from router.commands.client import AdminClient, CommandFailed, in_path, read_row
+from router.commands.tables import Cell
 
 STANDARD_INPUT = Path("-")
 HOLDS = "REQUEST.json holds the body of a request, as a client sends it; - reads standard input."
@@ -21,11 +28,11 @@ MEANINGS = {
     "restore": "cached ones that are on disk",
     "load": "the model has to be loaded",
     "evict": "what others will compute again",
-    "slow": "for streams that run there",
-    "crowd": "its next turns behind other sessions",
-    "delay": "other sessions behind it",
-    "blame": "the node failed lately",
-    "switch": "its session is warm elsewhere",
+    "decode_interference": "for streams that run there",
+    "contention": "its next turns behind other sessions",
+    "externality": "other sessions behind it",
+    "failure_penalty": "the node failed lately",
+    "migration": "its session is warm elsewhere",
 }
 """Of the terms, in short."""
 _LEAST_SHOWN_S = 0.005
@@ -80,8 +87,8 @@ def _explain_past(client: AdminClient, request_id: str, *, as_json: bool) -> Non
         console.print_json(answer)
         return
     decided = read_row(DecidedRow, answer)
-    model = decided.asked_model
-    if decided.model != decided.asked_model:
+    model = decided.requested_model
+    if decided.model != decided.requested_model:
         model += f" (now {decided.model})"
     console.say(
         f"Request {request_id}: {decided.path}, {model}, {decided.priority}, "
@@ -118,14 +125,49 @@ def _read_body(file: Path) -> dict[str, Any]:
 
 
 def _print_costs(decision: DecisionRow) -> None:
-    terms = _terms_of(decision.costs)
-    columns = ["Node", *(f">{term}" for term in terms), ">total", ">cached / prompt"]
-    if any(cost.excluded for cost in decision.costs):
-        columns.append("Excluded")
-    console.print_table(columns, [_cost_cells(cost, terms, columns) for cost in decision.costs])
-    console.say("Seconds until the first token, and those taken from others; * chosen.")
-    if meanings := [f"{term}: {MEANINGS[term]}" for term in terms if term in MEANINGS]:
+    """A row per node; a row per term where the window has no room for that many columns."""
+    costs = [cost for cost in decision.costs if not cost.excluded]
+    terms = _terms_of(costs)
+    heads = ["Node", *(f">{_head(term)}" for term in terms), ">total", ">cached / prompt"]
+    rows = [_cost_cells(cost, terms) for cost in costs]
+    if console.fits(heads, rows):
+        console.print_table(heads, rows)
+    else:
+        _print_by_term(heads, rows)
+    for cost in decision.costs:
+        if cost.excluded:
+            console.say(f"{cost.node}: {cost.excluded}")
+    if costs:
+        console.say("Seconds until the first token, and those taken from others; * chosen.")
+    if meanings := [f"{_head(term)}: {MEANINGS[term]}" for term in terms if term in MEANINGS]:
         console.say(f"{'; '.join(meanings)}.")
+
+
+def _print_by_term(heads: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    """The same table with a column per node, in blocks of as many nodes as fit the window."""
+    rest = list(rows)
+    while rest:
+        count = len(rest)
+        while count > 1 and not console.fits(*_columns_of(heads, rest[:count])):
+            count -= 1
+        console.print_table(*_columns_of(heads, rest[:count]))
+        del rest[:count]
+
+
+def _columns_of(
+    heads: Sequence[str], nodes: Sequence[Sequence[Text]]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Heads and rows of a table with a column per node."""
+    table: list[list[Cell]] = [[head.removeprefix(">")] for head in heads[1:]]
+    for node in nodes:
+        for row, cell in zip(table, node[1:], strict=True):
+            row.append(Text(cell.plain.replace(" / ", " /\n"), cell.style))
+    return ["", *(f">{node[0].plain}" for node in nodes)], table
+
+
+def _head(term: str) -> str:
+    """The term as the head of a column, which wraps between words."""
+    return term.replace("_", " ")
 
 
 def _terms_of(costs: Sequence[CostRow]) -> list[str]:
@@ -138,62 +180,60 @@ def _terms_of(costs: Sequence[CostRow]) -> list[str]:
     ]
 
 
-def _cost_cells(cost: CostRow, terms: Sequence[str], columns: Sequence[str]) -> list[Text]:
+def _cost_cells(cost: CostRow, terms: Sequence[str]) -> list[Text]:
     style = "bold green" if cost.chosen else ""
-    cells = [f"{cost.node} *" if cost.chosen else cost.node]
-    if cost.excluded:
-        cells += [""] * (len(columns) - 2)
-        return [Text(text) for text in (*cells, cost.excluded)]
-    cells += [f"{cost.terms_s.get(term, 0.0):.2f}" for term in terms]
-    cells.append(f"{cost.total_s:.2f}")
-    guessed = " (estimated)" if cost.estimated else ""
+    estimated = " (estimated)" if cost.estimated else ""
     cached = f"{wording.number(cost.cached_tokens)} / {wording.number(cost.prompt_tokens)}"
-    cells.append(cached + guessed)
-    cells += [""] * (len(columns) - len(cells))
+    cells = [
+        f"{cost.node} *" if cost.chosen else cost.node,
+        *(f"{cost.terms_s.get(term, 0.0):.2f}" for term in terms),
+        f"{cost.total_s:.2f}",
+        f"{cached}{estimated}",
+    ]
     return [Text(text, style) for text in cells]
 
 
 def _print_attempt(attempt: AttemptRow) -> None:
-    decision, accounts = attempt.decision, attempt.accounts
+    decision, usage = attempt.decision, attempt.usage
     _print_costs(decision)
     console.say(decision.reason)
     console.say(f"It waited {decision.waited_s:.2f} s in the router.")
     if chosen := next((cost for cost in decision.costs if cost.chosen), None):
         rows = _comparison(attempt, chosen)
         console.print_table(("", ">Expected", ">Actual"), rows)
-    console.say(_outcome(attempt.outcome, accounts))
+    console.say(_outcome(attempt.outcome, usage))
 
 
 def _comparison(attempt: AttemptRow, chosen: CostRow) -> list[tuple[str, str, str]]:
     """What was expected on the chosen node, and what came."""
-    accounts = attempt.accounts
+    usage = attempt.usage
     return [
         (
             "Prompt tokens",
             wording.number(chosen.prompt_tokens),
-            wording.number(accounts.prompt_tokens if accounts else None),
+            wording.number(usage.prompt_tokens if usage else None),
         ),
         (
             "of them cached",
             wording.number(chosen.cached_tokens),
-            wording.number(accounts.cached_tokens if accounts else None),
+            wording.number(usage.cached_tokens if usage else None),
         ),
         (
             "Prefill",
             _seconds(chosen.terms_s.get("prefill")),
-            _seconds(accounts.prefill_s if accounts else None),
+            _seconds(usage.prefill_s if usage else None),
         ),
         ("First token", _seconds(attempt.expected_ttft_s), _seconds(attempt.ttft_s)),
     ]
 
 
-def _outcome(outcome: str | None, accounts: AccountsRow | None) -> str:
+def _outcome(outcome: str | None, usage: RequestUsageRow | None) -> str:
     if outcome is None:
         return "It is still running."
     text = f"Outcome: {wording.state_words(outcome)}"
-    if accounts is None:
-        return f"{text}; its node has told no accounts of it."
-    return f"{text} ({accounts.reason}), {wording.number(accounts.completion_tokens)} tokens."
+    if usage is None:
+        return f"{text}; its node has not reported its usage."
+    return f"{text} ({usage.reason}), {wording.number(usage.completion_tokens)} tokens."
 
 
 def _seconds(seconds: float | None) -> str:

@@ -164,14 +164,14 @@ def _reached(row: NodeRow) -> tuple[str, str]:
     if row.reachable:
         return ("reachable", "green") if row.state == ACTIVE else (row.state, "yellow")
     resting = "" if row.state == ACTIVE else f"; {row.state}"
-    if row.heard_ago_s is None:
+    if row.status_age_s is None:
         return f"not heard yet{resting}", "red"
-    return f"lost, heard {wording.span(row.heard_ago_s)} ago{resting}", "red"
+    return f"lost, heard {wording.span(row.status_age_s)} ago{resting}", "red"
 
 
 def _failing(row: NodeRow) -> list[str]:
     """Models that are served elsewhere where they can be."""
-    return sorted({*row.wedged, *(each.model for each in row.breakers)})
+    return sorted({*row.stalled, *(each.model for each in row.breakers)})
 
 
 def _pressure(row: NodeRow) -> Iterator[tuple[str, str]]:
@@ -207,7 +207,7 @@ def _notes(row: NodeRow) -> Iterator[tuple[str, str]]:
 
 def _model_notes(row: NodeRow) -> Iterator[str]:
     """What is wrong with models there."""
-    for model in row.wedged:
+    for model in row.stalled:
         yield f"{model} makes no progress."
     if row.too_large:
         models = wording.several(row.too_large)

@@ -236,7 +236,7 @@ class Dispatcher:
             prompt_tokens = (tokens.prompt if tokens else 0) or lease.prompt_tokens
             self._known.prefixes.on_served(lease.node_id, ticket.chain, prompt_tokens)
         if answer is not None and tokens is not None:
-            self._known.metrics.foreign_tokens(lease, tokens)
+            self._known.metrics.third_party_tokens(lease, tokens)
             accounts = answer.accounts(lease, now_s)
             self._known.decisions.on_verdict(Verdict(lease, now_s, failed=False, accounts=accounts))
         self._ledger.ended(lease, now_s, outcome, tokens)

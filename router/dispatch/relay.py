@@ -9,7 +9,7 @@ from router.dispatch.reply import Reply
 from router.errors import ContextTooLong, DeadlineExceeded, NodeFailed, QueueFull, RouterError
 from router.records.ledger import (
     OUTCOME_CANCELLED,
-    OUTCOME_CUT,
+    OUTCOME_DRAINED,
     OUTCOME_LATE,
     OUTCOME_NODE_FAILED,
     OUTCOME_REFUSED,
@@ -110,4 +110,4 @@ def _outcome_of(failure: RouterError) -> str:
         return OUTCOME_LATE
     if isinstance(failure, ContextTooLong):
         return OUTCOME_REFUSED
-    return OUTCOME_CUT if isinstance(failure, Cut) else OUTCOME_NODE_FAILED
+    return OUTCOME_DRAINED if isinstance(failure, Cut) else OUTCOME_NODE_FAILED

@@ -39,7 +39,7 @@ class NodeCheck:
     level: str
     """`ok`, `warn` or `fail`."""
     finding: str
-    sentence: str
+    message: str
     addresses: tuple[str, ...] = ()
     """What the node's name resolved to, in the order in which they are tried."""
     took_s: float = 0.0
@@ -54,10 +54,10 @@ async def _check(record: NodeRecord) -> NodeCheck:
     started_s = time.monotonic()
     async with NodeClient.of(record) as client:
         try:
-            level, finding, sentence = await _call(record, client)
+            level, finding, message = await _call(record, client)
         except RouterError as error:
-            level, finding, sentence = "fail", _finding(error), _advice(record, error)
-        found = NodeCheck(record.name, record.url, level, finding, sentence)
+            level, finding, message = "fail", _finding(error), _advice(record, error)
+        found = NodeCheck(record.name, record.url, level, finding, message)
         return replace(
             found, addresses=tuple(client.addresses), took_s=time.monotonic() - started_s
         )

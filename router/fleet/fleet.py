@@ -72,11 +72,11 @@ class Fleet:
             self._nodes[node_id] = replace(view, unaccepted=models)
             self._changed()
 
-    def set_wedged(self, node_id: str, models: frozenset[str]) -> None:
+    def set_stalled(self, node_id: str, models: frozenset[str]) -> None:
         """The node is there, but makes no progress with these models."""
         view = self._nodes.get(node_id)
-        if view is not None and view.wedged != models:
-            self._nodes[node_id] = replace(view, wedged=models)
+        if view is not None and view.stalled != models:
+            self._nodes[node_id] = replace(view, stalled=models)
             self._changed()
 
     def heard(self, node_id: str, status: NodeStatus) -> None:

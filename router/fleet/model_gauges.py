@@ -8,7 +8,7 @@ from router.records.metrics import Metrics, Values
 from router.states import KIND_AGENT
 from router.types import NodeView
 
-WEDGED = "wedged"
+STALLED = "stalled"
 
 
 @dataclass(slots=True)
@@ -83,4 +83,4 @@ def _ready(status: NodeStatus) -> dict[str, int]:
 
 
 def _state(view: NodeView, model: ModelStatus) -> str:
-    return WEDGED if model.name in view.wedged else model.state.value
+    return STALLED if model.name in view.stalled else model.state.value

@@ -195,7 +195,7 @@ class Stalls:
             MAX_LOOK_S, min(limits.stall_s, limits.load_s, limits.first_token_s) / LOOKS
         )
         self._watched: dict[Progress, None] = {}
-        self._wedged: dict[tuple[str, str], Sign] = {}
+        self._stalled: dict[tuple[str, str], Sign] = {}
         """By node and model, with what the node showed when it was left."""
         self._timer: asyncio.TimerHandle | None = None
         fleet.listen(self._on_fleet)
@@ -244,8 +244,8 @@ class Stalls:
         progress.leave(NodeFailed(f"The node {self._fleet.name_of(lease.node_id)} {reason}."))
         self._on_stalled(lease)
         if sign is not None and sign.state in _AT_WORK:
-            self._wedged[lease.node_id, lease.model] = sign
-            self._fleet.set_wedged(lease.node_id, self._models(lease.node_id))
+            self._stalled[lease.node_id, lease.model] = sign
+            self._fleet.set_stalled(lease.node_id, self._models(lease.node_id))
 
     def _leave_late(self, progress: Progress) -> None:
         name = self._fleet.name_of(progress.lease.node_id)
@@ -256,17 +256,17 @@ class Stalls:
         )
 
     def _on_fleet(self) -> None:
-        """A node that goes on, or has started anew, is wedged no more."""
-        if not self._wedged:
+        """A node that goes on, or has started anew, is stalled no more."""
+        if not self._stalled:
             return
         well = [
             key
-            for key, sign in self._wedged.items()
+            for key, sign in self._stalled.items()
             if sign_of(self._fleet.node(key[0]), key[1]) != sign
         ]
         for node_id, model in well:
-            if self._wedged.pop((node_id, model), None) is not None:
-                self._fleet.set_wedged(node_id, self._models(node_id))
+            if self._stalled.pop((node_id, model), None) is not None:
+                self._fleet.set_stalled(node_id, self._models(node_id))
 
     def _models(self, node_id: str) -> frozenset[str]:
-        return frozenset(model for node, model in self._wedged if node == node_id)
+        return frozenset(model for node, model in self._stalled if node == node_id)

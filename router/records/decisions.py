@@ -14,11 +14,11 @@ TERMS = {
     "restore_s": "restore",
     "load_s": "load",
     "eviction_s": "evict",
-    "slowdown_s": "slow",
-    "crowd_s": "crowd",
-    "delay_s": "delay",
-    "blame_s": "blame",
-    "switch_s": "switch",
+    "decode_interference_s": "decode_interference",
+    "contention_s": "contention",
+    "externality_s": "externality",
+    "failure_penalty_s": "failure_penalty",
+    "migration_s": "migration",
 }
 """The terms of a cost, by their fields, as people see them."""
 _ALWAYS_SHOWN = frozenset(("prefill_s",))
@@ -59,7 +59,7 @@ class Decided:
     """What became of a request. Only `Decisions` changes it."""
 
     request_id: str
-    asked_model: str
+    requested_model: str
     model: str
     path: str
     priority: Priority
@@ -155,7 +155,7 @@ class Decisions:
         if decided is None:
             decided = Decided(
                 ticket.request_id,
-                ticket.asked_model,
+                ticket.requested_model,
                 ticket.model,
                 ticket.path,
                 ticket.priority,

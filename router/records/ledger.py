@@ -27,7 +27,7 @@ OUTCOME_CANCELLED = "cancelled"
 OUTCOME_LATE = "deadline_exceeded"
 OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
-OUTCOME_CUT = "cut"
+OUTCOME_DRAINED = "drained"
 MOST_ROWS = 100_000
 """That wait to be written: some 50 MB."""
 REASON_UNREPORTED = "unreported"
@@ -240,7 +240,7 @@ class Ledger:
     def _log(self, ticket: Ticket, node_name: str, reason: str) -> None:
         if self._log_requests:
             kind = ticket.path.removeprefix("/v1/")
-            log.info("%s %s on %s: %s", kind, ticket.asked_model, node_name, reason)
+            log.info("%s %s on %s: %s", kind, ticket.requested_model, node_name, reason)
 
 
 def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -> UsageRecord:
@@ -299,7 +299,7 @@ def finished_line(ticket: Ticket, node_name: str, finished: Finished) -> str:
     """One request as one line for a person."""
     kind = ticket.path.removeprefix("/v1/")
     text = (
-        f"{kind} {ticket.asked_model} on {node_name}: "
+        f"{kind} {ticket.requested_model} on {node_name}: "
         f"{finished.prompt_tokens} + {finished.completion_tokens} tokens"
     )
     if finished.ttft_s is not None:

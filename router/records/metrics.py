@@ -110,7 +110,7 @@ class Metrics:
     def _count_nodes(self) -> None:
         """What nodes do besides answering."""
         self._foreign = self._counter(
-            "foreign_tokens",
+            "third_party_tokens",
             "Tokens that servers which are no node agents have told.",
             "node",
             "model",
@@ -157,7 +157,7 @@ class Metrics:
         self._cached.add(*labels, count=accounts.cached_tokens)
         self._prompt.add(*labels, count=accounts.prompt_tokens)
 
-    def foreign_tokens(self, lease: Lease, tokens: Tokens) -> None:
+    def third_party_tokens(self, lease: Lease, tokens: Tokens) -> None:
         """A server of others has told what an answer took."""
         name = self._node_name(lease.node_id)
         for kind, count in zip(tokens._fields, tokens, strict=True):
@@ -191,7 +191,7 @@ class Metrics:
         """The connections that this server did not keep."""
         family = partial(
             CounterMetricFamily,
-            _PREFIX + "unkept_connections",
+            _PREFIX + "dropped_connections",
             "Connections that were refused or cut off to keep room for others.",
             labels=("reason",),
         )

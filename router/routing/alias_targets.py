@@ -179,7 +179,7 @@ def _rank(road: Road, at: int, asked: Asked, moment: Moment) -> _Rank:
         if target.is_on(view) and view.reachable and view.state == ACTIVE
     ]
     fails = all(
-        target.model in view.wedged or (view.node_id, target.model) in asked.failing for view in up
+        target.model in view.stalled or (view.node_id, target.model) in asked.failing for view in up
     )
     if road.selector == WARM:
         statuses = (_model_of(view, target.model) for view in up)

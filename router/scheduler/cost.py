@@ -20,8 +20,8 @@ from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, T
 FAILED_LOAD_S = 600.0
 """Added where the last load failed, or the model makes no progress: such a node is the last resort,
 not ruled out."""
-BLAME_WAIT_S = 600.0
-SWITCH_S, SWITCH_SHARE = 2.0, 0.2
+FAILURE_PENALTY_S = 600.0
+MIGRATION_S, MIGRATION_SHARE = 2.0, 0.2
 """A session leaves the node where it is warm for one that is better by the larger of both."""
 TIE_S, TIE_SHARE, TIE_TOKENS = 0.7, 0.02, 512
 """Nodes whose costs differ by no more than the larger of both are equally good, unless one has so
@@ -30,7 +30,7 @@ COMING_SHARE = 0.85
 """How much is reckoned with of a prefix that is still to be prefilled: its tokens are estimated."""
 PROMISED_SHARE = 0.5
 """How much of that is promised: a beginning may have fewer tokens for its bytes than the rest."""
-CROWD_SHARE, DELAY_SHARE = 1.5, 0.7
+CONTENTION_SHARE, EXTERNALITY_SHARE = 1.5, 0.7
 """How much the waits count that are only likely: of the session's turns to come, of which it has
 several, and of others."""
 UNKNOWN_CACHE_TOKENS = 50_000
@@ -122,23 +122,25 @@ class Pricing:
         if excluded or model is None or view.status is None:
             return NodeTerms(view.node_id, view.name, excluded)
         book = self._books.of(view.node_id)
-        blame_s = _blame_s(book, view, model, now_s)
+        failure_penalty_s = _failure_penalty_s(book, view, model, now_s)
         rates = self._rates.of(view.status, view.node_id, model)
         load_s = _load_s(book, model, rates)
         if not ask.prompt_bytes:
-            return NodeTerms(view.node_id, view.name, load_s=load_s, blame_s=blame_s)
+            return NodeTerms(
+                view.node_id, view.name, load_s=load_s, failure_penalty_s=failure_penalty_s
+            )
         held, coming = self._cached(ask, view, book, model)
         cached = held.usable_tokens + int(COMING_SHARE * coming)
-        switch_s = 0.0
+        migration_s = 0.0
         if home is not None and cached < home.cached_tokens:
-            switch_s = max(SWITCH_S, SWITCH_SHARE * home.total_s)
+            migration_s = max(MIGRATION_S, MIGRATION_SHARE * home.total_s)
         restored = held.usable_tokens - held.memory_tokens
         prompt_tokens = max(ask.prompt_tokens, cached + 1.0)
         prefill_s = rates.prefill.seconds(cached, prompt_tokens)
         restore_s = rates.restore_s(restored, model) if restored > 0 else 0.0
         warm = book.warm.get(model.name, _NO_WARM)
         token_s = rates.prefill.seconds(0.0, 1.0)
-        wait_s, delay_s = warm.waits_s(prefill_s + restore_s, ask.session, now_s, token_s)
+        wait_s, externality_s = warm.waits_s(prefill_s + restore_s, ask.session, now_s, token_s)
         rows = book.rows.get(model.name, 0) + book.others_rows(model.name)
         return NodeTerms(
             view.node_id,
@@ -149,11 +151,11 @@ class Pricing:
             restore_s=restore_s,
             load_s=load_s,
             eviction_s=self._eviction_s(ask, view, model, prompt_tokens - cached, now_s),
-            slowdown_s=rates.slowdown_s(rows, ask.answer_tokens),
-            crowd_s=CROWD_SHARE * wait_s,
-            delay_s=DELAY_SHARE * delay_s,
-            blame_s=blame_s,
-            switch_s=switch_s,
+            decode_interference_s=rates.decode_interference_s(rows, ask.answer_tokens),
+            contention_s=CONTENTION_SHARE * wait_s,
+            externality_s=EXTERNALITY_SHARE * externality_s,
+            failure_penalty_s=failure_penalty_s,
+            migration_s=migration_s,
             prompt_tokens=int(prompt_tokens),
             cached_tokens=cached,
             memory_tokens=cached - max(0, restored),
@@ -276,11 +278,11 @@ def _hold_s(
     return max(0.0, claimed.may_leave_s - now_s) + (service_s if claimed.leases else 0.0)
 
 
-def _blame_s(book: NodeBook, view: NodeView, model: ModelStatus, now_s: float) -> float:
+def _failure_penalty_s(book: NodeBook, view: NodeView, model: ModelStatus, now_s: float) -> float:
     circuit = book.circuits.get(model.name)
-    is_out = model.state is ModelState.FAILED or model.name in view.wedged
+    is_out = model.state is ModelState.FAILED or model.name in view.stalled
     failed_s = FAILED_LOAD_S if is_out else 0.0
-    return failed_s + (BLAME_WAIT_S if circuit is not None and circuit.bars(now_s) else 0.0)
+    return failed_s + (FAILURE_PENALTY_S if circuit is not None and circuit.bars(now_s) else 0.0)
 
 
 def occupancy(cache: CacheStatus | None, warm: WarmSessions | None, now_s: float) -> float:

@@ -10,11 +10,11 @@ _WORDS = {
     "restore_s": "reading its prefix from disk",
     "load_s": "the model's load",
     "eviction_s": "what it would push out of the cache",
-    "slowdown_s": "the streams that run there",
-    "crowd_s": "the sessions that live there",
-    "delay_s": "the turns of others that would wait for it",
-    "blame_s": "what that node failed or turned away lately",
-    "switch_s": "leaving the node where its session is",
+    "decode_interference_s": "the streams that run there",
+    "contention_s": "the sessions that live there",
+    "externality_s": "the turns of others that would wait for it",
+    "failure_penalty_s": "what that node failed or turned away lately",
+    "migration_s": "leaving the node where its session is",
 }
 
 

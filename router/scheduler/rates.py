@@ -187,7 +187,7 @@ class NodeRates:
             self.row_step_s = Mean(_bounded(step_s, self._step_guess_s), TELLING_SAMPLES)
         return True
 
-    def slowdown_s(self, rows: int, answer_tokens: float) -> float:
+    def decode_interference_s(self, rows: int, answer_tokens: float) -> float:
         """What decoding beside so many rows costs: the new one waits for them in each step, and
         they, of whose answers half is still to come, for it."""
         return 1.5 * rows * ROW_SLOWDOWN * self.row_step_s.value * answer_tokens

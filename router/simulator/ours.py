@@ -91,7 +91,7 @@ class Ours:
             request_id=str(call.number),
             caller=_CALLER,
             path="/v1/chat/completions",
-            asked_model=call.model,
+            requested_model=call.model,
             model=call.model,
             stream=True,
             arrived_s=now_s,

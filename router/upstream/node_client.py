@@ -183,7 +183,7 @@ class NodeClient:
             request_id = request_id.removeprefix(f"{ticket.caller.owner}-")
         else:
             # A foreign node's model name may hold anything, line breaks too.
-            asked = ticket.asked_model if ticket.asked_model.isprintable() else ""
+            asked = ticket.requested_model if ticket.requested_model.isprintable() else ""
             own = (
                 f"{HEADER_ORIGIN}: {stamp.origin}\r\n{HEADER_PROOF}: {stamp.proof}\r\n"
                 f"{HEADER_REQUESTED_MODEL}: {asked}\r\n"

@@ -108,7 +108,7 @@ def _ticket(name: str, chain: Chain) -> Ticket:
         request_id=name,
         caller=caller,
         path="/v1/chat/completions",
-        asked_model=MODEL,
+        requested_model=MODEL,
         model=MODEL,
         stream=True,
         arrived_s=1000.0,

@@ -172,7 +172,7 @@ async def test_a_node_whose_gpu_fails_is_failing_and_not_wedged(
             assert await caller.head() == 200
             assert caller.headers["x-fleet-node"] == "b"
         assert [*failing(router)] == [first.app.agent.identity.node_id]
-        assert {view.wedged for view in router.core.fleet.snapshot} == {frozenset()}
+        assert {view.stalled for view in router.core.fleet.snapshot} == {frozenset()}
 
 
 def foreign(script: Any, model: str = "m") -> Any:

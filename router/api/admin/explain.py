@@ -6,13 +6,13 @@ import msgspec
 
 from node.protocol.messages import Finished
 from router.api.admin.explain_views import (
-    AccountsRow,
     AskDecision,
     AttemptRow,
     CostRow,
     DecidedRow,
     DecisionRow,
     RejectRow,
+    RequestUsageRow,
 )
 from router.api.admin.gate import AdminGiven
 from router.api.body_room import BodyRoom
@@ -61,7 +61,7 @@ def _decided_row(decided: Decided) -> DecidedRow:
     return DecidedRow(
         request_id=decided.request_id,
         path=decided.path,
-        asked_model=decided.asked_model,
+        requested_model=decided.requested_model,
         model=decided.model,
         priority=decided.priority.name.lower(),
         arrived_ago_s=max(0.0, time.monotonic() - decided.arrived_s),
@@ -78,12 +78,12 @@ def _attempt_row(attempt: Attempt) -> AttemptRow:
         expected_ttft_s=attempt.expected_ttft_s,
         ttft_s=attempt.ttft_s,
         outcome=attempt.outcome or None,
-        accounts=_accounts_row(attempt.accounts) if attempt.accounts else None,
+        usage=_usage_row(attempt.accounts) if attempt.accounts else None,
     )
 
 
-def _accounts_row(accounts: Finished) -> AccountsRow:
-    return AccountsRow(
+def _usage_row(accounts: Finished) -> RequestUsageRow:
+    return RequestUsageRow(
         prompt_tokens=accounts.prompt_tokens,
         cached_tokens=accounts.cached_tokens,
         completion_tokens=accounts.completion_tokens,

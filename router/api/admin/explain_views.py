@@ -45,7 +45,7 @@ class DecisionRow(Shown):
     costs: tuple[CostRow, ...]
 
 
-class AccountsRow(Shown):
+class RequestUsageRow(Shown):
     """What the node says of a request that it has answered."""
 
     prompt_tokens: int
@@ -65,7 +65,7 @@ class AttemptRow(Shown):
     """Both from the request's arrival at the router; None: its answer has not begun."""
     outcome: str | None
     """None while it runs."""
-    accounts: AccountsRow | None
+    usage: RequestUsageRow | None
 
 
 class RejectRow(Shown):
@@ -80,7 +80,7 @@ class DecidedRow(Shown):
 
     request_id: str
     path: str
-    asked_model: str
+    requested_model: str
     model: str
     priority: str
     arrived_ago_s: float

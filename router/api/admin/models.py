@@ -216,7 +216,7 @@ def _place(
         keep_alive_s=_keep_alive_s(view, model),
         idle_s=_idle_s(view, model),
         paid=view.is_paid,
-        failing=failing or model.name in view.wedged,
+        failing=failing or model.name in view.stalled,
         disk_bytes=model.disk_bytes,
         node_free_bytes=node_free_bytes,
         no_room=(no_room(view.status, model) or None) if view.status else None,

@@ -172,7 +172,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         created_at_s=record.created_at_s,
         reachable=view is not None and view.reachable,
         error=view.error if view else "The node is not watched.",
-        heard_ago_s=max(0.0, time.monotonic() - view.heard_s) if view and view.heard_s else None,
+        status_age_s=max(0.0, time.monotonic() - view.heard_s) if view and view.heard_s else None,
         version=status.version if status else None,
         engine=status.engine if status else None,
         chip=status.chip if status else None,
@@ -184,7 +184,7 @@ def node_row(core: Core, record: NodeRecord) -> NodeRow:
         max_rows=record.max_rows,
         breakers=_breaker_rows(core, record.id, there),
         unaccepted=view.unaccepted if view else (),
-        wedged=tuple(sorted(view.wedged & there)) if view else (),
+        stalled=tuple(sorted(view.stalled & there)) if view else (),
         too_large=tuple(each.name for each in status.models if not fits(status, each))
         if status
         else (),

@@ -81,7 +81,7 @@ class NodeRow(Shown):
     reachable: bool
     error: str | None
     """Why it is not reachable, as a sentence."""
-    heard_ago_s: float | None
+    status_age_s: float | None
     """Seconds since its last word; None before the first."""
     version: str | None
     engine: str | None
@@ -97,7 +97,7 @@ class NodeRow(Shown):
     """As an admin has set it."""
     prices: NodePrices | None = None
     breakers: tuple[BreakerRow, ...] = ()
-    wedged: tuple[str, ...] = ()
+    stalled: tuple[str, ...] = ()
     """Models with which the node makes no progress."""
     too_large: tuple[str, ...] = ()
     """Models for which its memory is too small."""
@@ -244,7 +244,7 @@ class NodeCheckRow(Shown):
     url: str
     level: str
     finding: str
-    sentence: str
+    message: str
     addresses: tuple[str, ...]
     took_s: float
 

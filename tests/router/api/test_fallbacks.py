@@ -99,7 +99,7 @@ async def test_a_target_whose_nodes_all_fail_hands_over_to_the_next(
     assert (second, third) == (f"{first}.2", f"{first}.3")
     assert all(each.header("x-fleet-requested-model") == "auto" for each in inferences(node))
     told = await explained(router, caller)
-    assert (told["asked_model"], told["model"]) == ("auto", "b")
+    assert (told["requested_model"], told["model"]) == ("auto", "b")
     assert told["failed_targets"] == ["a (node_failed)"]
     assert [each["decision"]["model"] for each in told["attempts"]] == ["a", "a", "b"]
     assert "a is the first that can take it" in told["target_reason"]

@@ -25,7 +25,7 @@ def check(node: str = "studio", **fields: Any) -> dict[str, Any]:
         "url": f"http://{node}.local:8801",
         "level": "ok",
         "finding": "ok",
-        "sentence": "It answers: M4 Max, mlx-fleet 0.1.0.",
+        "message": "It answers: M4 Max, mlx-fleet 0.1.0.",
         "addresses": ["192.168.1.7"],
         "took_s": 0.01,
         **fields,
@@ -40,7 +40,7 @@ def answering(*checks: dict[str, Any]) -> Handler:
     return answer
 
 
-UNREACHED = check("mini", level="fail", finding=Cause.NO_ROUTE, sentence="There is no way to it.")
+UNREACHED = check("mini", level="fail", finding=Cause.NO_ROUTE, message="There is no way to it.")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_nodes_that_answer_are_one_line_each(
     played: Played, capsys: pytest.CaptureFixture[str], reached: list[str]
 ) -> None:
-    warned = check("air", level="warn", sentence="It runs 0.2.")
+    warned = check("air", level="warn", message="It runs 0.2.")
     assert doctor.run(played(answering(check(), warned)), as_json=False)
     text = capsys.readouterr().out
     assert "studio" in text and "It answers: M4 Max" in text and "It runs 0.2." in text
@@ -80,7 +80,7 @@ def test_a_node_that_only_the_command_reaches_is_a_matter_of_the_local_network(
 def test_the_setting_is_named_once(
     played: Played, capsys: pytest.CaptureFixture[str], reached: list[str]
 ) -> None:
-    told = {**UNREACHED, "finding": Cause.LOCAL_NETWORK, "sentence": f"No. {LOCAL_NETWORK}"}
+    told = {**UNREACHED, "finding": Cause.LOCAL_NETWORK, "message": f"No. {LOCAL_NETWORK}"}
     doctor.run(played(answering(told)), as_json=False)
     assert capsys.readouterr().out.count("System Settings") == 1
 

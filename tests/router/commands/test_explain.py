@@ -10,23 +10,24 @@ import httpx
 import pytest
 
 from router.api.admin.explain_views import (
-    AccountsRow,
     AttemptRow,
     CostRow,
     DecidedRow,
     DecisionRow,
     RejectRow,
+    RequestUsageRow,
 )
-from router.commands import explain
+from router.commands import console, explain
 from router.commands.client import AdminClient, CommandFailed
 from router.commands.explain import Wanted
 from router.records.decisions import TERMS
+from serving.terminal.screen import Screen
 
 Played = Callable[[Callable[[httpx.Request], httpx.Response]], AdminClient]
 
 
 def cost(node: str, *, chosen: bool = False, excluded: str | None = None, **s: float) -> CostRow:
-    terms = {"queue": 0.0, "prefill": 0.0, "restore": 0.0, "blame": 0.0, **s}
+    terms = {"queue": 0.0, "prefill": 0.0, "restore": 0.0, "failure_penalty": 0.0, **s}
     return CostRow(
         node_id=f"id-{node}",
         node=node,
@@ -52,7 +53,7 @@ DECISION = DecisionRow(
         cost("air", excluded="It cannot be reached."),
     ),
 )
-ACCOUNTS = AccountsRow(
+USAGE = RequestUsageRow(
     prompt_tokens=6123,
     cached_tokens=5811,
     completion_tokens=42,
@@ -63,12 +64,12 @@ ACCOUNTS = AccountsRow(
     reason="stop",
 )
 SERVED = AttemptRow(
-    decision=DECISION, expected_ttft_s=1.71, ttft_s=1.95, outcome="served", accounts=ACCOUNTS
+    decision=DECISION, expected_ttft_s=1.71, ttft_s=1.95, outcome="served", usage=USAGE
 )
 DECIDED = DecidedRow(
     request_id="r",
     path="/v1/chat/completions",
-    asked_model="gpt",
+    requested_model="gpt",
     model="tiny",
     priority="default",
     arrived_ago_s=90.0,
@@ -101,15 +102,37 @@ def test_a_dry_run_prints_a_row_per_node_and_a_column_per_term_that_matters(
     explain.run(client, Wanted(body, None, None, None), as_json=False)
     text = capsys.readouterr().out
     assert line(text, "Node").split() == [
-        *("Node", "queue", "prefill", "total", "cached", "/", "prompt", "Excluded")
+        *("Node", "queue", "prefill", "total", "cached", "/", "prompt")
     ]
     assert line(text, "studio *").split() == [
         *("studio", "*", "0.00", "1.21", "1.21", "5,800", "/", "6,100")
     ]
     assert line(text, "[red]mini  ").split()[1:4] == ["1.00", "2.40", "3.40"]
-    assert "It cannot be reached." in line(text, "air")
+    assert line(text, "air") == "air: It cannot be reached."
     assert "queue: work that is ahead of it; prefill: its tokens that are not cached." in text
     assert DECISION.reason in text
+
+
+def test_a_narrow_window_has_a_column_per_node(
+    played: Played,
+    body: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(console, "out", lambda: Screen(width=100))
+    terms = dict.fromkeys(TERMS.values(), 1.0)
+    names = [f"mac-{number}" for number in range(9)]
+    costs = (cost("studio", chosen=True, **terms), *(cost(name, **terms) for name in names))
+    asked = DECISION.model_copy(update={"costs": costs})
+    client = played(lambda _request: httpx.Response(200, json=asked.model_dump()))
+    explain.run(client, Wanted(body, None, None, None), as_json=False)
+    text = capsys.readouterr().out
+    heads = line(text, "studio *").split()
+    assert heads[:3] == ["studio", "*", "mac-0"]
+    assert line(text, "decode interference ").split()[2:] == ["1.00"] * (len(heads) - 1)
+    assert line(text, "mac-8")
+    table, _, _ = text.partition("Seconds until")
+    assert max(map(len, table.splitlines())) <= 100
 
 
 def test_every_term_has_a_meaning() -> None:
@@ -169,13 +192,13 @@ def test_what_is_a_guess_at_a_server_s_cache_is_marked_so(
 def test_a_retry_shows_every_attempt_and_a_rejection_its_reason(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = SERVED.model_copy(update={"outcome": "node_failed", "accounts": None, "ttft_s": None})
+    failed = SERVED.model_copy(update={"outcome": "node_failed", "usage": None, "ttft_s": None})
     running = failed.model_copy(update={"outcome": None})
     rejected = RejectRow(kind="queue_full", reason="Too many wait.", position=7, wait_s=3.0)
     changes = {"attempts": (failed, running), "rejected": rejected}
     text = past(played, DECIDED.model_copy(update=changes), capsys)
     assert "Attempt 1:" in text and "Attempt 2:" in text
-    assert "Outcome: node failed; its node has told no accounts of it." in text
+    assert "Outcome: node failed; its node has not reported its usage." in text
     assert "It is still running." in text
     assert line(text, "First token").split()[-1] == "?"
     assert "Rejected (queue full): Too many wait. It stood at position 7." in text

@@ -150,7 +150,7 @@ class PlayedNode:
 
     def row(self, count: int) -> dict[str, object]:
         row: dict[str, object] = dict.fromkeys(
-            ["error", "heard_ago_s", "version", "engine", "chip", "max_rows"]
+            ["error", "status_age_s", "version", "engine", "chip", "max_rows"]
         )
         row |= dict.fromkeys(["memory_budget_bytes", "memory_leased_bytes"])
         models = [{"name": "m", "state": "ready"}] * self.models

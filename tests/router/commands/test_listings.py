@@ -37,7 +37,7 @@ def node(name: str, **changes: Any) -> NodeRow:
         "created_at_s": 0.0,
         "reachable": True,
         "error": None,
-        "heard_ago_s": 1.0,
+        "status_age_s": 1.0,
         "version": "1",
         "engine": "text",
         "chip": "Apple M4",
@@ -57,7 +57,7 @@ def answering(rows: list[Any]) -> Callable[[httpx.Request], httpx.Response]:
 def test_nodes_show_memory_models_and_why_one_is_lost(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lost = node("[red]mini", reachable=False, error="It went.", heard_ago_s=90)
+    lost = node("[red]mini", reachable=False, error="It went.", status_age_s=90)
     nodes.show(played(answering([node("studio"), lost])), as_json=False)
     text = capsys.readouterr().out
     assert "4.0 GiB of 16.0 GiB" in text
@@ -72,8 +72,8 @@ def test_nodes_show_what_is_cordoned_paid_and_failing(
     open_one = BreakerRow(model="tiny", state="open", failures=4, outcomes=5)
     trying = BreakerRow(model="big", state="half_open", failures=1, outcomes=1)
     rows = [
-        node("studio", state="cordoned", breakers=(open_one, trying), wedged=("slow",)),
-        node("mini", state="maintenance", reachable=False, error="It went.", heard_ago_s=None),
+        node("studio", state="cordoned", breakers=(open_one, trying), stalled=("slow",)),
+        node("mini", state="maintenance", reachable=False, error="It went.", status_age_s=None),
         node("cloud", prices=NodePrices(input=3, output=15, cached=0.25)),
     ]
     nodes.show(played(answering(rows)), as_json=False)

@@ -38,7 +38,7 @@ def node(name: str, url: str, node_id: str, *models: NodeModel) -> NodeRow:
         created_at_s=0,
         reachable=True,
         error=None,
-        heard_ago_s=0,
+        status_age_s=0,
         version="1",
         engine="text",
         chip="M4",

@@ -91,7 +91,7 @@ async def test_the_count_is_kept_and_passed_on_only_where_it_was_asked_for(
     kept = await row(router)
     assert (kept.prompt_tokens, kept.cached_tokens, kept.completion_tokens) == (11, 5, 7)
     told = router.core.metrics.text().decode()
-    assert 'foreign_tokens_total{kind="completion",model="m",node="a"} 7.0' in told
+    assert 'third_party_tokens_total{kind="completion",model="m",node="a"} 7.0' in told
     decided = router.core.decisions.find(kept.request_id)
     assert decided is not None
     accounts = decided.attempts[-1].accounts

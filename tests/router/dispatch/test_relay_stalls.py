@@ -78,29 +78,29 @@ def stalls(router: RunningRouter) -> str:
 async def test_before_content_another_node_is_tried(
     strict: RunningRouter, add_node: AddNode, script: Any
 ) -> None:
-    wedged = await add_node(strict, "a", script)
+    stalled = await add_node(strict, "a", script)
     caller = await strict.post(STREAM)
     async with asyncio.timeout(WAIT_S):
-        while asked(wedged) != [1]:
+        while asked(stalled) != [1]:
             await asyncio.sleep(0)
     other = await add_node(strict, "b", stream)
     assert (await caller.body()).endswith(HELLO + DONE)
-    assert asked(wedged, other) == [1, 1]
+    assert asked(stalled, other) == [1, 1]
     assert stalls(strict) == 'mlx_fleet_stalls_total{model="m",node="a"} 1.0'
     assert (
-        'model_state{model="m",node="a",state="wedged"} 1.0' in strict.core.metrics.text().decode()
+        'model_state{model="m",node="a",state="stalled"} 1.0' in strict.core.metrics.text().decode()
     )
-    await wedged.tell(StatusEvent(node_status(model_status("m", work_tokens=1), node_id="id-a")))
+    await stalled.tell(StatusEvent(node_status(model_status("m", work_tokens=1), node_id="id-a")))
     async with asyncio.timeout(WAIT_S):
-        while strict.core.fleet.snapshot[0].wedged:
+        while strict.core.fleet.snapshot[0].stalled:
             await asyncio.sleep(0)
 
 
 async def test_an_answer_in_one_piece_is_left_too(strict: RunningRouter, add_node: AddNode) -> None:
-    wedged = await add_node(strict, "a", silent)
+    stalled = await add_node(strict, "a", silent)
     caller = await strict.post(WHOLE)
     async with asyncio.timeout(WAIT_S):
-        while asked(wedged) != [1]:
+        while asked(stalled) != [1]:
             await asyncio.sleep(0)
     await add_node(strict, "b", whole)
     assert await caller.head() == 200

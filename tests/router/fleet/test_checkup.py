@@ -38,7 +38,7 @@ async def test_a_node_that_answers_is_well(start_node: StartNode) -> None:
     node = await start_node(saying("200 OK", encode_status(STATUS)))
     check = await found(node_record(node.url))
     assert (check.level, check.finding) == ("ok", Finding.OK)
-    assert check.sentence == f"It answers: M0, mlx-fleet {own_version()}."
+    assert check.message == f"It answers: M0, mlx-fleet {own_version()}."
     assert check.addresses == ("127.0.0.1",)
 
 
@@ -55,7 +55,7 @@ async def test_an_agent_that_is_not_as_it_should_be_is_told(
     node = await start_node(saying("200 OK", encode_status(status)))
     check = await found(node_record(node.url))
     assert (check.level, check.finding) == (level, finding)
-    assert word in check.sentence
+    assert word in check.message
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ async def test_a_node_that_refuses_the_call_says_why(
     node = await start_node(saying(status, body))
     check = await found(node_record(node.url))
     assert (check.level, check.finding) == ("fail", finding)
-    assert word in check.sentence
+    assert word in check.message
 
 
 async def test_a_server_of_others_is_asked_for_its_models(start_node: StartNode) -> None:
     node = await start_node(saying("200 OK", b'{"data": [{"id": "m"}]}'))
     check = await found(node_record(node.url, kind="openai"))
-    assert (check.level, check.sentence) == ("ok", "It answers, and lists 1 models.")
+    assert (check.level, check.message) == ("ok", "It answers, and lists 1 models.")
 
 
 async def test_a_name_that_does_not_resolve_and_a_port_that_nobody_listens_on_are_told(
@@ -100,7 +100,6 @@ async def test_a_name_that_does_not_resolve_and_a_port_that_nobody_listens_on_ar
         )
     assert [check.finding for check in checks] == [Cause.NAME, Cause.REFUSED]
     assert (
-        "http://studio.local:8801 cannot be reached: its name does not resolve"
-        in checks[0].sentence
+        "http://studio.local:8801 cannot be reached: its name does not resolve" in checks[0].message
     )
     assert [check.addresses for check in checks] == [(), ("127.0.0.1",)]

@@ -144,15 +144,15 @@ def test_models_of_paid_servers_are_apart_from_those_that_may_be_named() -> None
     assert view is not None and view.is_paid and view.prices == Prices(3, 15)
 
 
-def test_a_wedged_model_is_told_to_those_who_listen_once() -> None:
+def test_a_stalled_model_is_told_to_those_who_listen_once() -> None:
     fleet = fleet_with()
     fleet.heard("id-a", node_status(model_status("m")))
     told: list[None] = []
     fleet.listen(lambda: told.append(None))
     for models in (frozenset("m"), frozenset("m"), frozenset[str]()):
-        fleet.set_wedged("id-a", models)
+        fleet.set_stalled("id-a", models)
         view = fleet.node("id-a")
-        assert view is not None and view.wedged == models
+        assert view is not None and view.stalled == models
     assert len(told) == 2
-    fleet.set_wedged("id-gone", frozenset("m"))
+    fleet.set_stalled("id-gone", frozenset("m"))
     assert fleet.node("id-gone") is None

@@ -70,9 +70,9 @@ def test_a_model_that_was_loaded_anew_is_another_load() -> None:
 def test_states_are_shown_as_they_are_and_only_of_nodes_that_are_there() -> None:
     world = World()
     world.hear(ready("x", 1), on_disk("y"))
-    world.fleet.set_wedged("id-a", frozenset("x"))
+    world.fleet.set_stalled("id-a", frozenset("x"))
     assert world.figures("model_state") == [
-        'model="x",node="a",state="wedged"} 1.0',
+        'model="x",node="a",state="stalled"} 1.0',
         'model="y",node="a",state="on_disk"} 1.0',
     ]
     assert world.figures("node_up") == ['node="a"} 1.0']

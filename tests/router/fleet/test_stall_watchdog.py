@@ -156,10 +156,10 @@ class World:
         self.fleet.heard("n", node_status(model_status("m", **model), node_id="n"))
 
     @property
-    def wedged(self) -> frozenset[str]:
+    def stalled(self) -> frozenset[str]:
         seen = self.fleet.node("n")
         assert seen is not None
-        return seen.wedged
+        return seen.stalled
 
     async def leave(self) -> str:
         """A request on the node; why it was left."""
@@ -172,14 +172,14 @@ class World:
         return left.value.message
 
 
-async def test_a_wedged_model_is_told_until_it_makes_progress() -> None:
+async def test_a_stalled_model_is_told_until_it_makes_progress() -> None:
     world = World()
     assert await world.leave() == "The node n is there and has made no token for 0.2 s."
-    assert world.wedged == {"m"}
+    assert world.stalled == {"m"}
     world.hear()
-    assert world.wedged == {"m"}
+    assert world.stalled == {"m"}
     world.hear(work_tokens=1)
-    assert world.wedged == frozenset()
+    assert world.stalled == frozenset()
 
 
 async def test_a_load_that_stalls_is_no_wedge() -> None:
@@ -187,7 +187,7 @@ async def test_a_load_that_stalls_is_no_wedge() -> None:
     world.hear(state=ModelState.LOADING)
     reason = await world.leave()
     assert reason == "The node n has made no progress with loading the model for 0.2 s."
-    assert world.wedged == frozenset()
+    assert world.stalled == frozenset()
 
 
 async def test_nothing_is_looked_at_where_nothing_runs() -> None:
@@ -196,7 +196,7 @@ async def test_nothing_is_looked_at_where_nothing_runs() -> None:
         pass
     world.clock.advance(10.0)
     world.stalls._look()
-    assert world.wedged == frozenset()
+    assert world.stalled == frozenset()
     assert world.stalls._timer is None
 
 

@@ -10,7 +10,12 @@ from tests.router.conftest import lease, ticket
 from tests.router.records.test_ledger import FINISHED
 
 STUDIO = NodeTerms(
-    "a", "studio", prefill_s=1.21, slowdown_s=0.06, prompt_tokens=6100, cached_tokens=5800
+    "a",
+    "studio",
+    prefill_s=1.21,
+    decode_interference_s=0.06,
+    prompt_tokens=6100,
+    cached_tokens=5800,
 )
 MINI = NodeTerms("b", "mini", queue_s=1.0, prefill_s=2.4, prompt_tokens=6100)
 LOST = NodeTerms("c", "lost", excluded="It cannot be reached.")
@@ -114,7 +119,8 @@ def test_words_on_a_forgotten_request_are_passed_over(decisions: Decisions) -> N
 def test_the_short_form_leaves_out_terms_that_are_nothing(decisions: Decisions) -> None:
     decisions.granted(ticket(), decision())
     assert decisions.short("r") == (
-        b"node=studio; prefill=1.2s; slow=0.1s; cached=5800/6100; total=1.3s; next=mini 3.4s"
+        b"node=studio; prefill=1.2s; decode_interference=0.1s; cached=5800/6100; total=1.3s; "
+        b"next=mini 3.4s"
     )
 
 

@@ -328,7 +328,7 @@ def test_at_shutdown_every_open_request_is_written() -> None:
 
 
 def test_a_finished_request_is_one_line_for_a_person() -> None:
-    assert finished_line(ticket(asked_model="fast"), "mini", FINISHED) == (
+    assert finished_line(ticket(requested_model="fast"), "mini", FINISHED) == (
         "chat/completions fast on mini: 20 + 11 tokens, first after 0.25 s, 5.0 tokens/s, stop"
     )
 

@@ -77,8 +77,8 @@ def test_connections_that_were_not_kept_are_counted_by_the_reason() -> None:
     for connections in (1, 1, 2, 2, 2):
         callers.admit(Mute(), "a", connections, descriptor=1)
     found = figures(metrics)
-    assert found['mlx_fleet_unkept_connections_total{reason="no_key"}'] == 1
-    assert found['mlx_fleet_unkept_connections_total{reason="open_files"}'] == 3
+    assert found['mlx_fleet_dropped_connections_total{reason="no_key"}'] == 1
+    assert found['mlx_fleet_dropped_connections_total{reason="open_files"}'] == 3
 
 
 class Mute:

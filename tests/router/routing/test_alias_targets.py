@@ -158,8 +158,8 @@ def test_a_session_leaves_a_target_that_cannot_take_it() -> None:
     assert chosen(warm, with_b, away, view("m", model_status("a"))) == ["a"]
     failing = msgspec.structs.replace(with_b, failing=frozenset({("n", "b")}))
     assert chosen(warm, failing, ready) == ["a", "b"]
-    wedged = msgspec.structs.replace(ready, wedged=frozenset({"b"}))
-    assert chosen(warm, with_b, wedged) == ["a", "b"]
+    stalled = msgspec.structs.replace(ready, stalled=frozenset({"b"}))
+    assert chosen(warm, with_b, stalled) == ["a", "b"]
     assert chosen(warm, failing, ready, view("m", model_status("b"))) == ["b", "a"]
 
 

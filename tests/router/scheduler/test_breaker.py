@@ -15,7 +15,7 @@ from router.scheduler.breaker import (
     RECENT_S,
     Circuit,
 )
-from router.scheduler.cost import BLAME_WAIT_S
+from router.scheduler.cost import FAILURE_PENALTY_S
 from router.states import BreakerState
 from router.types import Failure, Lease
 from tests.router.conftest import model_status, node_status, node_view
@@ -181,8 +181,8 @@ def states(fleet: Fleet) -> list[tuple[str, str, int, int]]:
     return [(each.node_id, each.state, each.failures, each.outcomes) for each in rows]
 
 
-def blame_s(fleet: Fleet) -> float:
-    return fleet.term(asking("x"), "a", "blame_s")
+def failure_penalty_s(fleet: Fleet) -> float:
+    return fleet.term(asking("x"), "a", "failure_penalty_s")
 
 
 def on_a(fleet: Fleet, name: str) -> Lease:
@@ -195,16 +195,16 @@ def test_half_open_it_lets_one_request_try_and_closes_when_that_is_served() -> N
     assert states(fleet) == []
     fleet.done(lease, failed=True)
     assert states(fleet) == [("a", "open", 1, 1)]
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     fleet.now_s = FIRST_OPEN_S
     assert states(fleet) == [("a", "half_open", 1, 1)]
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0
     trial = on_a(fleet, "2")
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     fleet.first(trial)
     fleet.done(trial, served=True)
     assert states(fleet) == []
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0
 
 
 def test_a_trial_whose_caller_leaves_lets_the_next_one_try() -> None:
@@ -212,10 +212,10 @@ def test_a_trial_whose_caller_leaves_lets_the_next_one_try() -> None:
     fleet.done(on_a(fleet, "1"), failed=True)
     fleet.now_s = FIRST_OPEN_S
     trial = on_a(fleet, "2")
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     fleet.done(trial)
     assert states(fleet) == [("a", "half_open", 1, 1)]
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0
 
 
 def test_a_node_whose_verdicts_say_that_half_fail_is_left_for_longer() -> None:
@@ -241,7 +241,7 @@ def test_an_agent_that_began_anew_has_failed_nobody_yet() -> None:
     fleet.done(on_a(fleet, "1"), failed=True)
     status = node_status(model_status(), node_id="a", instance_id="anew")
     fleet.views = (replace(fleet.views[0], status=status), fleet.views[1])
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0
     assert states(fleet) == []
 
 
@@ -257,12 +257,12 @@ def test_a_node_that_turns_a_request_away_gets_no_more_for_the_time_that_it_told
     fleet.views = (*fleet.views, node_view("b"))
     assert turned_away(fleet, lease, 7).node_id == "b"
     assert states(fleet) == []
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     for second in range(7):
         fleet.now_s = float(second)
         assert fleet.lease(asking(f"at {second}")).node_id == "b"
     fleet.now_s = 7.0
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0
     assert fleet.chosen(asking("then")) == "a"
 
 
@@ -273,9 +273,9 @@ def test_the_only_node_is_asked_again_though_it_told_to_wait() -> None:
         args = lease, fleet.moment, Failure.TURNED_AWAY, 7
         rejected(fleet.scheduler.on_failed(*args))
     served = fleet.lease(asking("then"))
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     fleet.done(served, served=True)
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0
 
 
 def test_an_answer_that_had_begun_before_does_not_end_the_wait() -> None:
@@ -287,7 +287,7 @@ def test_an_answer_that_had_begun_before_does_not_end_the_wait() -> None:
     fleet.views = (*fleet.views, node_view("b"))
     assert turned_away(fleet, late, 30).node_id == "b"
     fleet.done(running, served=True)
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
 
 
 def test_a_trial_that_is_turned_away_leaves_the_breaker_as_it_is() -> None:
@@ -298,6 +298,6 @@ def test_a_trial_that_is_turned_away_leaves_the_breaker_as_it_is() -> None:
     args = trial, fleet.moment, Failure.TURNED_AWAY, None
     rejected(fleet.scheduler.on_failed(*args))
     assert states(fleet) == [("a", "half_open", 1, 1)]
-    assert blame_s(fleet) == BLAME_WAIT_S
+    assert failure_penalty_s(fleet) == FAILURE_PENALTY_S
     fleet.now_s += MIN_HELD_S
-    assert blame_s(fleet) == 0.0
+    assert failure_penalty_s(fleet) == 0.0

@@ -36,7 +36,7 @@ def test_rows_of_others_count_once_two_statuses_have_told_of_them() -> None:
     assert fleet.queue_s() == 0.0
     fleet.tell(5)
     assert fleet.queue_s() == pytest.approx(2 * PRIOR_SERVICE_S / 4)
-    assert fleet.term(asking("x"), "a", "slowdown_s") > 0.0
+    assert fleet.term(asking("x"), "a", "decode_interference_s") > 0.0
     fleet.tell(3)
     assert fleet.queue_s() == 0.0
 

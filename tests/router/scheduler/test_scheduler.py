@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from node.protocol.messages import ModelState
 from router.scheduler.breaker import FIRST_OPEN_S
-from router.scheduler.cost import BLAME_WAIT_S, FAILED_LOAD_S, TIE_S, TIE_TOKENS
+from router.scheduler.cost import FAILED_LOAD_S, FAILURE_PENALTY_S, TIE_S, TIE_TOKENS
 from router.scheduler.rates import LOAD_BYTES_PER_S, LOAD_FIXED_S
 from router.scheduler.rejects import RETRY_AFTER_S
 from router.scheduler.scheduler import MAX_ATTEMPTS
@@ -152,7 +152,7 @@ def test_a_session_stays_where_it_is_warm_unless_another_node_is_clearly_better(
     fleet.prefixes.hold(home, chain(7, 1), 400)
     fleet.lease(asking("2", 600, pinned_node_id=home))
     asked = asking("3", 500, of=7, hints=Hints("s"))
-    assert fleet.term(asked, other, "switch_s") >= 2.0
+    assert fleet.term(asked, other, "migration_s") >= 2.0
     assert fleet.chosen(asked) == home
     assert fleet.chosen(asking("3", 500, of=7)) == other
 
@@ -162,7 +162,7 @@ def test_a_session_without_a_hint_is_known_by_its_chain() -> None:
     home = fleet.serve(asking("1", 3_000, of=7)).node_id
     fleet.prefixes.hold(home, chain(7, 1), 400)
     other = "b" if home == "a" else "a"
-    assert fleet.term(asking("2", 3_500, of=7), other, "switch_s") >= 2.0
+    assert fleet.term(asking("2", 3_500, of=7), other, "migration_s") >= 2.0
 
 
 def test_a_child_starts_where_its_parent_is() -> None:
@@ -171,7 +171,7 @@ def test_a_child_starts_where_its_parent_is() -> None:
     fleet.prefixes.hold(home, chain(8, 1), 300)
     other = "b" if home == "a" else "a"
     child = asking("2", 400, of=8, hints=Hints("child", parent="parent"))
-    assert fleet.term(child, other, "switch_s") >= 2.0
+    assert fleet.term(child, other, "migration_s") >= 2.0
 
 
 def test_a_session_is_bound_only_once_it_was_served() -> None:
@@ -181,13 +181,13 @@ def test_a_session_is_bound_only_once_it_was_served() -> None:
     other = "b" if lease.node_id == "a" else "a"
     fleet.done(lease)
     fleet.judge(lease, failed=True)
-    assert fleet.term(asking("2", 500, of=7, hints=Hints("s")), other, "switch_s") == 0.0
+    assert fleet.term(asking("2", 500, of=7, hints=Hints("s")), other, "migration_s") == 0.0
 
 
 def test_a_cold_first_prompt_is_no_measure_of_a_session_s_turns() -> None:
     fleet = Fleet(*agents("a"))
     fleet.serve(asking("1", 10_000, hints=Hints("s")), prefill_s=10_000 * TOKEN_S)
-    assert 0.0 < fleet.term(asking("2", 100), "a", "crowd_s") < 1.0
+    assert 0.0 < fleet.term(asking("2", 100), "a", "contention_s") < 1.0
 
 
 def test_sessions_spread_over_equal_nodes() -> None:
@@ -308,7 +308,7 @@ def test_a_node_without_accounts_teaches_how_long_its_answers_take(stream: bool)
         fleet.first(lease)
         fleet.done(lease, served=True)
     fleet.first(fleet.lease(asking("beside", 2_000)))
-    slow_s = fleet.term(asking("x", 2_000), "a", "slowdown_s")
+    slow_s = fleet.term(asking("x", 2_000), "a", "decode_interference_s")
     assert slow_s == pytest.approx(1.5 * 0.05 * 0.4, rel=0.1)
 
 
@@ -355,9 +355,9 @@ def test_a_verdict_blames_or_clears_as_the_end_itself_does() -> None:
     lease = fleet.lease(ticket())
     fleet.done(lease)
     fleet.judge(lease, failed=True)
-    assert fleet.term(ticket("x"), "a", "blame_s") == BLAME_WAIT_S
+    assert fleet.term(ticket("x"), "a", "failure_penalty_s") == FAILURE_PENALTY_S
     fleet.judge(lease)
-    assert fleet.term(ticket("x"), "a", "blame_s") == 0.0
+    assert fleet.term(ticket("x"), "a", "failure_penalty_s") == 0.0
 
 
 def test_a_verdict_on_a_node_that_is_forgotten_is_nothing() -> None:
@@ -367,7 +367,7 @@ def test_a_verdict_on_a_node_that_is_forgotten_is_nothing() -> None:
     fleet.scheduler.on_node_removed("a")
     for failed in (True, False):
         fleet.judge(lease, failed=failed, accounts=accounts(lease, 100))
-    assert fleet.term(ticket("x"), "a", "blame_s") == 0.0
+    assert fleet.term(ticket("x"), "a", "failure_penalty_s") == 0.0
 
 
 def test_a_lease_cannot_end_twice() -> None:
@@ -438,14 +438,14 @@ def test_a_session_of_small_prompts_that_add_nothing_crowds_nobody() -> None:
         asked = asking("same", 100, hints=Hints("s"))
         asked = replace(asked, request_id=str(number), arrived_s=fleet.now_s)
         fleet.serve(asked, prefill_s=0.05)
-    crowd_s = fleet.term(asking("other", 1_000), "a", "crowd_s")
+    contention_s = fleet.term(asking("other", 1_000), "a", "contention_s")
     # At most 100 tokens a turn and two turns a second, at some 0.5 ms a token.
-    assert 0.0 < crowd_s < 0.1
+    assert 0.0 < contention_s < 0.1
 
 
 def test_a_node_that_makes_no_progress_with_the_model_is_the_last_resort() -> None:
     stuck, other = agents("a", "b")
-    fleet = Fleet(replace(stuck, wedged=frozenset({"m"})), other)
+    fleet = Fleet(replace(stuck, stalled=frozenset({"m"})), other)
     assert {fleet.serve(asking(f"{number}")).node_id for number in range(4)} == {"b"}
-    alone = Fleet(replace(stuck, wedged=frozenset({"m"})))
+    alone = Fleet(replace(stuck, stalled=frozenset({"m"})))
     assert alone.lease(asking("1")).node_id == "a"

@@ -403,7 +403,7 @@ async def test_an_inference_request_carries_the_router_s_headers_only(
 ) -> None:
     node = await start_node(answers(b"{}"))
     client = client_of(node, clients)
-    asked = ticket("req-1", body=b'{"model":"m"}', asked_model="fast")
+    asked = ticket("req-1", body=b'{"model":"m"}', requested_model="fast")
     response = await client.open(asked, lease(asked.request_id), STAMP)
     assert await response.read_all() == b"{}"
     (request,) = node.requests
@@ -455,7 +455,7 @@ async def test_a_foreign_server_is_not_told_whose_request_it_is(
     client = NodeClient(node.url, NodeCredential("secret"), "openai")
     clients.append(client)
     mark = owner_mark("key-1")
-    asked = ticket(f"{mark}-0a1b2c3d-000001", asked_model="fast")
+    asked = ticket(f"{mark}-0a1b2c3d-000001", requested_model="fast")
     await (await client.open(asked, lease(asked.request_id), STAMP)).read_all()
     (request,) = node.requests
     assert not [name for name, _ in request.headers if name.lower().startswith("x-fleet-")]
@@ -483,7 +483,7 @@ async def test_a_model_name_cannot_add_a_header(
     start_node: StartNode, clients: list[NodeClient]
 ) -> None:
     node = await start_node(answers(b"{}"))
-    asked = ticket(asked_model="m\r\nx-evil: 1")
+    asked = ticket(requested_model="m\r\nx-evil: 1")
     await (await client_of(node, clients).open(asked, lease(), STAMP)).read_all()
     (request,) = node.requests
     assert request.header("x-evil") is None

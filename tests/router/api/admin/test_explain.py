@@ -144,8 +144,8 @@ async def test_a_served_request_shows_what_was_expected_and_what_came(
     assert decided["priority"] == "default" and decided["rejected"] is None
     (attempt,) = decided["attempts"]
     assert attempt["decision"]["node"] == "a" and attempt["outcome"] == "served"
-    assert attempt["accounts"]["cached_tokens"] == FINISHED.cached_tokens
-    assert attempt["accounts"]["prefill_s"] == FINISHED.prefill_s
+    assert attempt["usage"]["cached_tokens"] == FINISHED.cached_tokens
+    assert attempt["usage"]["prefill_s"] == FINISHED.prefill_s
 
 
 async def test_a_retried_request_shows_both_attempts(

@@ -343,7 +343,7 @@ async def test_a_stream_that_is_cut_after_content_ends_with_its_error(
     assert asked(second) == [0]
     # The node has not failed.
     assert router.core.traffic.breakers() == []
-    assert 'outcome="cut"' in router.core.metrics.text().decode()
+    assert 'outcome="drained"' in router.core.metrics.text().decode()
 
 
 async def test_what_failed_is_not_shown_any_more_once_the_model_is_gone_from_the_node(
