@@ -1,5 +1,5 @@
-"""Errors of the router. A class's docstring is its default message; its fields are the one map
-from error to HTTP status and OpenAI error code."""
+"""Errors of the router. A class's docstring is its default message; its fields are the only map
+from errors to HTTP statuses and OpenAI error codes."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -19,7 +19,7 @@ class RouterError(Exception):
     code = "internal_error"
     kind = "server_error"
     worth_retry = True
-    """False: nobody is to try again, though the status alone does not say so."""
+    """False if a client must not retry, although the status alone does not say so."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class RouterError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.position: int | None = None
-        """Where the request stood in the queue, or would have stood, from 1; None where it did
-        not come to that."""
+        """Position that the request had, or would have had, in the queue, from 1; None if it was
+        not queued."""
         self.estimated_wait_s: float | None = None
-        """From there until a node would have taken it."""
+        """Estimated seconds from that position until a node is granted."""
         self.request_id: str | None = None
-        """Of the request that it ends, once that has an id."""
+        """Id of the request that the error ends; None before it has one."""
 
     @property
     def message(self) -> str:
@@ -45,13 +45,13 @@ class RouterError(Exception):
 
     @property
     def is_final(self) -> bool:
-        """Whether the same request would be refused again."""
+        """True if the same request would be refused again."""
         tells_wait = self.retry_after_s is not None
         return not self.worth_retry or is_final(self.status, tells_wait=tells_wait)
 
     def standing(self) -> dict[str, object]:
-        """What the error says of the queue, in every dialect; empty where it has to do with
-        none."""
+        """The queue position and estimated wait that the error's body carries in every dialect;
+        empty if it has nothing to do with the queue."""
         said: dict[str, object] = {}
         if self.position is not None:
             said["position"] = self.position
@@ -60,7 +60,7 @@ class RouterError(Exception):
         return said
 
     def body(self) -> bytes:
-        """The error in OpenAI's envelope, as JSON; `request_id` stands beside it, where there is
+        """The error in OpenAI's envelope, as JSON, with a `request_id` beside it if there is
         one."""
         error: dict[str, object] = {
             "message": self.message,
@@ -95,7 +95,7 @@ class ContextTooLong(BadRequest):
         overflow: Overflow | None = None,
         param: str | None = None,
     ) -> None:
-        """`overflow`: None where the numbers are not known."""
+        """`overflow` is None if the token counts are not known."""
         super().__init__(message or (overflow and overflow.openai), param=param)
         self.overflow = overflow
 
@@ -126,7 +126,7 @@ class UnknownPath(RouterError):
 
     @classmethod
     def at(cls, path: str) -> Self:
-        """For a path as it was asked for."""
+        """The error for a requested path."""
         return cls(f"There is nothing at {path[:200]}.{hint(path)}")
 
 
@@ -138,11 +138,11 @@ class MethodNotAllowed(RouterError):
     kind = "invalid_request_error"
 
     methods: Sequence[str] = ()
-    """Those that it takes."""
+    """The methods that the path accepts."""
 
     @classmethod
     def at(cls, path: str, methods: Sequence[str]) -> Self:
-        """For a path that takes these methods."""
+        """The error for a path that accepts these methods."""
         error = cls(f"{path} takes {' and '.join(methods)}.")
         error.methods = methods
         return error

@@ -1,15 +1,15 @@
-"""What requests to a paid server cost."""
+"""Prices of paid servers."""
 
 import msgspec
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """Of a paid server, for a million tokens, in the admin's own currency."""
+    """Prices per million tokens of a paid server, in the admin's own currency."""
 
     input: float
     output: float
     cached: float | None = None
-    """Of prompt tokens that it had cached; None: as all others."""
+    """Price of cached prompt tokens; None if they cost as much as all others."""
 
     def cost(self, prompt_tokens: int, cached_tokens: int, completion_tokens: int) -> float:
         cached_price = self.input if self.cached is None else self.cached

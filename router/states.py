@@ -1,25 +1,26 @@
-"""The words for what a node is, what an admin wants of it, and how its models fare: they go into
-the registry, over the admin API and to the terminal."""
+"""Names of node kinds, node states and breaker states, as the registry, the admin API and the
+command line spell them."""
 
 from enum import StrEnum
 
 KIND_AGENT, KIND_OPENAI = "agent", "openai"
-"""Nodes of ours, and any server that speaks OpenAI's dialect, which tells nothing of itself."""
+"""A node agent, and a third-party server that speaks OpenAI's dialect and reports no status."""
 ACTIVE, CORDONED, MAINTENANCE = "active", "cordoned", "maintenance"
 NODE_STATES = (ACTIVE, CORDONED, MAINTENANCE)
-"""Of a node: it takes requests, it takes no new ones, or it has no models loaded either."""
+"""States of a node that an admin sets: it accepts requests, it accepts no new ones, or it has no
+models loaded either."""
 SCOPE_EXTERNAL = "external"
-"""Of a key whose requests may go to servers of kind openai."""
+"""Scope of a key whose requests may go to third-party servers (kind openai)."""
 BROKEN = "broken"
-"""Of a model on a node, besides the states that the node tells: its files are damaged."""
+"""State of a model whose files on a node are damaged, besides the states that the node reports."""
 REST_WORDS = {CORDONED: "cordoned", MAINTENANCE: "under maintenance"}
 
 
 class BreakerState(StrEnum):
-    """Of one model on one node."""
+    """State of the circuit breaker of one model on one node."""
 
     CLOSED = "closed"
     OPEN = "open"
-    """It failed lately: requests go elsewhere where there is another node."""
+    """The model failed there lately; requests go to other nodes where there are any."""
     HALF_OPEN = "half_open"
-    """One request may show whether it still fails."""
+    """One trial request may show if the node still fails."""

@@ -1,4 +1,4 @@
-"""The router's own nouns, frozen: who asks, for what, where it goes and why."""
+"""The router's frozen data types: callers, tickets, leases, costs, decisions and views of nodes."""
 
 import math
 from enum import IntEnum, StrEnum
@@ -12,11 +12,11 @@ from router.prices import Prices
 from router.states import SCOPE_EXTERNAL
 
 PATH_COUNT_TOKENS = "/v1/messages/count_tokens"
-"""Nothing is generated there, so that a node keeps no accounts of it."""
+"""Generates nothing, so nodes keep no usage record of it."""
 
 
 class Priority(IntEnum):
-    """The classes of requests; a lower one is served first, but none starves."""
+    """Priority classes of requests: a lower value is granted first, but none starves."""
 
     INTERACTIVE = 0
     DEFAULT = 1
@@ -24,12 +24,12 @@ class Priority(IntEnum):
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """What a client's headers and body say of the session that a request belongs to. Texts of the
-    client's own; never more than a hint."""
+    """The session that a request belongs to, as the client's headers and body name it. The texts
+    are the client's own and are never more than a hint."""
 
     session: str = ""
     parent: str = ""
-    """The session that this one came from, whose prefix it is likely to share."""
+    """The session that this one was started from, and whose prefix it is likely to share."""
 
 
 class Caller(msgspec.Struct, frozen=True):
@@ -39,61 +39,62 @@ class Caller(msgspec.Struct, frozen=True):
     name: str
     scopes: frozenset[str]
     owner: str
-    """What the ids of its requests begin with."""
+    """Prefix of the ids of the caller's requests."""
     expires_at_s: float | None = None
     priority: Priority = Priority.DEFAULT
-    """The best class that its requests may have."""
+    """The best class that the caller's requests may have."""
     salt: str = ""
-    """Parts its prefixes from those of others; empty: it shares them."""
+    """Keeps the caller's prefix hashes apart from those of others; empty if it shares prefixes."""
     paid_budget: float | None = None
-    """What its requests to paid servers may cost in a calendar month; None: none may."""
+    """Limit of what the caller's requests to paid servers may cost in a calendar month; None if it
+    may use none."""
 
     @property
     def may_use_servers(self) -> bool:
-        """Whether its requests may go to servers of kind openai, which are not the fleet's own."""
+        """True if the caller's requests may go to third-party servers (kind openai)."""
         return SCOPE_EXTERNAL in self.scopes
 
 
 class Ticket(msgspec.Struct, frozen=True):
-    """One inference request, its body parsed for routing only."""
+    """One inference request. Its body is parsed only as far as routing needs it."""
 
     request_id: str
     caller: Caller
     path: str
     requested_model: str
-    """The name in the caller's body."""
+    """The model's name in the client's body."""
     model: str
-    """The model that it means, aliases resolved."""
+    """The model that the name stands for, with aliases resolved."""
     stream: bool
     arrived_s: float
     body: bytes
     trace: str = ""
     """Header lines of the caller's trace, each with its line break."""
     pinned_node_id: str = ""
-    """The only node that can serve it; empty where any may."""
+    """The only node that can serve the ticket; empty if any may."""
     chain: Chain | None = None
-    """What its prompt begins with; None where nothing is prefilled."""
+    """The prefix hash chain of the prompt; None if nothing is prefilled."""
     is_whole: bool = True
-    """Whether the chain is that of the whole prompt, not only of what the request adds to what its
-    node has stored."""
+    """True if the chain covers the whole prompt, False if it covers only what the request adds to a
+    prompt that its node has stored."""
     follows: str = ""
-    """Id of the ticket whose stored response it goes on from; empty where it does from none."""
+    """Id of the ticket whose stored response this one continues; empty if there is none."""
     hints: Hints = Hints()
     priority: Priority = Priority.DEFAULT
     deadline_s: float = math.inf
-    """Monotonic time after which nobody wants an answer that has not begun."""
+    """Monotonic time by which the response must begin."""
     shows_decision: bool = False
-    """Whether the caller wants to see where it went and why."""
+    """True if the client requested the decision in the response's headers."""
     may_fall_back: bool = False
-    """Whether another model is left to try where this one cannot take it."""
+    """True if another target of the alias can be tried after this model."""
     earlier_attempts: int = 0
-    """On models that were to take it before this one."""
+    """Number of attempts at models that were tried before this one."""
     may_cost: float | None = None
-    """Most that it is taken to cost at a paid server; None: it goes to none."""
+    """Upper bound of what the request may cost at a paid server; None if it goes to none."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """A ticket's place on one node."""
+    """The slot that a ticket occupies on one node."""
 
     ticket_id: str
     node_id: str
@@ -101,49 +102,50 @@ class Lease(msgspec.Struct, frozen=True):
     granted_s: float
     attempt: int
     instance_id: str = ""
-    """Of the agent that it was granted for; another one knows nothing of it."""
+    """Instance of the agent that the lease was granted for; a restarted agent does not know the
+    request."""
     predicted_tokens: int = 0
-    """How much of the prompt its node is taken to have cached."""
+    """Prompt tokens that the node is predicted to have cached."""
     prompt_tokens: int = 0
-    """Estimated."""
+    """Estimated number of tokens in the prompt."""
 
     @property
     def node_request_id(self) -> str:
-        """The request's id on the node: an own one for each attempt, since a node may still be at
-        an earlier one whose connection broke."""
+        """The request's id on the node. Each attempt has its own, since a node may still be working
+        on an earlier one whose connection broke."""
         return self.ticket_id if self.attempt == 1 else f"{self.ticket_id}.{self.attempt}"
 
 
 def ticket_id_of(node_request_id: str) -> str:
-    """The id of the ticket whose `Lease.node_request_id` that is."""
+    """The id of the ticket that a `Lease.node_request_id` belongs to."""
     return node_request_id.partition(".")[0]
 
 
 class Failure(StrEnum):
-    """How a lease's node failed before any content."""
+    """How an attempt failed before the first content."""
 
     UNSENT = "unsent"
-    """It did not get the request: it was gone or had started anew."""
+    """The node did not get the request: it was unreachable or had restarted."""
     BROKEN = "broken"
     """The connection broke."""
     ANSWERED = "answered"
-    """It said so; it would say so again."""
+    """The node answered with an error that it would answer with again."""
     TURNED_AWAY = "turned_away"
-    """It has not failed, but cannot take the request now."""
+    """The node has not failed, but cannot accept the request now."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a node's accounts say of a lease that has ended."""
+    """The outcome of an ended lease according to the node's usage record."""
 
     lease: Lease
     ended_s: float
     failed: bool
     accounts: Finished | None = None
-    """None where the node keeps none."""
+    """The usage record; None if the node keeps none."""
 
 
 class Tokens(NamedTuple):
-    """What a server that keeps no accounts says that a request took."""
+    """Token counts of a request, as a third-party server reports them in its response."""
 
     prompt: int
     cached: int
@@ -151,65 +153,65 @@ class Tokens(NamedTuple):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """How much of a request's prompt a node holds."""
+    """Part of a request's prompt that a node has cached."""
 
     positions: int = 0
-    """Of the request's chain."""
+    """Number of leading positions of the request's chain that are cached."""
     usable_tokens: int = 0
-    """Need not be computed."""
+    """Prompt tokens that need not be computed."""
     memory_tokens: int = 0
-    """Share of `usable_tokens` that need not be read from disk."""
+    """Those of `usable_tokens` that need not be read from disk."""
 
 
 NOT_COVERED = Coverage()
 
 
 class Prefixes(Protocol):
-    """What nodes have told of the prefixes that they hold."""
+    """The prefixes that nodes have reported as cached."""
 
     def coverage(self, node_id: str, chain: Chain) -> Coverage:
-        """The deepest position of the chain that the node holds."""
+        """The coverage up to the deepest position of the chain that the node has cached."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True):
-    """What a request would cost on one node, in seconds until its first token and in those that
-    it takes from others."""
+    """Cost of a request on one node: seconds until its first token, and seconds that it takes from
+    others."""
 
     node_id: str
     name: str
     excluded: str = ""
-    """Why the node is out of the question, as a sentence; then all costs are 0."""
+    """Why the node cannot serve the request, as a sentence; all costs are 0 then. Empty if it
+    can."""
     queue_s: float = 0.0
-    """Prefill work that is ahead of it."""
+    """Prefill work ahead of the request."""
     prefill_s: float = 0.0
-    """Its own uncached tokens at the node's rate for their depth."""
+    """Prefill of the uncached tokens, at the node's rate for their depth."""
     restore_s: float = 0.0
     """Reading cached tokens from the node's disk."""
     load_s: float = 0.0
-    """Of the model, where it is not resident."""
+    """Loading the model if it is not resident."""
     eviction_s: float = 0.0
-    """Prefill that others will need again for what it pushes out."""
+    """Prefill that other sessions will need again for what the request evicts."""
     decode_interference_s: float = 0.0
-    """What it takes from streams that run, and they from it."""
+    """Time that running streams and this one lose to each other in shared decode steps."""
     contention_s: float = 0.0
-    """What the next turn of its session is likely to wait for those of other sessions there."""
+    """Expected wait of the session's next turns for turns of other sessions on the node."""
     externality_s: float = 0.0
-    """What the sessions there are likely to wait for its prefill, where their next turns come
-    meanwhile."""
+    """Expected wait of other sessions' next turns for this prefill."""
     failure_penalty_s: float = 0.0
-    """The node failed lately."""
+    """Added if the node failed or rejected a request for the model lately."""
     migration_s: float = 0.0
-    """Leaving the node where the session is: the margin by which another must be better."""
+    """Added where the session is not warm: the margin by which another node must be better."""
     prompt_tokens: int = 0
-    """Estimated."""
+    """Estimated number of tokens in the prompt."""
     cached_tokens: int = 0
     memory_tokens: int = 0
     promised_tokens: int = 0
-    """Share of `cached_tokens` that the node is sure to reuse, as far as can be known."""
+    """Those of `cached_tokens` that the node is sure to reuse, as far as can be known."""
     held_positions: int = 0
-    """Of the request's chain, that the node has told of."""
+    """Number of leading positions of the chain that the node has reported as cached."""
     is_estimated: bool = False
-    """Whether `cached_tokens` are a guess, since the node tells nothing of its cache."""
+    """True if `cached_tokens` is a guess, since the node does not report its cache."""
 
     @property
     def total_s(self) -> float:
@@ -228,19 +230,19 @@ class NodeTerms(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Where a request goes, and what it would have cost elsewhere."""
+    """The node chosen for a request, and the request's costs on all nodes."""
 
     ticket_id: str
     model: str
     at_s: float
     node_id: str
-    """Empty where no node can take it."""
+    """Empty if no node can serve the request."""
     nodes: tuple[NodeTerms, ...]
-    """All nodes of the fleet, in its order."""
+    """Costs on all nodes of the fleet, in its order."""
     waited_s: float = 0.0
-    """In the router's queue."""
+    """Seconds that the ticket waited in the router's queue."""
     reason: str = ""
-    """A sentence: what decided."""
+    """What decided, as a sentence."""
 
     @property
     def chosen(self) -> NodeTerms | None:
@@ -253,95 +255,95 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Queued(msgspec.Struct, frozen=True):
-    """The ticket waits in the router; a `Grant` or a `Reject` will follow."""
+    """The ticket waits in the router; a `Grant` or a `Reject` follows."""
 
     ticket_id: str
     position: int
-    """Tickets of its model that are ahead of it, and itself: from 1."""
+    """Position among the waiting tickets of its model, from 1."""
     wait_s: float
-    """Estimated."""
+    """Estimated wait."""
 
 
 class Loading(msgspec.Struct, frozen=True):
-    """What a ticket waits for whose model is being loaded."""
+    """The load that a ticket waits for."""
 
     model: str
     progress: float | None
-    """Share that is done; None where its node does not tell."""
+    """Share of the load that is done; None if the node does not report it."""
 
 
 class RejectKind(StrEnum):
     UNKNOWN_MODEL = "unknown_model"
     """No node of the fleet has the model."""
     NO_NODE = "no_node"
-    """None that has it can take it now."""
+    """No node that has the model can serve the ticket now."""
     NOT_TAKEN = "not_taken"
-    """None that has it will take it before somebody changes something: it fits nowhere, or its
-    nodes are to rest."""
+    """No node that has the model will serve the ticket until somebody changes something: the model
+    fits nowhere, or its nodes are cordoned or under maintenance."""
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"
-    """It would not begin before its deadline, or has not."""
+    """The response would not begin before the ticket's deadline, or has not."""
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """No node takes the ticket."""
+    """No node serves the ticket."""
 
     ticket_id: str
     kind: RejectKind
     reason: str
-    """A sentence for the caller."""
+    """A sentence for the client."""
     retry_after_s: int | None
-    """None: it does not help to wait."""
+    """None if waiting does not help."""
     position: int = 0
-    """Where it would stand, or stood, in the queue; 0 where there is none."""
+    """The position in the queue that the ticket had or would have had; 0 without a queue."""
     wait_s: float = 0.0
-    """Estimated wait there."""
+    """Estimated wait at that position."""
 
 
 Action = Grant | Queued | Reject
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """What the router last heard of one node."""
+    """The last known state of one node."""
 
     node_id: str
     name: str
     kind: str
     url: str
     status: NodeStatus | None
-    """None before the first word."""
+    """The node's last status; None before the first one."""
     reachable: bool
     error: str | None
-    """Why it is not reachable, as a sentence."""
+    """Why the node is not reachable, as a sentence."""
     heard_s: float
-    """Monotonic time of its last word; 0 before the first."""
+    """Monotonic time of the last status; 0 before the first one."""
     silent_since_s: float | None = None
-    """Monotonic time since which it takes no connection or answers nothing; what says something
-    that nobody can use is not silent."""
+    """Monotonic time since which the node accepts no connection or sends no response; None if it
+    responds, even with something unusable."""
     remembered: frozenset[str] = frozenset()
-    """Models that it had before the router's start; they count until its first word."""
+    """Models that the node had before the router's start; used until its first status."""
     state: str = "active"
-    """What an admin wants of it: `NODE_STATES`."""
+    """The state that an admin has set, one of `NODE_STATES`."""
     prices: Prices | None = None
-    """None: requests to it cost nothing."""
+    """None if requests to the node are free."""
     stalled: frozenset[str] = frozenset()
-    """Loaded models that it makes no token of though requests wait for some."""
+    """Loaded models of which the node computes no token although requests for them run."""
     unaccepted: tuple[str, ...] = ()
-    """What a server of kind openai lists besides its models, and no admin has accepted."""
+    """Models that a third-party server lists and no admin has accepted."""
 
     @property
     def is_paid(self) -> bool:
-        """Whether requests to it cost money: only what an alias names goes there."""
+        """True if requests to the node cost money; such a node serves only aliases that name it."""
         return self.prices is not None
 
     def broken(self, model: str) -> str | None:
-        """Why the model cannot be served from its disk, as a sentence; None where it can, or is not
-        there."""
+        """Why the model's files on the node cannot be loaded, as a sentence; None if they can be,
+        or there are none."""
         told = self.status.broken if self.status else ()
         return next((each.reason for each in told if each.name == model), None)
 
     def model_names(self) -> frozenset[str]:
-        """Of those that are whole on it."""
+        """Names of the models that the node has completely, without those still being pulled."""
         if self.status is None:
             return self.remembered
         return frozenset(
@@ -350,25 +352,25 @@ class NodeView(msgspec.Struct, frozen=True):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A model that a name may mean."""
+    """A model that a requested name may stand for."""
 
     model: str
     node_id: str = ""
-    """The only node that may serve it; empty where any may that has it."""
+    """The only node that may serve the target; empty if any node with the model may."""
     is_paid: bool = False
-    """Whether it is one of paid servers."""
+    """True if the model is served by paid servers."""
     is_known: bool = True
-    """Whether some node has it, reachable or not."""
+    """True if some node has the model, reachable or not."""
     defaults: dict[str, Any] = {}
-    """Fields for requests that do not have them, JSON values."""
+    """JSON values of fields that are added to requests without them."""
 
     @property
     def key(self) -> str:
-        """As an alias names it where no other is meant."""
+        """The target's unique name within an alias."""
         return f"{self.model}@{self.node_id}"
 
     def is_on(self, view: NodeView) -> bool:
-        """Whether the node is one of those that may serve it."""
+        """True if the node may serve the target."""
         return (
             view.is_paid is self.is_paid
             and (not self.node_id or view.node_id == self.node_id)
@@ -377,19 +379,19 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Road(msgspec.Struct, frozen=True):
-    """What a name means: one model, or more in an order of preference."""
+    """The targets that a requested name stands for, in order of preference."""
 
     targets: tuple[Target, ...]
     alias: str = ""
-    """As it is registered; empty where the name is a model's own."""
+    """The alias as registered; empty if the name is a model's own."""
     selector: str = "first"
     spill_at: int = 1
-    """Requests in flight on a target from which on `spillover` takes the next one."""
+    """Number of requests in flight on a target from which on `spillover` chooses the next one."""
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """What the scheduler decides from: the time, and the last word of every node."""
+    """The scheduler's input: the time, and the last known state of every node."""
 
     now_s: float
-    """Monotonic."""
+    """Monotonic time."""
     fleet: tuple[NodeView, ...]
