@@ -1,4 +1,4 @@
-"""Who is granted now, who waits, and who is turned away."""
+"""Decides which tickets are granted now, which wait, and which are rejected."""
 
 from math import inf
 
@@ -15,12 +15,12 @@ from router.states import ACTIVE, KIND_AGENT
 from router.types import Action, Decision, Grant, Lease, Moment, NodeView, Queued, Reject, Ticket
 
 LOOK_S = 1.0
-"""The queue is looked at again at least so often, and no sooner than after `MIN_LOOK_S`."""
+"""Longest interval between two scans of the queue; `MIN_SCAN_S` is the shortest."""
 MIN_LOOK_S = 0.002
 REST_S = 0.01
-"""So long after a look those have their turn for whom it was too many."""
+"""Seconds until the scan that goes on with the tickets that the last one had no time for."""
 CHANGED_SHARE = 0.1
-"""A ticket whose work has changed by less keeps its place."""
+"""A ticket keeps its place in the queue if its work has changed by less."""
 
 
 class Admission:
@@ -33,29 +33,29 @@ class Admission:
         self._turns = Turns(self._queue)
         self._look_s = inf
         self._again_s = -inf
-        """When all are to be asked again though nothing has become free."""
+        """When all waiting tickets are compared again, even if no node has become free."""
         self._has_closed = False
         self._close_s = inf
-        """When some node may be to be closed to some model."""
+        """When some node may have to be closed to some model."""
         self._planned_s: dict[str, float] = {}
-        """Prefill that waits here, by the node that is the best for it."""
+        """Prefill seconds that wait here, by the node that is best for them."""
         self._able: tuple[NodeView, ...] = ()
-        """The fleet in which each of those who wait has a node that can take it."""
+        """The last fleet for which each waiting ticket has a node that can serve it."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def wake_s(self) -> float | None:
-        """When `late` and `look` are due; None while nothing waits."""
+        """When the next deadline or scan is due; None while nothing waits."""
         return min(self._look_s, self._queue.next_deadline_s()) if self._queue else None
 
     def leave(self, ticket_id: str) -> None:
-        """Nothing is said of a ticket whose caller has left."""
+        """Forgets a ticket whose client has disconnected; no action follows for it."""
         self._queue.remove(ticket_id)
 
     def admit(self, ask: Ask, moment: Moment) -> list[Action]:
-        """Grants, queues or rejects a ticket that is new here; where it is queued, others may have
-        their turn, too."""
+        """Grants, queues or rejects a new ticket. If it is queued, the actions may grant others,
+        too."""
         ticket, now_s = ask.ticket, moment.now_s
         if ticket.deadline_s <= now_s:
             return [rejects.late(ticket)]
@@ -74,8 +74,8 @@ class Admission:
         return [*self._queued(waiting, choice, moment), *actions]
 
     def look(self, moment: Moment, new: Waiting | None = None) -> list[Action]:
-        """Grants what can begin now, in the queue's order. Of what those who wait have left, the
-        `new` ticket is asked at once."""
+        """Grants what can begin now, in the queue's order. A free node that the waiting tickets
+        have not taken is offered to the `new` ticket at once."""
         if not self._queue:
             return []
         now_s, turns = moment.now_s, self._turns
@@ -107,8 +107,8 @@ class Admission:
         return list(grants)
 
     def _close(self, moment: Moment) -> None:
-        """Models that have been waited for too long are given room on a node, as others are idle
-        there."""
+        """Closes models of a node to new requests if another one has waited too long for their
+        memory."""
         if self._queue or self._has_closed:
             nodes = {
                 view.node_id: (self._books.of(view.node_id), view.status)
@@ -123,7 +123,8 @@ class Admission:
                 book.closed = models
 
     def _expect(self, now_s: float) -> None:
-        """Those who wait are sure to ask for what they have where they were."""
+        """Marks the sessions of waiting tickets as certain to need what the node where they are
+        warm has cached."""
         for waiting in self._queue.tickets():
             home = waiting.ask.home
             book = self._books.known(home.node_id) if home is not None else None
@@ -134,8 +135,8 @@ class Admission:
     def _ask_each(
         self, turn: list[Waiting], free: Free, moment: Moment, *, of_new: bool = False
     ) -> list[Grant]:
-        """Grants to those of a turn who can begin; `of_new`: until nothing is free but what was so
-        before."""
+        """Grants to those of `turn` that can begin. With `of_new` it stops once nothing is free
+        that was not free before."""
         grants: list[Grant] = []
         queues = self._placement.queues(moment, self._planned_s)
         for waiting in turn:
@@ -150,7 +151,7 @@ class Admission:
         return grants
 
     def _free(self, moment: Moment) -> Free:
-        """The nodes that would begin with a request now, by each model that is waited for."""
+        """By each model that tickets wait for, the nodes that would begin with a request now."""
         can_begin = self._placement.can_begin
         return {
             model: {
@@ -167,7 +168,7 @@ class Admission:
                 nodes.discard(view.node_id)
 
     def drop_unable(self, moment: Moment) -> list[Action]:
-        """Rejects those whom no node can take any more."""
+        """Rejects the tickets that no node can serve any more."""
         before, self._able = self._able, moment.fleet
         if not self._queue or not _takes_less(before, moment.fleet):
             return []
@@ -178,13 +179,13 @@ class Admission:
         ]
 
     def late(self, moment: Moment) -> list[Action]:
-        """Rejects those whose deadline has passed."""
+        """Rejects the tickets whose deadline has passed."""
         return [
             self._drop(waiting, rejects.late(waiting.ask.ticket))
             for waiting in self._queue.late(moment.now_s)
         ]
 
-    # --- whose turn it is ---
+    # --- offers of free nodes ---
 
     def _may_begin(self, ask: Ask, choice: Choice, moment: Moment) -> bool:
         view, model = moment.fleet[choice.index], ask.ticket.model
@@ -197,9 +198,9 @@ class Admission:
         queues: Queues,
         grants: list[Grant],
     ) -> int:
-        """Adds a grant if the ticket can begin on its best node. Else its work is planned there, so
-        that those after it reckon with it, or it waits for a better time. The node's index, -1 for
-        none."""
+        """Adds a grant if the ticket can begin on its best node. Otherwise plans the ticket's work
+        there, so that tickets behind it count it, unless it waits for memory. Returns the node's
+        index, -1 if there is none."""
         ask, model, now_s = waiting.ask, waiting.ask.ticket.model, moment.now_s
         hold_s = self._placement.hold_s(len(self._queue))
         queues_s = queues.of(model)
@@ -215,7 +216,8 @@ class Admission:
                 return index
         if index >= 0:
             view = moment.fleet[index]
-            # Who waits for others' models to leave lets those go before it whose models are there.
+            # A ticket that waits for other models to be unloaded does not delay those whose models
+            # are loaded.
             if self._placement.has_room(view, model, now_s):
                 ahead_s = waiting.prices[index].work_s
                 self._planned_s[view.node_id] = self._planned_s.get(view.node_id, 0.0) + ahead_s
@@ -224,7 +226,7 @@ class Admission:
         return index
 
     def _reorder(self, waiting: Waiting) -> None:
-        """Its work may be another one than before."""
+        """Moves the ticket in the queue if its work has changed."""
         work_s = min((p.work_s for p in waiting.prices if not p.excluded), default=0.0)
         is_other = abs(work_s - waiting.work_s) > CHANGED_SHARE * waiting.work_s
         if is_other:
@@ -272,17 +274,19 @@ class Admission:
         return Grant(lease, decision(ticket, choice, now_s, now_s - ticket.arrived_s))
 
     def _hopeless(self, ask: Ask, choice: Choice, now_s: float) -> Reject | None:
-        """That a prompt that could begin at once takes too long. An idle node of which only guesses
-        are known gets it all the same: it would never show that they are wrong."""
+        """Rejects a ticket that could begin at once, but would miss its deadline. An idle node
+        whose speed is only guessed gets the ticket all the same: nothing else would correct a wrong
+        guess."""
         terms = choice.chosen
         if not terms.queue_s and not self._placement.is_learned(terms.node_id, ask.ticket.model):
             return None
         return rejects.hopeless(ask.ticket, terms.queue_s + work_s(terms), now_s)
 
-    # --- who waits ---
+    # --- waiting tickets ---
 
     def _queued(self, waiting: Waiting, choice: Choice, moment: Moment) -> list[Action]:
-        """Tells a new ticket where it stands; rejects whom there is no room or time for."""
+        """Reports a new ticket's place in the queue. Rejects it, or another ticket, if its deadline
+        or the queue's limit is exceeded."""
         ticket = waiting.ask.ticket
         position, wait_s = self._standing(waiting, choice)
         if hopeless := rejects.hopeless(ticket, wait_s, moment.now_s):
@@ -305,7 +309,7 @@ class Admission:
         return self._drop(waiting, reject)
 
     def _standing(self, waiting: Waiting, choice: Choice) -> tuple[int, float]:
-        """Its position among the tickets of its model, and the estimated wait."""
+        """The ticket's position among those of its model, and the estimated wait."""
         ahead, ahead_s = self._queue.ahead(waiting)
         able_nodes = sum(not each.excluded for each in choice.terms)
         return ahead + 1, choice.chosen.queue_s + ahead_s / able_nodes
@@ -316,12 +320,12 @@ class Admission:
 
 
 def able(ask: Ask, moment: Moment) -> bool:
-    """Whether any node can take the ticket."""
+    """True if any node can serve the ticket."""
     return any(not exclusion(ask, view, model_of(view, ask.ticket.model)) for view in moment.fleet)
 
 
 def _takes_less(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> bool:
-    """Whether some node may no longer take what it could."""
+    """True if some node may have lost the ability to serve something."""
     return len(before) != len(after) or any(
         old is not new
         and (

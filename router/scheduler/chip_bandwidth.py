@@ -1,4 +1,4 @@
-"""How fast a chip moves memory: what is taken of a node's speed before it has served anything."""
+"""Memory bandwidth by chip, from which a node's speed is guessed before it has served anything."""
 
 import re
 
@@ -30,7 +30,8 @@ def is_known(chip: str) -> bool:
 
 
 def bandwidth_bytes_per_s(chip: str) -> float:
-    """Of the chip's memory, by its name; of a later Mac's, as the last known one of its kind."""
+    """Bytes per second of the named chip's memory. A chip newer than the table has the value of the
+    newest one of its kind in it."""
     found = _NAME.search(chip.upper())
     if found is None:
         return _OTHER_GB_PER_S * _GB

@@ -1,6 +1,6 @@
-"""What a request would cost on a node, in seconds: the terms of `docs/scheduler.md`.
+"""The cost of a request on a node in seconds, as `docs/scheduler.md` defines its terms.
 
-Reads what is known of rates, caches and leases, and changes nothing of it.
+Reads rates, caches and leases, and changes nothing of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,28 +18,31 @@ from router.states import ACTIVE, KIND_OPENAI, REST_WORDS
 from router.types import NOT_COVERED, Coverage, NodeTerms, NodeView, Prefixes, Ticket
 
 FAILED_LOAD_S = 600.0
-"""Added where the last load failed, or the model makes no progress: such a node is the last resort,
-not ruled out."""
+"""Penalty if the model's last load failed or the model is stalled. It makes the node the last
+resort and does not exclude it."""
 FAILURE_PENALTY_S = 600.0
 MIGRATION_S, MIGRATION_SHARE = 2.0, 0.2
-"""A session leaves the node where it is warm for one that is better by the larger of both."""
+"""A session moves away from the node where it is warm if another one is better by the larger of
+both."""
 TIE_S, TIE_SHARE, TIE_TOKENS = 0.7, 0.02, 512
-"""Nodes whose costs differ by no more than the larger of both are equally good, unless one has so
-much less of the prompt: a prefix is worth keeping together where prefill is fast, too."""
+"""Costs that differ by no more than the larger of both are equal, unless the node has `TIE_TOKENS`
+less of the prompt cached: keeping a prefix on one node is worth it even where prefill is fast."""
 COMING_SHARE = 0.85
-"""How much is reckoned with of a prefix that is still to be prefilled: its tokens are estimated."""
+"""Share of a prefix counted as cached while its prefill is still to come, since its tokens are
+estimated."""
 PROMISED_SHARE = 0.5
-"""How much of that is promised: a beginning may have fewer tokens for its bytes than the rest."""
+"""Share of it that is promised to the client: the beginning of a prompt may have fewer tokens per
+byte than the rest."""
 CONTENTION_SHARE, EXTERNALITY_SHARE = 1.5, 0.7
-"""How much the waits count that are only likely: of the session's turns to come, of which it has
-several, and of others."""
+"""Weights of expected waits: that of the session's own next turns, of which there are several, and
+that of other sessions."""
 UNKNOWN_CACHE_TOKENS = 50_000
-"""Of a node that does not tell."""
+"""Cache size assumed for a node that does not report it."""
 _NO_WARM = WarmSessions()
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A ticket, and what is known of it whichever node takes it."""
+    """A ticket with those of its estimates that are the same on every node."""
 
     ticket: Ticket
     session: str
@@ -50,12 +53,12 @@ class Ask(msgspec.Struct, frozen=True):
     answer_tokens: float
     pace: Pace
     tried: frozenset[str] = frozenset()
-    """Nodes that it is not to be sent to."""
+    """Nodes that must not get the ticket again."""
     attempt: int = 1
 
 
 class Home(NamedTuple):
-    """What a ticket costs where its session is warm."""
+    """Cached tokens and cost on the node where the ticket's session is warm."""
 
     cached_tokens: int
     total_s: float
@@ -64,8 +67,8 @@ class Home(NamedTuple):
 def choose(
     totals_s: Sequence[float], cached: Sequence[int], rank: Callable[[int], tuple[bool, float, int]]
 ) -> tuple[int, bool]:
-    """The index of the least cost, of equally good ones that of the least rank; and whether there
-    were some."""
+    """The index of the least cost, or of the lowest rank among costs that are equally good; and
+    True if there were several of those."""
     least_s = min(totals_s)
     limit_s = least_s + max(TIE_S, TIE_SHARE * least_s)
     least_cached = cached[totals_s.index(least_s)] - TIE_TOKENS
@@ -78,17 +81,17 @@ def choose(
 
 
 def prefill_s(terms: NodeTerms) -> float:
-    """How long the node is kept from other prefills."""
+    """Seconds during which the node computes no other prefill."""
     return terms.prefill_s + terms.restore_s
 
 
 def work_s(terms: NodeTerms) -> float:
-    """All that is done for a request until its first token."""
+    """Seconds of all work for the request until its first token."""
     return prefill_s(terms) + terms.load_s
 
 
 class Pricing:
-    """The terms of any request on any node."""
+    """Computes the cost terms of any request on any node."""
 
     def __init__(self, prefixes: Prefixes, rates: Rates, books: Books) -> None:
         self._prefixes = prefixes
@@ -96,7 +99,7 @@ class Pricing:
         self._books = books
 
     def all_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> tuple[NodeTerms, ...]:
-        """Of every node, in the fleet's order."""
+        """The terms of all nodes, in the fleet's order."""
         at_home = self._home_terms(ask, fleet, now_s)
         if at_home is None:
             return tuple(self.terms(ask, each, now_s, None) for each in fleet)
@@ -107,7 +110,7 @@ class Pricing:
         )
 
     def _home_terms(self, ask: Ask, fleet: Sequence[NodeView], now_s: float) -> NodeTerms | None:
-        """Of the node where the ticket's session is warm; None where it is nowhere."""
+        """The terms of the node where the ticket's session is warm; None if there is none."""
         if ask.home is None:
             return None
         home_id = ask.home.node_id
@@ -116,7 +119,7 @@ class Pricing:
         return terms if terms is not None and terms.cached_tokens else None
 
     def terms(self, ask: Ask, view: NodeView, now_s: float, home: Home | None) -> NodeTerms:
-        """Of one node; `home` is None for the one where the session is warm."""
+        """The terms of one node; `home` is None for the node where the session is warm."""
         model = model_of(view, ask.ticket.model)
         excluded = exclusion(ask, view, model)
         if excluded or model is None or view.status is None:
@@ -167,8 +170,8 @@ class Pricing:
     def _cached(
         self, ask: Ask, view: NodeView, book: NodeBook, model: ModelStatus
     ) -> tuple[Coverage, float]:
-        """What the node holds of the prompt, and how many more tokens, estimated, once its leases
-        are prefilled."""
+        """The part of the prompt that the node has cached, and the estimated number of tokens that
+        its leases will add once they are prefilled."""
         chain = ask.ticket.chain
         if chain is None:
             return NOT_COVERED, 0.0
@@ -193,7 +196,7 @@ class Pricing:
         needed = uncached + ask.answer_tokens
         warm = book.warm.get(model.name, _NO_WARM)
         used = cache.memory_used_bytes / cache.bytes_per_token + book.coming_tokens
-        # What no session is known to need goes first, and nobody misses it.
+        # Entries that belong to no known session are evicted first, at no cost.
         free = cache.memory_bytes / cache.bytes_per_token - min(used, warm.tokens)
         lost = needed - free
         if cache.slots and min(cache.slots_used + len(book.prefilling), len(warm)) >= cache.slots:
@@ -204,13 +207,13 @@ class Pricing:
         return _loss_s(warm, lost, ask.session, now_s, rates, model) if rates else 0.0
 
     def _displaced_s(self, view: NodeView, model: ModelStatus, now_s: float) -> float:
-        """What the load of a model costs those that have to leave for it, the idlest first."""
+        """Cost of loading a model to those that are unloaded for it, the idlest first."""
         status, book = view.status, self._books.of(view.node_id)
         if status is None or model.state is not ModelState.ON_DISK or book.loads(model.name):
             return 0.0
         missing = model.weight_bytes - (status.memory_budget_bytes - status.memory_leased_bytes)
         loss_s = 0.0
-        # One that is busy leaves, too, as soon as it is not.
+        # A busy model counts, too: it is unloaded as soon as it is idle.
         others = [each for each in status.models if each.state in IN_MEMORY and not each.pinned]
         for other in sorted(others, key=lambda m: (m.active_requests > 0, m.since_unix_s)):
             if missing <= 0:
@@ -219,7 +222,7 @@ class Pricing:
             warm = book.warm.get(other.name)
             rates = self._rates.known(view.node_id, other.name)
             if warm is None or rates is None:
-                continue  # nobody has used it since this router's start
+                continue  # unused since this router's start
             live_share = warm.live_tokens(now_s) / max(1.0, warm.tokens)
             loss_s += _full_load_s(other, rates) * live_share
             loss_s += _loss_s(warm, warm.tokens, "", now_s, rates, other)
@@ -234,7 +237,7 @@ def _loss_s(
     rates: NodeRates,
     model: ModelStatus,
 ) -> float:
-    """Seconds until sessions that lose so many tokens have them back."""
+    """Seconds that sessions need to restore or recompute the evicted tokens when they return."""
     if model.cache is not None and model.cache.disk_bytes:
         token_s = rates.restore_s(1.0, model)
         return warm.loss_s(tokens, besides, now_s, lambda begin, end: (end - begin) * token_s)
@@ -244,7 +247,7 @@ def _loss_s(
 def _queue_s(
     book: NodeBook, model: ModelStatus, rows: int, rates: NodeRates, now_s: float
 ) -> float:
-    """Until the prefill ahead is over, and a row is free where all are taken."""
+    """Seconds until the prefill ahead is done and, if all rows are taken, until one is free."""
     ahead_s, most = book.ahead_s(model.name, now_s), max(1, model.max_rows)
     if rows < most:
         return ahead_s
@@ -252,7 +255,7 @@ def _queue_s(
 
 
 def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
-    # It is part of the work of the lease that the model is loaded for.
+    # A load that another lease began is part of that lease's work.
     if model.state is ModelState.READY or book.loads(model.name):
         return 0.0
     told_s = _full_load_s(model, rates)
@@ -262,14 +265,14 @@ def _load_s(book: NodeBook, model: ModelStatus, rates: NodeRates) -> float:
 
 
 def _full_load_s(model: ModelStatus, rates: NodeRates) -> float:
-    """What its node tells of its last load is more than what was seen of it from here."""
+    """The node's own measure of its last load is better than the one seen from here."""
     return model.load_s if model.load_s is not None else rates.load_s.value
 
 
 def _hold_s(
     book: NodeBook, view: NodeView, model: ModelStatus, service_s: float, now_s: float
 ) -> float:
-    """How long a request waits here for others' models to leave the node's memory, about."""
+    """Estimated seconds until other models can be unloaded for this one."""
     if view.status is None:
         return 0.0
     if model.name in book.closed:
@@ -304,7 +307,7 @@ def model_of(view: NodeView, name: str) -> ModelStatus | None:
 
 
 def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
-    """Why the node cannot take the ticket, as a sentence; empty where it can."""
+    """Why the node cannot serve the ticket, as a sentence; empty if it can."""
     ticket = ask.ticket
     if view.status is None and ticket.model not in view.remembered:
         return "It has not been heard of yet."
@@ -324,14 +327,14 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
 
 
 def _unfit(status: NodeStatus, model: ModelStatus) -> str:
-    """Why the model cannot be loaded there; empty where it can, or is."""
+    """Why the model cannot be loaded there, as a sentence; empty if it can be, or is loaded."""
     if model.state is ModelState.PULLING:
         return "It still pulls the model."
     return no_room(status, model)
 
 
 def barred(ticket: Ticket, view: NodeView) -> str:
-    """Why the ticket is not for the node, whatever that is like; empty where it may be."""
+    """Why the ticket may not go to the node in any state of it, as a sentence; empty if it may."""
     if view.is_paid is not (ticket.may_cost is not None):
         return "It costs money." if view.is_paid else "The request is for a paid server."
     if view.kind == KIND_OPENAI and not ticket.caller.may_use_servers:

@@ -1,4 +1,4 @@
-"""Decisions in words."""
+"""Sentences that explain decisions and rejections to people."""
 
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,8 @@ _WORDS = {
 
 
 def reason(chosen: NodeTerms, others: Sequence[NodeTerms], *, tied: bool) -> str:
-    """What decided for one node, against those that could have taken the request, too."""
+    """The reason for the chosen node, compared with the others that could have served the
+    request."""
     if not others:
         return f"{chosen.name} is the only node that can take it."
     next_best = min(others, key=lambda terms: terms.total_s)
@@ -36,7 +37,8 @@ def reason(chosen: NodeTerms, others: Sequence[NodeTerms], *, tied: bool) -> str
 
 
 def no_node(model: str, why: Mapping[str, str]) -> str:
-    """None that has the model can take a request; `why`, as a sentence about each of them."""
+    """The message if no node that has the model can serve the request; `why` has a sentence about
+    each."""
     told = " ".join(f"{name}: {sentence}" for name, sentence in why.items())
     return f"No node that has the model {model!r} can take it. {told} `router nodes` shows more."
 
@@ -48,7 +50,7 @@ def unknown_model(model: str) -> str:
 
 
 def failed(names: Sequence[str]) -> str:
-    """These nodes have failed the request, and none is left for it."""
+    """The message if these nodes have failed the request and no other one is left."""
     if len(names) > 1:
         how = f"{' and '.join(names)} failed it, one after the other"
     else:
@@ -60,7 +62,7 @@ def failed(names: Sequence[str]) -> str:
 
 
 def nobody(terms: Sequence[NodeTerms]) -> str:
-    """Why no node can take a request, node by node."""
+    """The reason if no node can serve the request, node by node."""
     if not terms:
         return "The fleet has no node; `router add-node` adds one."
     why = " ".join(f"{each.name}: {each.excluded}" for each in terms)

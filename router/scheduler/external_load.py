@@ -1,25 +1,25 @@
-"""What a node does that this router has not asked of it."""
+"""Requests on a node that this router did not send there."""
 
 from dataclasses import dataclass
 
 
 @dataclass(slots=True)
 class OtherRows:
-    """Rows of one model that a node tells of and this router's leases do not explain: those of
-    other routers, and of callers that ask the node itself.
+    """Rows of one model that a node reports and this router's leases do not explain: those of other
+    routers, and of clients that use the node directly.
 
-    Statuses lag. So every lease counts as own that was held at any time since the status before,
-    and what one status alone cannot explain may be one that has just been cancelled.
+    Statuses lag. So every lease that was open at any time since the previous status counts as own,
+    and rows that only one status shows are ignored: they may belong to a lease that has just ended.
     """
 
     count: int = 0
-    """In both of the last two statuses."""
+    """Rows that both of the last two statuses show."""
     in_last: int = 0
     most_own: int = 0
-    """Most leases at once since the last status."""
+    """Most own leases at once since the last status."""
 
     def hear(self, active: int, own: int) -> None:
-        """A status, and the leases that are held."""
+        """Compares a status's active rows with the own open leases."""
         unexplained = max(0, active - max(own, self.most_own))
         self.count = min(unexplained, self.in_last)
         self.in_last, self.most_own = unexplained, own

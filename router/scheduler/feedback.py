@@ -1,4 +1,4 @@
-"""What leases that have ended teach: speeds, and where sessions are warm."""
+"""Learns from ended leases: speeds of nodes, and where sessions are warm."""
 
 from collections import OrderedDict
 
@@ -10,13 +10,13 @@ from router.scheduler.sessions import Session, Sessions
 from router.types import PATH_COUNT_TOKENS, Lease, Verdict
 
 MAX_UNJUDGED = 4096
-"""Ended leases whose node's verdict is awaited."""
+"""Limit of ended leases whose verdict is outstanding."""
 AWAITED_S = 60.0
-"""A verdict that has not come by then does not come: the caller had left, or the node has died."""
+"""No verdict comes later than this: the client has disconnected, or the node is gone."""
 
 
 class Ended:
-    """Owner of the leases that have ended and are not judged yet."""
+    """Owner of the ended leases whose verdict is outstanding."""
 
     def __init__(self, rates: Rates, books: Books, sessions: Sessions) -> None:
         self._rates = rates
@@ -53,7 +53,7 @@ class Ended:
         self._bind(opened, verdict.ended_s, prompt_tokens, answer)
 
     def on_served(self, opened: OpenLease, now_s: float) -> None:
-        """A node that keeps no accounts has served it."""
+        """Learns from a lease on a node that keeps no usage records."""
         self._books.serve(opened.lease, now_s)
         self._learn_service(opened, now_s)
         lease, terms = opened.lease, opened.terms
@@ -62,14 +62,15 @@ class Ended:
             self._learn_decode(opened, rates, now_s)
             seconds = opened.first_content_s - lease.granted_s
             guessed_s = rates.prefill.seconds(terms.cached_tokens, terms.prompt_tokens)
-            # Beside others it may have waited for them: that long its prefill took at most.
+            # Beside other requests it may have waited for them, so this is an upper bound of its
+            # prefill.
             if opened.ticket.is_whole and (opened.alone or seconds < guessed_s):
                 self._rates.learn_prefill(lease, terms.cached_tokens, terms.prompt_tokens, seconds)
         self._bind(opened, now_s, 0, 0)
 
     def _learn_decode(self, opened: OpenLease, rates: NodeRates, now_s: float) -> None:
-        """The answer's length is not known here. What matters is how long answers take in all, and
-        that is right where all are taken to have the length that is guessed."""
+        """Learns the decode speed without knowing the response's length. Assuming the mean length
+        for all of them gives the right duration of responses in all, and only that matters."""
         tokens = self._rates.habits(opened.lease.model).answer_tokens.value
         if opened.ticket.stream and opened.first_content_s is not None:
             rates.learn_decode(now_s - opened.first_content_s, tokens, opened.rows)
@@ -114,7 +115,7 @@ class Ended:
         left = self._sessions.bind(session)
         book = self._books.known(left) if left else None
         if book is not None and lease.model in book.warm:
-            # A copy stays there until its room is needed, but nobody will miss it.
+            # A copy of the prefix stays there until it is evicted, and nobody needs it.
             book.warm[lease.model].forget(opened.session)
         book = self._books.known(lease.node_id)
         if book is not None and book.instance_id == lease.instance_id:

@@ -1,4 +1,5 @@
-"""What each node carries by this router's doing: leases, the prefill ahead, and warm sessions."""
+"""The state of each node that follows from this router's own actions: leases, prefill ahead, and
+warm sessions."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -15,39 +16,39 @@ from router.scheduler.warm_sessions import Demand, WarmSessions
 from router.types import Lease, NodeTerms, Ticket
 
 LINGER_S = 2.0
-"""After a request's end its node tells within this time what it has kept of it."""
+"""Time after a request's end within which its node reports what it has kept cached of it."""
 OVERDUE_FACTOR, OVERDUE_S = 2.0, 1.0
-"""A prefill that takes longer than so many times its estimate and so much more is taken to be over
-though nothing was heard of it: the node may be one that says nothing for long."""
+"""A prefill counts as over after this multiple of its estimate plus this constant, even without a
+report: the node may be one that reports nothing for long."""
 
 
 @dataclass(slots=True)
 class OpenLease:
-    """A ticket that holds a lease, and what was expected of it."""
+    """A ticket with its lease and the estimates it was granted on."""
 
     ticket: Ticket
     lease: Lease
     session: str
     terms: NodeTerms
     rows: int
-    """Other rows of its model that ran there when it was granted."""
+    """Other rows of its model that ran on the node at the grant."""
     pace: Pace
-    """Of its session, this turn counted."""
+    """Pace of its session, with this turn."""
     demand: Demand
-    """Of its session, at its node's speed."""
+    """Demand of its session at the node's speed."""
     tried: frozenset[str] = frozenset()
-    """Nodes that failed it before."""
+    """Nodes that failed the ticket before."""
     work_s: float = 0.0
-    """Prefill and restore."""
+    """Seconds of prefill and restore."""
     charged: tuple[int, int] = (0, 0)
-    """Positions of its chain that its node will hold once it is prefilled."""
+    """Range of positions of its chain that the node will have cached once it is prefilled."""
     alone: bool = True
-    """Nothing else prefilled there when it was granted."""
+    """True if no other prefill ran on the node at the grant."""
     is_told: bool = True
-    """Whether its node or its answer tells the end of its prefill."""
+    """True if the node or the response shows the end of the prefill."""
     first_content_s: float | None = None
     longest_s: float = field(init=False)
-    """What its prefill takes at most."""
+    """Upper bound of the prefill's duration."""
 
     def __post_init__(self) -> None:
         self.longest_s = self.work_s
@@ -60,50 +61,52 @@ class OpenLease:
 
 
 class Ready(NamedTuple):
-    """A load of a model."""
+    """One load of a model that is ready."""
 
     generation: int
     since_s: float
-    """When it was first heard to be ready; minus infinity for one that was so before."""
+    """When a status first showed it ready; minus infinity if the first status of the node did."""
 
 
 @dataclass(slots=True)
 class NodeBook:
-    """One node. Prefills are taken to run one after the other, in the order of their grants."""
+    """The bookkeeping of one node. It assumes that prefills run one after the other, in the order
+    of their grants."""
 
     status: NodeStatus | None = None
-    """The last one that was noted."""
+    """The last status that was applied."""
     instance_id: str = ""
     leases: dict[str, OpenLease] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
-    """Leases by model."""
+    """Number of leases by model."""
     others: dict[str, OtherRows] = field(default_factory=dict)
-    """By model."""
+    """Rows of other clients, by model."""
     prefilling: dict[str, OpenLease] = field(default_factory=dict)
     behind_s: float = 0.0
-    """Work of those that prefill, the first one's too."""
+    """Seconds of work of all in `prefilling`, the first one included."""
     coming_tokens: int = 0
-    """What they add to its caches."""
+    """Tokens that they will add to the node's caches."""
     since_s: float = 0.0
     """When the first of them began."""
     loading: dict[str, OpenLease] = field(default_factory=dict)
-    """Those whose model is not ready yet: they are in nobody's way but each other's."""
+    """Leases whose model is not ready yet; they delay only each other."""
     positions: dict[int, int] = field(default_factory=dict)
-    """Hashes that leases bring, each with how many bring it."""
+    """Chain hashes that open leases will have cached, each with the number of these leases."""
     lingering: deque[tuple[float, OpenLease]] = field(default_factory=deque)
-    """Ended leases of which the node may not have told what it kept, and until when."""
+    """Ended leases of which the node may not have reported yet what it keeps, each after the time
+    until which it counts."""
     warm: dict[str, WarmSessions] = field(default_factory=dict)
-    """By model."""
+    """Warm sessions by model."""
     circuits: dict[str, Circuit] = field(default_factory=dict)
-    """By model."""
+    """Circuit breakers by model."""
     ready: dict[str, Ready] = field(default_factory=dict)
-    """By model, of those that are."""
+    """The loads of ready models, by model."""
     closed: frozenset[str] = frozenset()
-    """Models that get no more of it, since another one is to have their room."""
+    """Models that get no more requests here, so that another one can have their memory."""
     last_grant: int = 0
-    """Number of its latest grant, counted over all nodes; 0 before the first."""
+    """Number of the latest grant to this node, counted over all nodes; 0 before the first."""
     version: int = 0
-    """Grows whenever its costs may have changed otherwise than by time."""
+    """Grows whenever the node's costs may have changed by anything but time."""
 
     def open(self, opened: OpenLease, now_s: float) -> None:
         ticket_id, model = opened.lease.ticket_id, opened.lease.model
@@ -125,11 +128,12 @@ class NodeBook:
         self.version += 1
 
     def loads(self, model: str) -> list[OpenLease]:
-        """The leases that wait for its load, the one that it began with first."""
+        """The leases that wait for the model's load, first the one that it was begun for."""
         return [each for each in self.loading.values() if each.lease.model == model]
 
     def load_until_s(self, model: str) -> float:
-        """When its load and who waits for it are expected to be done; minus infinity for none."""
+        """When the model's load and the prefills that wait for it will be done; minus infinity if
+        it is not being loaded."""
         begins_s = (each.lease.granted_s + each.terms.load_s for each in self.loads(model))
         return next(begins_s, -inf) + sum(each.work_s for each in self.loads(model))
 
@@ -148,13 +152,13 @@ class NodeBook:
         return found
 
     def touch(self, opened: OpenLease, tokens: int, now_s: float) -> None:
-        """The lease's session is served here, and has so many tokens."""
+        """Marks the lease's session as warm here, with so many tokens."""
         warm = self.warm.setdefault(opened.lease.model, WarmSessions())
         warm.touch(opened.session, tokens, opened.demand, now_s)
         self.version += 1
 
     def close(self, ticket_id: str, now_s: float, *, lingers: bool) -> OpenLease:
-        """`lingers`: its node is likely to keep what it has prefilled of it."""
+        """Ends the lease; with `lingers` the node is likely to keep its prefix cached."""
         opened = self.leases.pop(ticket_id)
         model = opened.lease.model
         circuit = self.circuits.get(model)
@@ -187,13 +191,14 @@ class NodeBook:
         if opened is next(iter(self.prefilling.values())):
             self.since_s = now_s
         del self.prefilling[ticket_id]
-        # No rest of a rounding error stays behind.
+        # Clears what rounding has left.
         self.behind_s = self.behind_s - opened.work_s if self.prefilling else 0.0
         self.coming_tokens -= opened.uncached_tokens
         self.version += 1
 
     def settle(self, now_s: float) -> None:
-        """Ends the prefills that are over by all that is known, and what lingers no longer."""
+        """Ends the prefills that must be over by now, and forgets lingering leases whose time is
+        up."""
         while self.lingering and self.lingering[0][0] <= now_s:
             self._drop_positions(self.lingering.popleft()[1])
             self.version += 1
@@ -201,12 +206,13 @@ class NodeBook:
             first = next(iter(self.prefilling.values()))
             if now_s - self.since_s < first.longest_s:
                 return
-            # A clock that jumped would be wrong for the next one's beginning, too.
+            # After a jump of the clock, `now_s` would be too late as the next one's beginning.
             self.end_prefill(first.lease.ticket_id, min(now_s, self.since_s + first.work_s))
 
     def ahead_s(self, model: str, now_s: float) -> float:
-        """Work that a new request for the model would wait for, without what `settle` would end:
-        the prefills of those that are loaded, or its own load and who waits for that."""
+        """Seconds that a new request for the model would wait, not counting what `settle` would
+        end: for the prefills of loaded models, or for its own model's load and the prefills that
+        wait for it."""
         if self.loading and (waiting := self.loads(model)):
             behind_s = sum(each.work_s for each in waiting)
             return max(behind_s, self.load_until_s(model) - now_s)
@@ -220,9 +226,9 @@ class NodeBook:
         return 0.0
 
     def falls_below_s(self, ahead_s: float, now_s: float) -> float:
-        """When no more than so much prefill is expected to be ahead, or else the first one is over
-        at the latest; infinite if nothing prefills. Always to come in a book that is settled: what
-        is overdue gets no shorter by waiting."""
+        """When the prefill ahead will have shrunk to `ahead_s`, or else when the first prefill ends
+        at the latest; infinite if nothing prefills. Lies in the future if the book is settled,
+        since an overdue prefill has no known end."""
         if not self.prefilling:
             return inf
         first = next(iter(self.prefilling.values()))
@@ -232,8 +238,8 @@ class NodeBook:
         return self.since_s + first.longest_s
 
     def coming(self, chain: Chain, held: int) -> int:
-        """How many of the chain's positions the node will hold once its leases are prefilled,
-        where it holds the first `held` already."""
+        """Number of the chain's leading positions that the node will have cached once its leases
+        are prefilled; it has the first `held` already."""
         positions, hashes = self.positions, chain.hashes
         if not positions:
             return held
@@ -243,7 +249,7 @@ class NodeBook:
         return held
 
     def hear(self, status: NodeStatus, now_s: float) -> None:
-        """The node's latest word."""
+        """Applies the node's latest status."""
         is_first = self.status is None
         self.status = status
         if self.instance_id != status.instance_id:
@@ -265,12 +271,13 @@ class NodeBook:
                     self._begin_prefill(opened, now_s)
 
     def others_rows(self, model: str) -> int:
-        """Rows of others, as far as they are certain."""
+        """Number of rows of other clients that is certain."""
         others = self.others.get(model)
         return others.count if others is not None else 0
 
     def restart(self, instance_id: str) -> None:
-        """Another instance of the agent: what the one before was told to do, it does not."""
+        """Forgets what the previous instance of the agent was doing; the new one does not continue
+        it."""
         self.instance_id = instance_id
         self.prefilling.clear()
         self.loading.clear()
@@ -312,35 +319,36 @@ class Books:
         return self._nodes.get(node_id)
 
     def open(self, opened: OpenLease, now_s: float) -> None:
-        """Charges the lease to its node, before its node says anything of it."""
+        """Charges the lease to its node, before the node reports anything of it."""
         book = self.of(opened.lease.node_id)
         self._grants += 1
         book.last_grant = self._grants
         book.open(opened, now_s)
 
     def fail(self, lease: Lease, now_s: float) -> None:
-        """Its node failed it."""
+        """Records that the node failed the lease."""
         book = self._nodes.get(lease.node_id)
         if book is not None and book.instance_id in ("", lease.instance_id):
             book.circuit(lease.model).fail(lease.granted_s, now_s)
             book.version += 1
 
     def turn_away(self, lease: Lease, now_s: float, retry_after_s: float | None) -> None:
-        """Its node did not take it, and told to wait so long, if anything."""
+        """Records that the node rejected the lease's request; `retry_after_s` is None without a
+        `Retry-After`."""
         book = self._nodes.get(lease.node_id)
         if book is not None and book.instance_id in ("", lease.instance_id):
             book.circuit(lease.model).hold(now_s, retry_after_s)
             book.version += 1
 
     def serve(self, lease: Lease, now_s: float) -> None:
-        """Its node served it."""
+        """Records that the node served the lease to its end."""
         book = self._nodes.get(lease.node_id)
         if book is not None:
             circuit = book.circuit(lease.model)
             book.version += circuit.serve(now_s) + circuit.end_hold(lease.granted_s)
 
     def breakers(self, now_s: float) -> list[Breaker]:
-        """Those that are not closed."""
+        """The breakers that are not closed."""
         return [
             Breaker(node_id, model, circuit.state(now_s), *circuit.counts(), circuit.until_s)
             for node_id, book in self._nodes.items()
@@ -349,7 +357,7 @@ class Books:
         ]
 
     def forget_node(self, node_id: str) -> None:
-        """Its open leases stay until they end."""
+        """Forgets the node, but keeps its open leases until they end."""
         book = self._nodes.pop(node_id, None)
         if book is not None and book.leases:
             kept = self.of(node_id)
@@ -361,20 +369,20 @@ class Books:
             kept.lingering = book.lingering
 
     def opened(self, lease: Lease) -> OpenLease | None:
-        """None where the lease is not held."""
+        """The lease's record; None if it is not open."""
         book = self._nodes.get(lease.node_id)
         opened = book.leases.get(lease.ticket_id) if book is not None else None
         return opened if opened is not None and opened.lease == lease else None
 
     def close(self, lease: Lease, now_s: float, *, lingers: bool) -> OpenLease:
-        """As `NodeBook.close`. Raises `KeyError` for a lease that is not held: it would be released
-        twice."""
+        """Ends the lease, as in `NodeBook.close`. Raises `KeyError` if it is not open, since it
+        would be released twice."""
         if self.opened(lease) is None:
             raise KeyError(lease)
         return self._nodes[lease.node_id].close(lease.ticket_id, now_s, lingers=lingers)
 
     def forget_session(self, opened: OpenLease) -> None:
-        """The lease's session is not served where it is."""
+        """Forgets that the lease's session is warm on its node."""
         book = self._nodes.get(opened.lease.node_id)
         warm = book.warm.get(opened.lease.model) if book is not None else None
         if warm is not None:

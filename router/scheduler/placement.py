@@ -1,4 +1,4 @@
-"""The best node for a ticket, and whether it can begin there now."""
+"""Finds the best node for a ticket, and checks if the ticket can begin there now."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from router.scheduler.warm_sessions import Demand
 from router.types import PATH_COUNT_TOKENS, Moment, NodeTerms, NodeView, Prefixes, Ticket
 
 PIPELINE_S = 0.25
-"""A node is sent more prefill while it has no more than this ahead of it, so that it does not run
-dry until its next word."""
+"""A node gets more prefill while it has no more than this ahead of it, so that it does not run dry
+before its next report."""
 PRICE_S, PRICE_TICKETS = 1.0, 16
-"""So long the price of a waiting ticket holds while no more tickets than that wait, and the longer
-the more wait: on a node that could take it, if nothing has happened there, on a busy one whatever
-has happened. It is looked at anew before a ticket is granted."""
+"""A waiting ticket's price stays valid for `PRICE_S` while up to `PRICE_TICKETS` wait, and
+proportionally longer while more do. On a node that could begin, any change of the node voids it; on
+a busy one only time does. It is computed anew before a grant."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """All nodes' terms, and the best of them."""
+    """The terms of all nodes, and the best one."""
 
     terms: tuple[NodeTerms, ...]
     index: int = -1
-    """Of the chosen one; -1 where none can take it."""
+    """Index of the chosen node; -1 if none can serve the ticket."""
     tied: bool = False
 
     @property
@@ -39,7 +39,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Price:
-    """A node's terms for a ticket that waits, kept while they hold."""
+    """A node's cost for a waiting ticket, cached while it is valid."""
 
     node_id: str
     reachable: bool
@@ -47,14 +47,14 @@ class Price:
     made_s: float
     excluded: bool
     base_s: float
-    """All terms but the prefill ahead."""
+    """Sum of all terms without the prefill ahead."""
     work_s: float
     cached_tokens: int
 
 
 class Queues:
-    """What is ahead of a request on each of the fleet's nodes, what waits here for it too, during
-    one turn."""
+    """Seconds of work ahead of a request on each of the fleet's nodes during one scan, with the
+    work that waits in the router for that node."""
 
     def __init__(self, books: Books, moment: Moment, planned_s: Mapping[str, float]) -> None:
         self._books = books
@@ -73,7 +73,7 @@ class Queues:
         return found_s
 
     def grant(self, index: int, terms: NodeTerms, model: str) -> None:
-        """A load is ahead of those only that wait for it."""
+        """Adds the granted work. A load delays only requests for the same model."""
         for name, found_s in self._found_s.items():
             if name == model or not terms.load_s:
                 found_s[index] += work_s(terms)
@@ -84,7 +84,7 @@ class Queues:
 
 
 class Placement:
-    """Compares nodes. Owns nothing but reads everything."""
+    """Compares nodes. It reads the other parts' state and has none of its own."""
 
     def __init__(self, prefixes: Prefixes, rates: Rates, books: Books, sessions: Sessions) -> None:
         self._rates = rates
@@ -123,7 +123,7 @@ class Placement:
         )
 
     def demand(self, pace: Pace, terms: NodeTerms, model: str) -> Demand:
-        """Of the ticket's session on the node that the terms are of."""
+        """Demand of the ticket's session at the speed of the node that the terms are for."""
         rates, tokens = self._rates.known(terms.node_id, model), terms.prompt_tokens
         if rates is None:
             return pace.demand(1.0)
@@ -131,12 +131,13 @@ class Placement:
         return pace.demand(prefill.seconds(tokens, tokens + 1.0) / prefill.seconds(0.0, 1.0))
 
     def is_learned(self, node_id: str, model: str) -> bool:
-        """Whether the node has shown how fast it prefills the model."""
+        """True if requests have shown how fast the node prefills the model."""
         rates = self._rates.known(node_id, model)
         return rates is not None and rates.prefill.is_learned
 
     def decide(self, ask: Ask, moment: Moment, planned_s: Mapping[str, float]) -> Choice:
-        """`planned_s`: prefill that waits here, but is to go to a node before this ticket."""
+        """Compares all nodes; `planned_s` is the prefill that waits here and goes to a node before
+        this ticket."""
         terms = self._pricing.all_terms(ask, moment.fleet, moment.now_s)
         if planned_s:
             terms = tuple(
@@ -153,11 +154,11 @@ class Placement:
         return Choice(terms, *self._cheapest(offers, moment, ask.ticket.model))
 
     def hold_s(self, waiting: int) -> float:
-        """How long prices hold while so many tickets wait."""
+        """Seconds that prices stay valid while so many tickets wait."""
         return PRICE_S * max(1.0, waiting / PRICE_TICKETS)
 
     def prices(self, terms: Sequence[NodeTerms], model: str, moment: Moment) -> list[Price]:
-        """Of terms that nothing is planned ahead of."""
+        """Prices from terms without planned work."""
         return list(map(self._price, terms, repeat(model), moment.fleet, repeat(moment.now_s)))
 
     def queues(self, moment: Moment, planned_s: Mapping[str, float]) -> Queues:
@@ -171,8 +172,8 @@ class Placement:
         queues_s: Sequence[float],
         hold_s: float,
     ) -> int:
-        """The index of the node for a waiting ticket, by its prices, which are renewed where they
-        hold no longer; -1 where none can take it."""
+        """Index of the best node for a waiting ticket by its prices, after renewing those that are
+        no longer valid; -1 if none can serve it."""
         self._renew(ask, prices, moment, queues_s, hold_s)
         offers = [
             (index, price.base_s + queue_s, price.cached_tokens)
@@ -182,21 +183,21 @@ class Placement:
         return self._cheapest(offers, moment, ask.ticket.model)[0]
 
     def can_begin(self, view: NodeView, model: str, now_s: float) -> bool:
-        """Whether the node would begin with another request at once."""
+        """True if the node would begin with another request at once."""
         book = self._books.of(view.node_id)
         status = model_of(view, model)
         if status is None:
             return False
         if not self.has_room(view, model, now_s):
             return False
-        # Where others take all rows, one of ours waits there in line with theirs: it would never
-        # find a free row as long as they have more to ask.
+        # If other clients take all rows, one request of ours waits in the node's own queue: with
+        # many more of theirs there would never be a free row.
         if book.rows.get(model, 0) >= max(1, status.max_rows - book.others_rows(model)):
             return False
         return status.cache is None or book.ahead_s(model, now_s) <= PIPELINE_S
 
     def has_room(self, view: NodeView, model: str, now_s: float) -> bool:
-        """Whether no other model that is in its way has to leave the node first."""
+        """True if no other model must be unloaded from the node first."""
         status = model_of(view, model)
         if status is None or view.status is None:
             return True
@@ -204,8 +205,8 @@ class Placement:
         return model not in book.closed and may_load(claim(book, view.status, status), now_s)
 
     def free_s(self, view: NodeView, now_s: float) -> float:
-        """When the prefill ahead of the node is expected to be little enough; infinite where only
-        word of it can tell."""
+        """When the prefill ahead of the node will be small enough; infinite if only a report from
+        the node can show it."""
         return self._books.of(view.node_id).falls_below_s(PIPELINE_S, now_s)
 
     def _renew(
@@ -263,8 +264,9 @@ class Placement:
     def _cheapest(
         self, offers: Sequence[tuple[int, float, int]], moment: Moment, model: str
     ) -> tuple[int, bool]:
-        """The index of the best node, -1 where there is none, and whether others are as good.
-        `offers`: of each that can take it the index, the cost in seconds, and the cached tokens."""
+        """The index of the best node, -1 if there is none, and True if others are equally good.
+        `offers` has the index, the cost in seconds and the cached tokens of each node that can
+        serve the ticket."""
         if not offers:
             return -1, False
         able, totals_s, cached = zip(*offers, strict=True)
@@ -274,8 +276,8 @@ class Placement:
     def _rank(
         self, able: Sequence[int], moment: Moment, model: str
     ) -> Callable[[int], tuple[bool, float, int]]:
-        """Of equally good nodes, one that can begin now, of these the one with the emptiest cache,
-        then the one not used longest."""
+        """Ranks equally good nodes: first those that can begin now, then by the occupancy of their
+        caches, then by the age of their last grant."""
 
         def rank(number: int) -> tuple[bool, float, int]:
             view = moment.fleet[able[number]]

@@ -1,17 +1,18 @@
-"""Tickets that wait in the router: who is next, and who is too many.
+"""Tickets that wait in the router: the order in which they are granted, and which is rejected if
+they are too many.
 
-Classes come one after the other. Within a class each key has its own line, least work first, where
-a second of waiting counts as much as a part of a second of work; the lines are merged by the work
-of each key that went before since others wait, so that a key that asks for much waits behind one
-that asks for little.
+Priority classes come one after the other. Within a class each key has its own line, ordered by
+least work, where a second of waiting counts as much as a fraction of a second of work. The lines
+are merged by the work that each key has been granted since others wait, so a key with many requests
+waits behind one with few.
 
-All that would let some wait for ever: a worse class behind better ones, a large prompt behind small
-ones that keep coming. So a third of a model's work goes to those who came first, once they have
-waited long: they are promoted over whatever class, key and size say, one at a time, and then others
-are given twice as much work before the next one is. From then on nobody waits longer than about
-three times as long as if all were served as they come, and two thirds of the work stay with the
-better class, however many of a worse one wait. Were promoted tickets to join the better class
-instead, a backlog of theirs would go before whoever of that class comes next.
+That order alone could starve tickets: a worse class behind better ones, a large prompt behind small
+ones that keep coming. So a third of a model's work goes to the oldest tickets, once they have
+waited long. They are promoted over class, key and size, one at a time, and then others get twice as
+much work before the next promotion. From then on nobody waits longer than about three times as long
+as in the order of arrival, and two thirds of the work stay with the better class, however many of a
+worse one wait. If promoted tickets joined the better class instead, a backlog of them would delay
+every newcomer of that class.
 """
 
 from bisect import insort
@@ -26,25 +27,26 @@ from router.scheduler.residency import Waits
 from router.types import Priority
 
 AGE_SHARE = 0.2
-"""Seconds of work that a second of waiting makes up for."""
+"""Seconds of work that a second of waiting compensates for."""
 OTHERS_SHARE = 2.0
-"""Work of others for each promoted ticket's, where both wait."""
+"""Work granted to other tickets per work of a promoted one, while both wait."""
 LEAST_WORK_S = 0.25
-"""What each grant counts at least: where nothing is prefilled, it takes a row."""
+"""Least work that a grant counts as: even without prefill it takes a row."""
 MOST_LEFT = 64
-"""More deadlines than this and twice as many as tickets that wait are not kept."""
+"""Deadlines of removed tickets are dropped once there are more deadlines than this plus twice the
+waiting tickets."""
 _NOTHING_S = 1e-6
-"""What rounding may leave of sums that are 0."""
+"""Upper bound of what rounding leaves of a sum that is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What may wait, and how."""
+    """Limits of the queue."""
 
     max_waiting: int = 256
-    """Tickets of one model."""
+    """Most tickets of one model that may wait."""
     promote_after_s: float = 30.0
-    """A ticket that has waited so long may be promoted over those that came later."""
+    """Seconds of waiting after which a ticket may be promoted over others."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,14 +54,15 @@ class Waiting:
     ask: Ask
     arrived_s: float
     work_s: float
-    """Prefill on the node that has the least of it to do."""
+    """Prefill seconds on the node that has the least of it to do."""
     number: int = 0
-    """In order of arrival at the queue."""
+    """Number in order of arrival at the queue."""
     rank_s: float = 0.0
     round: int = 0
-    """In which it was asked last; 0 before that. Only `Turns` changes it."""
+    """The round in which a free node was last offered to it; 0 before the first. Only `QueueScan`
+    changes it."""
     prices: list[Price] = field(default_factory=list)
-    """Of the fleet's nodes, in its order; empty before they were asked for."""
+    """Prices on the fleet's nodes, in its order; empty before they are computed."""
 
     def __lt__(self, other: "Waiting") -> bool:
         return (self.rank_s, self.number) < (other.rank_s, other.number)
@@ -75,18 +78,19 @@ class FairQueue:
         self.limits = limits
         self._tickets: dict[str, Waiting] = {}
         self._lines: tuple[dict[str, _Line], ...] = tuple({} for _ in Priority)
-        """By class and key."""
+        """Lines by class and key."""
         self._arrivals: dict[str, list[Waiting]] = {}
-        """By model, who came first before others."""
+        """Waiting tickets by model, in order of arrival."""
         self._others_s: dict[str, float] = {}
-        """By model, work that others are to be given before somebody is promoted again."""
+        """By model, the work that others still get before the next promotion."""
         self._deadlines: list[tuple[float, int, str]] = []
-        """Those of tickets that left stay until they are the first, or are too many."""
+        """A heap. Deadlines of removed tickets stay until they come first, or are too many."""
         self._number = 0
         self._taken_s: dict[str, float] = {}
-        """Work of each waiting key that was granted, on a clock that all of them share."""
+        """Work granted to each waiting key, on a virtual clock that all of them share."""
         self._clock_s = 0.0
-        """Where keys begin that come now: with those that have had least."""
+        """The virtual clock: a new key begins with as much as the key that has been granted
+        least."""
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -95,15 +99,15 @@ class FairQueue:
         return ticket_id in self._tickets
 
     def is_over(self, model: str) -> bool:
-        """Whether more of the model's tickets wait than may."""
+        """True if more of the model's tickets wait than may."""
         return len(self._arrivals.get(model, ())) > self.limits.max_waiting
 
     def models(self) -> list[str]:
-        """Those that are waited for."""
+        """The models that tickets wait for."""
         return list(self._arrivals)
 
     def oldest(self) -> list[Waits]:
-        """Of each model."""
+        """The arrival of each model's oldest ticket."""
         return [Waits(model, line[0].arrived_s) for model, line in self._arrivals.items()]
 
     def add(self, waiting: Waiting) -> None:
@@ -126,12 +130,12 @@ class FairQueue:
             self._forget_deadlines()
 
     def take(self, ticket_id: str, *, is_promoted: bool) -> None:
-        """The ticket is granted, in its turn or because it was promoted."""
+        """Removes a ticket that is granted, in its turn or by promotion, and counts its work."""
         waiting = self.remove(ticket_id)
         if waiting is None:
             return
         model, work_s = waiting.ask.ticket.model, max(LEAST_WORK_S, waiting.work_s)
-        # Models share nodes: who waits for one has been passed by what another was given, too.
+        # Models share nodes, so work for one model delays the tickets of another, too.
         for each, left_s in self._others_s.items():
             self._others_s[each] = max(0.0, left_s - work_s)
         if is_promoted:
@@ -146,7 +150,7 @@ class FairQueue:
         }
 
     def remove(self, ticket_id: str) -> Waiting | None:
-        """None for a ticket that does not wait."""
+        """Removes a ticket and returns it; None if it does not wait."""
         waiting = self._tickets.pop(ticket_id, None)
         if waiting is None:
             return None
@@ -156,7 +160,7 @@ class FairQueue:
         return waiting
 
     def set_work(self, waiting: Waiting, work_s: float) -> None:
-        """Its work is another one, since caches have changed."""
+        """Changes a ticket's work after caches have changed."""
         ticket = waiting.ask.ticket
         line = self._lines[ticket.priority][ticket.caller.key_id]
         line.remove(waiting)
@@ -165,8 +169,8 @@ class FairQueue:
         insort(line, waiting)
 
     def promoted(self, model: str, now_s: float) -> Iterator[Waiting]:
-        """Who may go before all others, the one that came first first; nobody while it is the
-        others' turn. Not to be changed meanwhile."""
+        """The tickets that may be promoted, oldest first; none until the others have had their
+        share. The queue must not change while this is iterated."""
         if self._others_s.get(model, 0.0) > _NOTHING_S:
             return
         for waiting in self._arrivals.get(model, ()):
@@ -175,7 +179,8 @@ class FairQueue:
             yield waiting
 
     def in_order(self) -> Iterator[Waiting]:
-        """Who is next first, nobody promoted. Not to be changed meanwhile."""
+        """All tickets in the order of granting, without promotion. The queue must not change while
+        this is iterated."""
         for lines in self._lines:
             if len(lines) == 1:
                 yield from next(iter(lines.values()))
@@ -183,7 +188,7 @@ class FairQueue:
                 yield from self._merged(lines)
 
     def ahead(self, waiting: Waiting) -> tuple[int, float]:
-        """How many of the ticket's model are before it in this order, and their work."""
+        """Number and work of the tickets of the same model that come before this one."""
         ticket = waiting.ask.ticket
         found: list[Waiting] = []
         for lines in self._lines[: ticket.priority]:
@@ -209,8 +214,9 @@ class FairQueue:
         return list(self._tickets.values())
 
     def last_of_largest(self, model: str, besides: str) -> Waiting | None:
-        """The last one of the key that has the most tickets of a model waiting, by at least two
-        more than the key `besides`: who leaves when one of that key's comes to a full queue."""
+        """The last ticket of the key that has the most tickets of the model waiting, if these are
+        at least two more than those of the key `besides`. It is rejected when that key's next
+        ticket comes to a full queue."""
         counts: dict[str, int] = {besides: 0}
         for waiting in self._tickets.values():
             if waiting.ask.ticket.model == model:
@@ -226,7 +232,7 @@ class FairQueue:
         return None
 
     def last_below(self, model: str, priority: Priority) -> Waiting | None:
-        """The last one of the model's in the worst class, if that is below this one."""
+        """The model's last ticket in its worst class, if that is worse than `priority`."""
         for own, lines in zip(reversed(Priority), reversed(self._lines), strict=True):
             if own <= priority:
                 return None
@@ -241,7 +247,7 @@ class FairQueue:
         return None
 
     def late(self, now_s: float) -> list[Waiting]:
-        """Those whose deadline has passed."""
+        """The tickets whose deadline has passed."""
         late: list[Waiting] = []
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number, ticket_id = heappop(self._deadlines)

@@ -1,41 +1,41 @@
-"""Who of those that wait is asked at a look whether to begin on a node that is free.
+"""Chooses the waiting tickets to which a scan of the queue offers free nodes.
 
-To ask hundreds at each event would take too long. So the first ones are asked whenever something
-has become free; where they leave it, since they wait for other nodes, those behind them have their
-turn at the next looks, some at each. What all have left is offered to who comes, and to all again
-after a while.
+Comparing hundreds of tickets at each event would take too long. So the first ones get the offer
+whenever a node has become free. If they decline, since other nodes are better for them, the next
+scans offer it to those behind them, some at a time. What all have declined is offered to new
+tickets, and to all again after a while.
 """
 
 from router.scheduler.cost import Ask
 from router.scheduler.queue import FairQueue, Waiting
 
 LOOK_TICKETS = 16
-"""So many tickets of a model are asked at once."""
+"""Number of tickets of a model that one scan compares."""
 
 Free = dict[str, set[str]]
-"""The nodes that would begin with a request now, by each model that is waited for."""
+"""By each model that tickets wait for, the nodes that would begin with a request now."""
 _NONE: frozenset[str] = frozenset()
 
 
 class Turns:
-    """Owner of who has been asked already."""
+    """Owner of the record of which tickets have had an offer."""
 
     def __init__(self, queue: FairQueue) -> None:
         self._queue = queue
         self._left: Free = {}
-        """What was free when the last look had ended."""
+        """The nodes that were free at the end of the last scan."""
         self._round = 0
         self._behind: set[str] = set()
-        """Models of which some may not have been asked in this round."""
+        """Models of which some tickets may not have had an offer in this round."""
         self._is_outdated = False
-        """Whether something has become free within the round, so that another one is to follow."""
+        """True if a node has become free within the round, so another round must follow."""
 
     def is_new(self, free: Free) -> bool:
-        """Whether something is free that was not when the last look had ended."""
+        """True if a node is free that was not at the end of the last scan."""
         return not all(nodes <= self._left.get(model, _NONE) for model, nodes in free.items())
 
     def promoted(self, free: Free, now_s: float) -> list[Waiting]:
-        """Who of each model goes before all others."""
+        """The ticket of each model that is promoted now."""
         found = (
             next((w for w in self._queue.promoted(model, now_s) if has_free(w.ask, free)), None)
             for model, nodes in free.items()
@@ -44,36 +44,36 @@ class Turns:
         return [waiting for waiting in found if waiting is not None]
 
     def first(self, free: Free) -> list[Waiting]:
-        """The first of each model. Those for whom nothing is free hold up nobody."""
+        """The first tickets of each model. Those with no free node do not block others."""
         if not self._behind:
             self._round += 1
         return self._some(free, -1)[0]
 
     def leave(self, free: Free) -> None:
-        """The first have left what has become free to those behind them."""
+        """Records that the first tickets have declined what has become free."""
         if self._behind:
             self._is_outdated = True
         elif len(self._queue) > LOOK_TICKETS:
             self._behind = {model for model, nodes in free.items() if nodes}
 
     def rest(self, free: Free) -> list[Waiting]:
-        """The first of each model that have not been asked in this round."""
+        """The first tickets of each model that have had no offer in this round."""
         if not self._behind:
             return []
         found, self._behind = self._some(free, self._round)
         return found
 
     def ask(self, waiting: Waiting) -> None:
-        """It is asked now."""
+        """Records that the ticket gets an offer now."""
         waiting.round = self._round
 
     def may_ask(self, waiting: Waiting, free: Free) -> bool:
-        """Whether one that is new may be asked, since nobody before it is still to be."""
+        """True if a new ticket may get an offer, since none before it is still due one."""
         is_behind = waiting.ask.ticket.model in self._behind
         return not waiting.round and not is_behind and has_free(waiting.ask, free)
 
     def end(self, free: Free) -> bool:
-        """The look is over. Whether another one is to follow soon."""
+        """Ends the scan. Returns True if another one must follow soon."""
         self._left = free
         if not self._behind and self._is_outdated:
             self.renew()
@@ -81,13 +81,13 @@ class Turns:
         return bool(self._behind)
 
     def renew(self) -> None:
-        """All that is free counts as if it had just become so."""
+        """Makes all free nodes count as if they had just become free."""
         self._left = {}
         self._is_outdated = False
 
     def _some(self, free: Free, besides: int) -> tuple[list[Waiting], set[str]]:
-        """The first of each model that were not asked in that round; and the models of which there
-        may be more."""
+        """The first tickets of each model that have had no offer in the round `besides`, and the
+        models of which there may be more."""
         left = dict.fromkeys((model for model, nodes in free.items() if nodes), LOOK_TICKETS)
         found: list[Waiting] = []
         more: set[str] = set()
@@ -105,6 +105,6 @@ class Turns:
 
 
 def has_free(ask: Ask, free: Free) -> bool:
-    """Whether a node that may take the ticket is free."""
+    """True if a node that may serve the ticket is free."""
     nodes, pinned = free[ask.ticket.model], ask.ticket.pinned_node_id
     return pinned in nodes if pinned else bool(nodes)

@@ -1,4 +1,4 @@
-"""What requests have taught of each node's speed, and what is taken for it before.
+"""Learned speeds of nodes, and the guesses that stand in for them before.
 
 Means are exponentially weighted; a prior counts as one sample.
 """
@@ -14,41 +14,41 @@ from router.scheduler.chip_bandwidth import bandwidth_bytes_per_s, is_known
 from router.types import Lease
 
 LEARNING_RATE = 0.2
-"""Weight of the newest sample, once there are some."""
+"""Weight of the newest sample, once there are several."""
 DEPTH_BEGINS = (0, 4_096, 16_384, 65_536)
-"""Prompt tokens at which the classes of depth begin: the deeper, the slower is prefill."""
+"""Prompt tokens at which the depth classes begin: prefill slows down with depth."""
 DEPTH_SLOWNESS = (1.0, 1.15, 1.6, 3.0)
-"""Seconds of a token against one at the beginning, before any was seen."""
+"""Assumed seconds per token in each depth class, relative to the first one."""
 PREFILL_PER_PASS = 10.0
-"""Tokens that are prefilled while the chip could read the weights once; cautious for Apple chips,
-where prefill is bound by arithmetic, which grows about as the bandwidth does."""
+"""Tokens prefilled in the time that the chip takes to read the weights once. Cautious for Apple
+chips, where arithmetic bounds prefill, which grows about as the bandwidth does."""
 UNKNOWN_WEIGHT_BYTES = 4e9
-"""Of a model whose node does not tell."""
+"""Weights assumed for a model whose node does not report them."""
 ROW_SLOWDOWN = 0.05
-"""By how much of a step for one row each further row makes it longer, before any was seen."""
+"""Assumed share of a one-row decode step that each further row adds to the step."""
 RESTORE_BYTES_PER_S = 1.5e9
 LOAD_BYTES_PER_S = 1e9
-"""Speed of reading weights from an SSD into memory, a cautious figure for Apple laptops."""
+"""Assumed speed of reading weights from an SSD, cautious for Apple laptops."""
 LOAD_FIXED_S = 3.0
-"""Start of an engine process."""
+"""Seconds to start an engine process."""
 PRIOR_SERVICE_S = 2.0
-"""Seconds that a request is taken to last before any has been seen."""
+"""Assumed seconds of a request before any has been seen."""
 TOKENS_PER_BYTE = 0.25
 MIN_TOKENS_PER_BYTE, MAX_TOKENS_PER_BYTE = 0.02, 1.5
-"""What text can have: a token rarely has more than 50 bytes, and even where each byte is one, the
-template adds only some. One image or a long template around a short prompt would teach other
-values, which mean nothing for the next prompt."""
+"""Bounds of what is learned. A token rarely has more than 50 bytes, and where each byte is a token
+the template adds only some. One image, or a long template around a short prompt, would give other
+values, which do not apply to the next prompt."""
 ANSWER_TOKENS = 200.0
 MIN_SAMPLE_TOKENS = 64
-"""Fewer tell more of a request's fixed cost than of the speed of prefill."""
+"""Smaller prefills show a request's fixed cost rather than the speed of prefill."""
 
 TELLING_SAMPLES = 3
-"""Prefills after which a node tells how far the guess is off for the model's other nodes; what the
-node itself says of its speed counts as so many."""
+"""Prefills after which a node's error of its guess applies to the model's other nodes. A speed that
+the node itself reports counts as so many samples."""
 MOST_OFF = 100.0
-"""What a node says of its speed is taken to be so many times its guess at most, and no less than
-the guess over that: a mixture of experts reads a small share of its weights, and a CPU is slow, but
-no node is out of the question, or draws all requests, by its word alone."""
+"""A reported speed is limited to this factor around the guess. A mixture of experts reads a small
+share of its weights, and a CPU is slow, but a report alone must neither exclude a node nor make it
+attract all requests."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Mean:
     samples: int = 0
 
     def learn(self, sample: float, share: float = 1.0) -> None:
-        """Takes a sample in, with less weight where only a share of it belongs here."""
+        """Adds a sample, with less weight if only a `share` of it belongs here."""
         self.samples += 1
         weight = max(LEARNING_RATE, 1.0 / (self.samples + 1))
         self.value += weight * share * (sample - self.value)
@@ -71,14 +71,14 @@ class PrefillRate:
         self._learned: dict[int, Mean] = {}
         self._token_s = list(self._prior)
         self._until_s = _until(self._token_s)
-        """Seconds of all tokens before each depth."""
+        """Seconds of all tokens before each depth class."""
 
     def seconds(self, begin: float, end: float) -> float:
-        """What the prompt's tokens from `begin` to `end` take."""
+        """Seconds to prefill the prompt's tokens from `begin` to `end`."""
         return self._from_start(end) - self._from_start(begin) if end > begin else 0.0
 
     def learn(self, begin: float, end: float, seconds: float) -> None:
-        """These tokens took so long."""
+        """Learns that the tokens from `begin` to `end` took so many seconds."""
         expected_s = self.seconds(begin, end)
         if end - begin < MIN_SAMPLE_TOKENS or seconds <= 0.0 or expected_s <= 0.0:
             return
@@ -89,7 +89,7 @@ class PrefillRate:
         self._spread()
 
     def _spread(self) -> None:
-        """A depth of which nothing was learned is as much off its guess as the nearest one."""
+        """Scales the classes without samples by the nearest class's error of its guess."""
         for depth in range(len(DEPTH_BEGINS)):
             nearest = min(self._learned, key=lambda each: abs(each - depth))
             ratio = self._prior[depth] / self._prior[nearest]
@@ -97,7 +97,8 @@ class PrefillRate:
         self._until_s = _until(self._token_s)
 
     def told(self, speeds: Sequence[DepthSpeed]) -> None:
-        """What the node says, in place of what it said before; nothing else was learned."""
+        """Sets the speeds that the node reports, instead of earlier reports. Only before requests
+        have taught any."""
         self._learned = {
             depth: Mean(_bounded(token_s, self._prior[depth]), TELLING_SAMPLES)
             for depth, token_s in _by_depth(speeds)
@@ -110,13 +111,13 @@ class PrefillRate:
         return bool(self._learned)
 
     def off_by(self) -> float | None:
-        """What was learned over what was guessed; None before enough was."""
+        """Learned over guessed seconds per token; None before there are enough samples."""
         if sum(mean.samples for mean in self._learned.values()) < TELLING_SAMPLES:
             return None
         return fmean(mean.value / self._prior[depth] for depth, mean in self._learned.items())
 
     def guess(self, off_by: float) -> None:
-        """Of a node that has taught nothing yet: the guess, times what it is off by elsewhere."""
+        """Sets a node without samples to its guess times the error of other nodes' guesses."""
         self._token_s = [off_by * each_s for each_s in self._prior]
         self._until_s = _until(self._token_s)
 
@@ -131,7 +132,7 @@ def _until(token_s: Sequence[float]) -> list[float]:
 
 
 def _shares(begin: float, end: float) -> list[tuple[int, float]]:
-    """Tokens by class of depth."""
+    """Tokens from `begin` to `end` by depth class."""
     ends = (*DEPTH_BEGINS[1:], float("inf"))
     spans = (
         (depth, min(end, until) - max(begin, since))
@@ -141,7 +142,7 @@ def _shares(begin: float, end: float) -> list[tuple[int, float]]:
 
 
 def _by_depth(speeds: Sequence[DepthSpeed]) -> Iterator[tuple[int, float]]:
-    """Mean seconds of a token in each class of depth in which a speed begins."""
+    """Mean seconds per token in each depth class in which a reported speed begins."""
     begins = sorted({each.depth_tokens: each.tokens_per_s for each in speeds}.items())
     found: dict[int, list[float]] = {}
     for begin, tokens_per_s in begins:
@@ -155,8 +156,8 @@ def _bounded(told_s: float, guessed_s: float) -> float:
 
 
 class NodeRates:
-    """Of one model on one node. What nodes of one kin teach tells something of each other; an empty
-    kin is a node's own."""
+    """Speeds of one model on one node. The guesses of nodes in the same `hardware_group` have
+    similar errors; the empty group has no other nodes."""
 
     def __init__(self, status: NodeStatus, model: ModelStatus) -> None:
         weight_bytes = model.weight_bytes or UNKNOWN_WEIGHT_BYTES
@@ -165,17 +166,17 @@ class NodeRates:
         self.prefill = PrefillRate(pass_s / PREFILL_PER_PASS)
         self.load_s = Mean(LOAD_FIXED_S + model.weight_bytes / LOAD_BYTES_PER_S)
         self.row_step_s = Mean(pass_s)
-        """Of a decode step for one row."""
+        """Seconds of a decode step for one row."""
         self.service_s = Mean(PRIOR_SERVICE_S)
-        """From grant to end."""
+        """Seconds from grant to end."""
         self._step_guess_s = pass_s
         self._told: ModelSpeed | None = None
         self._is_prefill_taught = self._is_decode_taught = False
-        """Whether requests of this router have shown how fast it is."""
+        """True once requests of this router have shown the speed."""
 
     def hear(self, speed: ModelSpeed | None) -> bool:
-        """What the node says of its speed counts until requests have shown it; whether that is
-        news."""
+        """Applies the speed that the node reports, as far as requests have not shown it. Returns
+        True if that changes something."""
         is_known = self._is_prefill_taught and self._is_decode_taught
         if is_known or speed is None or speed == self._told:
             return False
@@ -188,8 +189,8 @@ class NodeRates:
         return True
 
     def decode_interference_s(self, rows: int, answer_tokens: float) -> float:
-        """What decoding beside so many rows costs: the new one waits for them in each step, and
-        they, of whose answers half is still to come, for it."""
+        """Seconds lost by decoding beside so many rows: the new row waits for them in each step,
+        and they wait for it during the half of their responses that is still to come on average."""
         return 1.5 * rows * ROW_SLOWDOWN * self.row_step_s.value * answer_tokens
 
     def restore_s(self, tokens: float, model: ModelStatus) -> float:
@@ -197,42 +198,42 @@ class NodeRates:
         return tokens * bytes_per_token / RESTORE_BYTES_PER_S
 
     def learn(self, accounts: Finished, rows: int) -> None:
-        """A node's accounts of a request that decoded beside `rows` others."""
+        """Learns from the usage record of a request that decoded beside `rows` others."""
         if accounts.prompt_tokens - accounts.cached_tokens >= MIN_SAMPLE_TOKENS:
             self.learn_prefill(accounts.cached_tokens, accounts.prompt_tokens, accounts.prefill_s)
         if accounts.completion_tokens > 1 and accounts.decode_s > 0.0:
             self.learn_decode(accounts.decode_s, accounts.completion_tokens - 1, rows)
 
     def learn_prefill(self, begin: float, end: float, seconds: float) -> None:
-        """The tokens between two depths took so long."""
+        """Learns that the tokens between two depths took so many seconds."""
         self._is_prefill_taught = True
         self.prefill.learn(begin, end, seconds)
 
     def learn_decode(self, seconds: float, tokens: float, rows: int) -> None:
-        """So many tokens took so long beside `rows` others."""
+        """Learns that so many output tokens took so many seconds beside `rows` others."""
         self._is_decode_taught = True
         self.row_step_s.learn(seconds / tokens / (1.0 + ROW_SLOWDOWN * rows))
 
 
 def _kin(chip: str) -> str:
-    """Macs are about as much faster or slower than their chips' guesses as each other, and all
-    servers that tell of no chip have one guess."""
+    """Macs differ from their chips' guesses by similar factors, and all servers that report no chip
+    have the same guess."""
     if not chip:
         return "silent"
     return "Apple" if is_known(chip) else ""
 
 
 def tokens_per_byte(tokens: float, size_bytes: int) -> float:
-    """Of a prompt, for others: no less and no more than text can have."""
+    """A prompt's ratio, within the bounds that apply to other prompts."""
     return min(MAX_TOKENS_PER_BYTE, max(MIN_TOKENS_PER_BYTE, tokens / size_bytes))
 
 
 @dataclass(slots=True)
 class ModelHabits:
-    """Of one model on whatever node."""
+    """Learned properties of one model's prompts and responses, the same on every node."""
 
     tokens_per_byte: Mean
-    """Prompt tokens of a byte of the chain."""
+    """Prompt tokens per byte of the chain."""
     answer_tokens: Mean
 
     @classmethod
@@ -240,14 +241,15 @@ class ModelHabits:
         return cls(Mean(TOKENS_PER_BYTE), Mean(ANSWER_TOKENS))
 
     def learn(self, prompt_bytes: int, accounts: Finished) -> None:
-        """`prompt_bytes`: of the whole prompt's chain; 0 where they are not known."""
+        """Learns from a usage record; `prompt_bytes` is the size of the whole prompt's chain, 0 if
+        unknown."""
         if prompt_bytes and accounts.prompt_tokens >= MIN_SAMPLE_TOKENS:
             self.tokens_per_byte.learn(tokens_per_byte(accounts.prompt_tokens, prompt_bytes))
         self.answer_tokens.learn(accounts.completion_tokens)
 
 
 class Rates:
-    """Owner of all that was learned."""
+    """Owner of all learned speeds and habits."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, dict[str, NodeRates]] = {}
@@ -265,14 +267,14 @@ class Rates:
         return rates
 
     def learn(self, lease: Lease, accounts: Finished, rows: int) -> None:
-        """A node's accounts of a lease that decoded beside `rows` others."""
+        """Learns from the usage record of a lease that decoded beside `rows` others."""
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
             rates.learn(accounts, rows)
             self._guess(lease.model, rates.kin)
 
     def learn_prefill(self, lease: Lease, begin: float, end: float, seconds: float) -> None:
-        """The lease's tokens between two depths took so long."""
+        """Learns that the lease's tokens between two depths took so many seconds."""
         rates = self.known(lease.node_id, lease.model)
         if rates is not None:
             rates.learn_prefill(begin, end, seconds)
@@ -291,9 +293,8 @@ class Rates:
         self._nodes.pop(node_id, None)
 
     def _guess(self, model: str, kin: str) -> None:
-        """A node that has not served the model yet is taken to be as much faster or slower than its
-        guess as those of its kin that have: else it would not be tried where all guesses are too
-        slow."""
+        """Scales the guesses of the group's nodes that have not served the model by the median
+        error of those that have. Otherwise nodes whose guess is too slow would never be tried."""
         if not kin:
             return
         rates = (models[model] for models in self._nodes.values() if model in models)

@@ -1,4 +1,4 @@
-"""What is said to whom no node takes."""
+"""Rejections of tickets that no node can serve."""
 
 from math import ceil
 
@@ -13,12 +13,12 @@ from router.types import Moment, NodeView, Reject, RejectKind, Ticket
 RETRY_AFTER_S = 5
 MAX_RETRY_AFTER_S = 60
 HOPELESS_FACTOR, HOPELESS_S = 2.0, 1.0
-"""An estimated wait that is so many times the time left, and so much more, passes the deadline for
-certain."""
+"""An estimated wait longer than this multiple of the remaining time plus this constant is certain
+to miss the deadline."""
 
 
 def no_node(ask: Ask, moment: Moment) -> Reject:
-    """No node can take the ticket now; none could ever, where none has its model."""
+    """Rejects a ticket that no node can serve now, or none ever could since none has its model."""
     ticket = ask.ticket
     if ask.tried:
         names = {view.node_id: view.name for view in moment.fleet}
@@ -35,7 +35,8 @@ def no_node(ask: Ask, moment: Moment) -> Reject:
 
 
 def _may_take_later(ask: Ask, view: NodeView) -> bool:
-    """Whether a node that has the model may take the request without anybody's doing."""
+    """True if a node that has the model may serve the ticket later without anybody's
+    intervention."""
     if view.state != ACTIVE or barred(ask.ticket, view):
         return False
     model = model_of(view, ask.ticket.model)
@@ -43,7 +44,8 @@ def _may_take_later(ask: Ask, view: NodeView) -> bool:
 
 
 def hopeless(ticket: Ticket, wait_s: float, now_s: float) -> Reject | None:
-    """That the ticket would begin so late that its deadline passes for certain."""
+    """Rejects a ticket if it would begin so late that it is certain to miss its deadline; None if
+    not."""
     if wait_s <= HOPELESS_FACTOR * (ticket.deadline_s - now_s) + HOPELESS_S:
         return None
     return replace(_reject(ticket, RejectKind.DEADLINE, explain.hopeless(wait_s)), wait_s=wait_s)
@@ -54,7 +56,7 @@ def late(ticket: Ticket) -> Reject:
 
 
 def full(ticket: Ticket, max_waiting: int, position: int, wait_s: float) -> Reject:
-    """Too many wait, of whom it would be the one at that position."""
+    """Rejects the ticket at that position since too many wait."""
     return replace(
         _reject(ticket, RejectKind.QUEUE_FULL, explain.queue_full(ticket.model, max_waiting)),
         retry_after_s=max(RETRY_AFTER_S, min(MAX_RETRY_AFTER_S, ceil(wait_s))),

@@ -1,8 +1,10 @@
-"""Which models may come to a node now: a node's memory, and who has it. Pure.
+"""Decides from a node's memory which models can be loaded there now, and which must be unloaded for
+them. Pure.
 
-An agent unloads nobody who serves, nobody before its minimum residency is over, and nothing that is
-pinned. A request that needs more room waits here, where it can still go elsewhere, and lets those
-go before it whose model is loaded, until it has waited too long: then they get no more of the node.
+An agent unloads no model that serves requests, none before its minimum residency is over, and none
+that is pinned. A request that needs more memory waits in the router, where it can still go to
+another node, and does not delay requests for models that are loaded. Once it has waited too long,
+those models get no more requests on that node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,13 +19,14 @@ IN_MEMORY = (ModelState.READY, ModelState.LOADING, ModelState.DRAINING)
 
 
 class Claim(NamedTuple):
-    """Models that would have to leave a node for one that is waited for."""
+    """Models that must be unloaded from a node for one that is waited for."""
 
     models: tuple[str, ...]
     leases: int
-    """Of all of them, those of others too."""
+    """Number of leases of all these models, those of other clients included."""
     may_leave_s: float
-    """Not before, whatever becomes of their leases; infinite where they cannot."""
+    """Monotonic time before which they stay even without leases; infinite if they can never be
+    unloaded."""
 
 
 NOTHING = Claim((), 0, -inf)
@@ -34,12 +37,12 @@ def needed_bytes(model: ModelStatus) -> int:
 
 
 def fits(status: NodeStatus, model: ModelStatus) -> bool:
-    """Whether there is room for the model once all have left that may ever leave."""
+    """True if there is room for the model once everything that can be unloaded is."""
     return model.state in IN_MEMORY or needed_bytes(model) <= _most_free_bytes(status)
 
 
 def no_room(status: NodeStatus, model: ModelStatus) -> str:
-    """What a model lacks that does not fit, as a sentence about its node; empty where it fits."""
+    """How much memory the model lacks on the node, as a sentence; empty if it fits."""
     if fits(status, model):
         return ""
     needed, most, limit = needed_bytes(model), _most_free_bytes(status), status.memory_budget_bytes
@@ -53,18 +56,18 @@ def no_room(status: NodeStatus, model: ModelStatus) -> str:
 
 
 def _most_free_bytes(status: NodeStatus) -> int:
-    """Of a node's memory, once all have left that may ever leave."""
+    """Bytes of a node's memory that are free once everything that can be unloaded is."""
     pinned = (each for each in status.models if each.pinned and each.state in IN_MEMORY)
     return status.memory_budget_bytes - sum(map(needed_bytes, pinned))
 
 
 def is_coming(book: NodeBook, model: ModelStatus) -> bool:
-    """Whether the model is in memory, or a lease has it loaded."""
+    """True if the model is in memory, or has a lease that loads it."""
     return model.state in IN_MEMORY or model.name in book.rows
 
 
 def claim(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
-    """Of those that may leave, those that do so soonest; nothing where there is room."""
+    """The models that can be unloaded soonest for this one; `NOTHING` if there is room."""
     if is_coming(book, model):
         return NOTHING
     present = [each for each in status.models if is_coming(book, each)]
@@ -88,7 +91,7 @@ def _claim_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
     if model.state is ModelState.DRAINING:
         return Claim((model.name,), leases, -inf)
     if model.state is not ModelState.READY:
-        # A load that nobody waits for ends where its room is needed.
+        # An unfinished load that nobody waits for is aborted if its memory is needed.
         return Claim((model.name,), max(model.leases, leases), book.load_until_s(model.name))
     ready = book.ready.get(model.name)
     begin_s = ready.since_s if ready is not None else -inf
@@ -96,12 +99,12 @@ def _claim_of(book: NodeBook, status: NodeStatus, model: ModelStatus) -> Claim:
 
 
 def may_load(claimed: Claim, now_s: float) -> bool:
-    """Whether nobody who may not leave is in the way."""
+    """True if the models in the way can be unloaded now."""
     return not claimed.leases and claimed.may_leave_s <= now_s
 
 
 class Waits(NamedTuple):
-    """Of a model's oldest ticket."""
+    """The arrival of a model's oldest ticket."""
 
     model: str
     since_s: float
@@ -110,8 +113,9 @@ class Waits(NamedTuple):
 def to_close(
     waits: Iterable[Waits], nodes: Mapping[str, tuple[NodeBook, NodeStatus]], now_s: float
 ) -> tuple[dict[str, frozenset[str]], float]:
-    """The models that get no more of a node, by node, so that one that nobody has comes to it; and
-    when there may be others. One node for each, those first that have waited longest."""
+    """The models that must get no more requests, by node, so that models that are on no node can be
+    loaded; and the time when there may be others. Each waiting model gets one node, the longest
+    waiting first."""
     closed: dict[str, frozenset[str]] = {}
     look_s = inf
     for wait in sorted(waits, key=lambda each: each.since_s):

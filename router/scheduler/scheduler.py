@@ -1,7 +1,8 @@
-"""Which node serves a request, and when. Pure: events and the fleet's last words in, actions out.
+"""Decides which node serves a request, and when. Pure: events and the nodes' last states go in,
+actions come out.
 
-A ticket is granted when the node that costs it least can begin with it, and waits here until then,
-so that order and place are decided as late as they can be.
+A ticket is granted when the node where it costs least can begin with it. Until then it waits in the
+router, so that order and node are decided as late as possible.
 """
 
 from collections.abc import Iterable
@@ -34,8 +35,8 @@ NO_LIMITS_GIVEN = AdmissionLimits()
 
 
 class Scheduler:
-    """Owner of the leases and of the queue. Methods are plain functions: state changes without an
-    await between. Whatever returns actions may return some for other tickets, too."""
+    """Owner of the leases and the queue. All methods are synchronous, so state never changes during
+    a decision. Methods that return actions may return some for other tickets, too."""
 
     def __init__(self, prefixes: Prefixes, limits: AdmissionLimits = NO_LIMITS_GIVEN) -> None:
         self._rates = Rates()
@@ -49,17 +50,17 @@ class Scheduler:
     # --- events ---
 
     def on_request(self, ticket: Ticket, moment: Moment) -> list[Action]:
-        """A new request: granted, queued or rejected."""
+        """Grants, queues or rejects a new request."""
         self._see(moment)
         return self._admission.admit(self._placement.ask(ticket, moment.now_s), moment)
 
     def on_left(self, ticket_id: str, moment: Moment) -> list[Action]:
-        """The caller of a queued ticket has left: nothing more is said of it."""
+        """Forgets a queued ticket whose client has disconnected; no action follows for it."""
         self._admission.leave(ticket_id)
         return []
 
     def on_first_content(self, lease: Lease, moment: Moment) -> list[Action]:
-        """The lease's answer has begun: its prefill is over."""
+        """Ends the prefill of a lease whose response has begun."""
         opened = self._books.opened(lease)
         if opened is None or opened.first_content_s is not None:
             return []
@@ -70,11 +71,11 @@ class Scheduler:
     def on_failed(
         self, lease: Lease, moment: Moment, how: Failure, retry_after_s: float | None = None
     ) -> list[Action]:
-        """A lease's node failed before any content was sent; `retry_after_s`: the wait that one
-        told which turned it away.
+        """Places a ticket again after its node failed before the first content; `retry_after_s` is
+        the `Retry-After` of a rejection.
 
-        Granted or queued once more, elsewhere; on the same node only where it did not say so itself
-        and no other is left. What the node never got is no attempt at it.
+        It goes to another node. The same one gets it again only if the connection broke and no
+        other is left. A request that never reached the node does not count as an attempt.
         """
         self._see(moment)
         opened = self._books.close(lease, moment.now_s, lingers=False)
@@ -100,8 +101,9 @@ class Scheduler:
     def on_done(
         self, lease: Lease, moment: Moment, *, served: bool, failed: bool = False
     ) -> list[Action]:
-        """A lease has ended; one that was served to its end teaches the node's service time, one
-        that the node failed counts against it. Neither: its node's verdict is still to come."""
+        """Ends a lease. If it was served to its end, the node's service time is learned; if the
+        node failed it, the failure counts against the node; otherwise the node's verdict is still
+        to come."""
         opened = self._books.close(lease, moment.now_s, lingers=not failed)
         if failed:
             self._books.fail(lease, moment.now_s)
@@ -112,38 +114,40 @@ class Scheduler:
         return self._look(moment)
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """The node's own word on a lease that has ended: what was sent whole may have failed."""
+        """Applies the node's usage record of an ended lease: a response that was relayed whole may
+        still have failed."""
         self._ended.on_verdict(verdict)
 
     def on_fleet(self, moment: Moment) -> list[Action]:
-        """A node came, went, or told something new."""
+        """Applies a change of the fleet or of a node's state."""
         self._see(moment)
         return [*self._admission.drop_unable(moment), *self._look(moment)]
 
     def on_node_removed(self, node_id: str) -> None:
-        """Forgets what was learned of a node; its open leases end by themselves."""
+        """Forgets what was learned of a node; its open leases end as usual."""
         self._rates.forget_node(node_id)
         self._books.forget_node(node_id)
 
     def on_time(self, moment: Moment) -> list[Action]:
-        """The time that `wake_s` named has come."""
+        """Does what is due at the time that `wake_s` returned."""
         return [*self._admission.late(moment), *self._look(moment)]
 
     # --- reading ---
 
     def wake_s(self) -> float | None:
-        """When `on_time` is to be called next, on the moments' clock; None while nothing waits."""
+        """Monotonic time of the next `on_time`; None while nothing waits."""
         return self._admission.wake_s()
 
     def explain(self, ticket: Ticket, moment: Moment) -> Decision:
-        """What would be decided now. Changes nothing that the next event would not."""
+        """The decision that would be made now. Changes nothing that the next event would not
+        change, too."""
         self._see(moment)
         ask = self._placement.ask(ticket, moment.now_s)
         choice = self._placement.decide(ask, moment, {})
         return decision(ticket, choice, moment.now_s, waited_s=0.0)
 
     def breakers(self, now_s: float) -> list[Breaker]:
-        """Those that are not closed, by node and model."""
+        """The breakers that are not closed, by node and model."""
         return self._books.breakers(now_s)
 
     def in_flight(self, node_id: str) -> int:
@@ -151,7 +155,7 @@ class Scheduler:
         return len(book.leases) if book is not None else 0
 
     def rows(self, model: str, node_ids: Iterable[str]) -> int:
-        """Leases of a model on some nodes."""
+        """Number of leases of a model on these nodes."""
         books = map(self._books.known, node_ids)
         return sum(book.rows.get(model, 0) for book in books if book is not None)
 
@@ -172,7 +176,7 @@ class Scheduler:
         return self._admission.look(moment)
 
     def _see(self, moment: Moment) -> None:
-        """Notes what nodes have told, and what time has ended."""
+        """Applies new statuses, and forgets lingering leases whose time is up."""
         for book in self._books:
             if book.lingering:
                 book.settle(moment.now_s)

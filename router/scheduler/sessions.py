@@ -1,4 +1,5 @@
-"""Which node a session was served by. Hints: nothing breaks where they are wrong or lost."""
+"""Remembers which node served each session. These are hints: nothing breaks if they are wrong or
+lost."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -11,35 +12,35 @@ from router.types import Ticket
 
 MAX_SESSIONS = 20_000
 TTL_S = 3600.0
-"""A session that was quiet for so long is forgotten."""
+"""Seconds without a turn after which a session is forgotten."""
 
 FIRST_TURNS_PER_S, FIRST_TOKENS = 0.1, 500.0
-"""What a session's turns are taken for before there were any."""
+"""Rate and size of a session's turns that are assumed before any was seen."""
 MIN_GAP_S = 0.5
 GAP_WEIGHT, TOKENS_WEIGHT = 0.4, 0.3
-"""Of the latest turn in a session's means; of the first ones, more."""
+"""Least weights of the latest turn in a session's means; the first turns have more."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """How often a session has turns, and how much of each has to be prefilled where it is warm.
+    """Rate of a session's turns, and the tokens that each has to prefill where the session is warm.
 
-    What a turn costs where it is not warm says nothing of those to come: a first prompt of a minute
-    may have turns of a second after it.
+    The cost of a turn where the session is not warm says nothing about later ones: a first prompt
+    of a minute may be followed by turns of a second.
     """
 
     turns_per_s: float = FIRST_TURNS_PER_S
     tokens: float = FIRST_TOKENS
-    """That a turn adds to its prompt."""
+    """Mean tokens that a turn adds to its prompt."""
     squared_tokens: float = FIRST_TOKENS**2
     turns: int = 0
 
     def after_gap(self, gap_s: float) -> "Pace":
-        """The next turn came so long after the one before."""
+        """The pace after a turn that came so long after the one before it."""
         mean_s = (1.0 - GAP_WEIGHT) / self.turns_per_s + GAP_WEIGHT * max(MIN_GAP_S, gap_s)
         return replace(self, turns_per_s=1.0 / mean_s)
 
     def after_turn(self, tokens: float) -> "Pace":
-        """A turn has added so many."""
+        """The pace after a turn that added so many tokens."""
         weight = max(TOKENS_WEIGHT, 1.0 / (self.turns + 2))
         return replace(
             self,
@@ -49,7 +50,8 @@ class Pace(msgspec.Struct, frozen=True):
         )
 
     def demand(self, slowness: float) -> Demand:
-        """Where a token takes so many times as long as one at a prompt's beginning."""
+        """The session's demand on a node where each of its tokens takes `slowness` times as long as
+        one at a prompt's beginning."""
         return Demand(
             self.turns_per_s,
             self.turns_per_s * self.tokens * slowness,
@@ -65,21 +67,22 @@ class Session:
     key: str
     node_id: str
     head: int
-    """Last hash of its latest chain."""
+    """Last hash of the latest turn's chain."""
     ticket_id: str
-    """Of its latest turn."""
+    """Ticket of the latest turn."""
     prompt_bytes: int
-    """Of that chain; 0 where it is not the whole prompt's."""
+    """Size of that chain; 0 if it does not cover the whole prompt."""
     prompt_tokens: int
-    """Of that chain, as its node counted; 0 where it did not, or counted more than that."""
+    """Tokens of that chain as its node counted them; 0 if unknown, or if the count covers more than
+    the chain."""
     arrived_s: float
-    """When its latest turn came."""
+    """Arrival of the latest turn."""
     pace: Pace
     used_s: float
 
 
 class Sessions:
-    """Owner of the table, the least recently used first."""
+    """Owner of the known sessions, the least recently used first."""
 
     def __init__(self) -> None:
         self._by_key: OrderedDict[str, Session] = OrderedDict()
@@ -90,8 +93,8 @@ class Sessions:
         return len(self._by_key)
 
     def find(self, ticket: Ticket, now_s: float) -> Session | None:
-        """The ticket's own session: by the client's hint, else by the response or the chain that it
-        goes on from; else the session that it came from."""
+        """The session that the ticket continues: by the client's hint, else by the response or the
+        chain that it extends; else the session that it was started from."""
         hints = ticket.hints
         return (
             self._known(hints.session, now_s)
@@ -100,7 +103,7 @@ class Sessions:
         )
 
     def key(self, ticket: Ticket) -> str:
-        """What the ticket's session is to be called, whether it is known or not."""
+        """The key of the ticket's session, known or new."""
         chain = ticket.chain
         return (
             ticket.hints.session
@@ -109,8 +112,8 @@ class Sessions:
         )
 
     def bind(self, session: Session) -> str | None:
-        """The session has been served. Returns the node where it was before, if that is another
-        one."""
+        """Stores a session that has been served. Returns the node where it was before if that is
+        another one."""
         before = self._by_key.pop(session.key, None)
         if before is not None:
             self._forget_turn(before)
@@ -125,14 +128,14 @@ class Sessions:
         return session if session is not None and now_s - session.used_s < TTL_S else None
 
     def _key_of_turn(self, ticket: Ticket) -> str:
-        """Of the session whose latest turn the ticket goes on from."""
+        """Key of the session whose latest turn the ticket extends; empty if there is none."""
         key = self._by_ticket.get(ticket.follows) if ticket.follows else None
         if key is not None:
             return key
         chain = ticket.chain
         if chain is None:
             return ""
-        # A session's latest chain ends with an item's end.
+        # Only the end of an item can be the end of a session's latest chain.
         for end in reversed(chain.items):
             key = self._by_head.get(chain.hashes[end - 1]) if end else None
             if key is not None:

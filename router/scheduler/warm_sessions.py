@@ -1,5 +1,5 @@
-"""The sessions that one model of one node serves: what its cache holds of them, and how much they
-are likely to ask of it, as far as can be known."""
+"""The sessions that one model on one node serves: the tokens that its cache should have of them,
+and the work that they are likely to bring."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,26 +9,27 @@ from math import exp
 import msgspec
 
 MEMORY_S = 30.0
-"""After so long without a request, a session comes back with a probability of 1/e."""
+"""Seconds after which a quiet session returns with a probability of 1/e."""
 FORGOTTEN_S = 20 * MEMORY_S
-"""After so long it is as good as gone."""
+"""Seconds after which a quiet session is dropped."""
 MIN_IDLE_SHARE = 0.2
-"""Of a node's time: beyond that load a wait is not believed to grow."""
+"""Least idle share of a node's time that the estimate of a wait assumes, which limits it under
+overload."""
 _NOTHING = 1e-6
-"""What rounding may leave of sums that are 0."""
+"""Upper bound of what rounding leaves of a sum that is 0."""
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a session asks of its node while it lives: in tokens, since it lasts longer than what is
-    believed of the node's speed. One that lies deep in its prompt counts for as many as take as
-    long at the beginning."""
+    """Work that an active session brings to its node, in tokens rather than seconds, since it
+    outlives the estimate of the node's speed. A token deep in a prompt counts as the number of
+    tokens that take as long at the beginning."""
 
     turns_per_s: float = 0.0
     tokens_per_s: float = 0.0
-    """To prefill."""
+    """Tokens to prefill per second."""
     squared_per_s: float = 0.0
-    """The same, each turn's tokens counted once for each of them: in time, half of it is what
-    somebody waits who comes at any time."""
+    """Squared tokens of its turns per second. Converted to seconds, half of it is the mean wait of
+    a request that comes at a random time."""
 
 
 @dataclass(slots=True)
@@ -36,22 +37,22 @@ class _Warm:
     tokens: float
     demand: Demand
     touched_s: float
-    """When it was served here, by which they are ordered."""
+    """When it was last served here; the sessions are ordered by it."""
     used_s: float
-    """The same, or later when a turn of it waited."""
+    """The same, or the time when a turn of it last waited, if that is later."""
 
 
 class WarmSessions:
-    """The least recently used first: as caches give up what they hold.
+    """Warm sessions, the least recently used first, which is the order in which caches evict.
 
-    Each session counts as much as it is probable that it comes back. Since all probabilities fade
-    at one rate, their sums are kept and need not be made anew.
+    Each session is weighted by the probability that it returns. Since all probabilities fade at one
+    rate, their sums are maintained and need no iteration.
     """
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, _Warm] = OrderedDict()
         self.tokens = 0.0
-        """Of all of them, prefixes that they share counted for each."""
+        """Tokens of all sessions; shared prefixes count for each."""
         self._live = self._live_tokens = 0.0
         self._live_turns_per_s = self._live_tokens_per_s = self._live_squared_per_s = 0.0
         self._at_s = 0.0
@@ -60,7 +61,7 @@ class WarmSessions:
         return len(self._sessions)
 
     def touch(self, session: str, tokens: float, demand: Demand, now_s: float) -> None:
-        """The session has been used, and has so many tokens cached."""
+        """Marks the session as used now, with so many tokens cached."""
         self._fade(now_s)
         self.forget(session)
         self._forget_old(now_s)
@@ -73,7 +74,7 @@ class WarmSessions:
         self._live_squared_per_s += demand.squared_per_s
 
     def expect(self, session: str, now_s: float) -> None:
-        """The session's next turn has come, and waits: it is certain to come back."""
+        """Marks the session as certain to return, since its next turn waits."""
         warm = self._sessions.get(session)
         if warm is None or now_s <= warm.used_s:
             return
@@ -103,19 +104,19 @@ class WarmSessions:
         )
 
     def live_tokens(self, now_s: float) -> float:
-        """That sessions are likely to need again."""
+        """Tokens that sessions are likely to need again."""
         return self._live_tokens * _comes_back(now_s - self._at_s)
 
     def waits_s(
         self, work_s: float, besides: str, now_s: float, token_s: float
     ) -> tuple[float, float]:
-        """Of a session's turn with so long a prefill, what is likely to be waited: by its next
-        turns for those of the others, and by the others for it. A token at a prompt's beginning
-        takes `token_s`.
+        """Expected waits if the session `besides` runs a prefill of `work_s` here: the wait of its
+        next turns for the other sessions, and the wait of the others for this prefill. A token at a
+        prompt's beginning takes `token_s`.
 
-        The former is the mean wait at a single server whose load and lengths of service are known.
-        The latter: each that has its next turn meanwhile waits for what is left of the prefill, and
-        passes its delay on to those that come before the node is idle again.
+        The first is the mean wait at a single server with known load and service times. The second:
+        each session whose next turn comes during the prefill waits for the rest of it, and delays
+        those that come before the node is idle again.
         """
         if not self._sessions:
             return 0.0, 0.0
@@ -141,9 +142,9 @@ class WarmSessions:
     def loss_s(
         self, tokens: float, besides: str, now_s: float, price: Callable[[float, float], float]
     ) -> float:
-        """What is lost if so many tokens are pushed out, of any session but one: of the least
-        recently used first, each from its end. `price` are the seconds that the tokens between two
-        depths cost to get back."""
+        """Expected cost in seconds of evicting so many tokens from all sessions but `besides`: from
+        the least recently used session first, and from each one's end. `price` returns the seconds
+        to get the tokens between two depths back."""
         loss_s = 0.0
         for session, warm in self._sessions.items():
             if tokens <= 0.0:
@@ -156,8 +157,8 @@ class WarmSessions:
         return loss_s
 
     def slot_tokens(self, session: str) -> float:
-        """What the least recently used session loses where a session needs its slot: all of it;
-        nothing for one that has a slot of its own."""
+        """Tokens that are lost if the session needs a slot: all of the least recently used
+        session's; 0 if it has a slot already."""
         if session in self._sessions or not self._sessions:
             return 0.0
         return next(iter(self._sessions.values())).tokens
@@ -183,5 +184,5 @@ class WarmSessions:
 
 
 def _comes_back(idle_s: float) -> float:
-    """The probability that a session does."""
+    """The probability that a session returns after being idle for so long."""
     return exp(-idle_s / MEMORY_S) if idle_s > 0.0 else 1.0
