@@ -1,4 +1,4 @@
-"""Calls each node of the fleet as the router does, and tells in words what is wrong with it."""
+"""Calls each node as the router does, and explains what is wrong with it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Finding(StrEnum):
     TOKEN = "token"
     PROTOCOL = "protocol"
     REFUSED = "refused_the_call"
-    """Beside these, what `serving.unreached.Cause` names."""
+    """Other findings are values of `serving.unreached.Cause`."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """What came of one call."""
+    """Result of calling one node."""
 
     node: str
     url: str
@@ -41,12 +41,12 @@ class NodeCheck:
     finding: str
     message: str
     addresses: tuple[str, ...] = ()
-    """What the node's name resolved to, in the order in which they are tried."""
+    """Addresses that the node's name resolved to, in the order in which they are tried."""
     took_s: float = 0.0
 
 
 async def check_nodes(records: Sequence[NodeRecord]) -> list[NodeCheck]:
-    """All at once, each by connections of its own."""
+    """Checks all nodes concurrently, each over connections of its own."""
     return list(await asyncio.gather(*(_check(record) for record in records)))
 
 

@@ -1,4 +1,4 @@
-"""What a foreign server is taken to have cached: the prompts that it served last."""
+"""Estimates what a third-party server has cached from the prompts that it served last."""
 
 from array import array
 from bisect import bisect_left
@@ -9,9 +9,11 @@ from node.protocol.prefix import Chain
 from router.types import NOT_COVERED, Coverage
 
 MAX_TOKENS = 200_000
-"""Of one server. A guess: about what an inference server keeps beside a model that fits its Mac."""
+"""Cached tokens assumed per server: about what an inference server keeps beside a model that fits
+its Mac."""
 MAX_POSITIONS = 20_000
-"""Of one server. Prompts have fewer, unless what the server says of their tokens is too little."""
+"""Limit per server. Prompts have fewer positions, unless the server reports too few tokens for
+them."""
 
 _NOTHING = (0, 0)
 
@@ -20,16 +22,16 @@ _NOTHING = (0, 0)
 class _Prompts:
     """Chain positions of one server, the least recently used first.
 
-    Each chain is touched from its end to its beginning, so that every position is more recent than
-    those that go on from it, and what is dropped first is a prefix of nothing that stays.
+    A chain is touched from its end to its beginning. So every position is more recent than those
+    that extend it, and what is dropped first is a prefix of nothing that stays.
     """
 
     tokens: int = 0
     positions: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
-    """Usable tokens of each, and how many of these its predecessor does not have."""
+    """Usable tokens at each position, and how many of these the previous position lacks."""
 
     def touch(self, hashes: "array[int]", usable: list[int]) -> None:
-        """A chain was served, of which so many tokens are usable at each position."""
+        """Records a served chain with the usable tokens at each position."""
         positions, tokens = self.positions, self.tokens
         predecessors = [0, *usable]
         for position in range(len(hashes) - 1, -1, -1):
@@ -47,7 +49,7 @@ class _Prompts:
 
 
 class EstimatedPrefixes:
-    """Owner of the guesses, by node."""
+    """Owner of the estimates, by node."""
 
     def __init__(self, max_tokens: int = MAX_TOKENS, max_positions: int = MAX_POSITIONS) -> None:
         self._max_tokens = max_tokens
@@ -55,7 +57,7 @@ class EstimatedPrefixes:
         self._nodes: dict[str, _Prompts] = {}
 
     def on_served(self, node_id: str, chain: Chain, prompt_tokens: int) -> None:
-        """The node has served a prompt; its tokens are shared out by the chain's bytes."""
+        """Records a served prompt; its tokens are distributed over the chain by bytes."""
         if not chain.hashes:
             return
         prompts = self._nodes.setdefault(node_id, _Prompts())
@@ -73,7 +75,7 @@ class EstimatedPrefixes:
             return NOT_COVERED
         usable, _ = positions[chain.hashes[deepest - 1]]
         if deepest == len(chain.hashes):
-            usable = max(0, usable - 1)  # whoever answers computes the last token at least
+            usable = max(0, usable - 1)  # a server computes at least the last token
         return Coverage(deepest, usable, usable)
 
     def entries_by_node(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""What the router last heard of each node, and which models there are. In memory only."""
+"""The last known state of each node, and the fleet's models. In memory only."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -12,14 +12,14 @@ from router.types import NodeView
 
 
 class Fleet:
-    """One owner of the last word of every node and of the known models."""
+    """Owner of all nodes' last states and of the known models."""
 
     def __init__(
         self,
         remembered: Iterable[ResidencyRecord] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`remembered` are the models of nodes before the router's start."""
+        """`remembered` lists the models that nodes had before the router's start."""
         self._clock = clock
         self._nodes: dict[str, NodeView] = {}
         self._remembered: dict[str, set[str]] = {}
@@ -31,7 +31,7 @@ class Fleet:
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, on_change: Callable[[], None]) -> None:
-        """`on_change` is called at each new word of a node, and when one comes or goes."""
+        """Registers a callback for every status, and for added, removed and lost nodes."""
         self._listeners.append(on_change)
 
     # --- nodes ---
@@ -59,21 +59,21 @@ class Fleet:
         self._changed(models=True)
 
     def set_state(self, node_id: str, state: str) -> None:
-        """An admin wants it so."""
+        """Sets the state that an admin has chosen."""
         view = self._nodes.get(node_id)
         if view is not None:
             self._nodes[node_id] = replace(view, state=state)
             self._changed()
 
     def set_unaccepted(self, node_id: str, models: tuple[str, ...]) -> None:
-        """The server lists these, too, which no admin has accepted."""
+        """Sets the models that the server lists and no admin has accepted."""
         view = self._nodes.get(node_id)
         if view is not None and view.unaccepted != models:
             self._nodes[node_id] = replace(view, unaccepted=models)
             self._changed()
 
     def set_stalled(self, node_id: str, models: frozenset[str]) -> None:
-        """The node is there, but makes no progress with these models."""
+        """Sets the models with which the node makes no progress although it is connected."""
         view = self._nodes.get(node_id)
         if view is not None and view.stalled != models:
             self._nodes[node_id] = replace(view, stalled=models)
@@ -94,7 +94,8 @@ class Fleet:
         self._changed(models=view.status is None or view.status.models != status.models)
 
     def lost(self, node_id: str, reason: str, *, silent: bool = False) -> None:
-        """Why the node cannot be used; `silent`: it said nothing at all."""
+        """Marks the node as unreachable for this reason; with `silent` it sent no response at
+        all."""
         view = self._nodes.get(node_id)
         if view is None:
             return
@@ -110,7 +111,7 @@ class Fleet:
         return self._nodes.get(node_id)
 
     def name_of(self, node_id: str) -> str:
-        """The node's name; its id where it is not part of the fleet any more."""
+        """The node's name, or its id if it has been removed."""
         view = self._nodes.get(node_id)
         return view.name if view else node_id
 
@@ -119,11 +120,12 @@ class Fleet:
 
     @property
     def snapshot(self) -> tuple[NodeView, ...]:
-        """All nodes, immutable: what decisions are made from."""
+        """All nodes, immutable, as input of decisions."""
         return self._snapshot
 
     def _changed(self, *, models: bool = False) -> None:
-        """`models`: some may have come or gone, too."""
+        """Updates the snapshot and calls the listeners; `models` is True if models may have come or
+        gone."""
         self._snapshot = tuple(self._nodes.values())
         if models:
             self._learn_models()
@@ -140,10 +142,10 @@ class Fleet:
 
     @property
     def models(self) -> frozenset[str]:
-        """Those that a request may name."""
+        """Models that a request may name."""
         return self._models
 
     @property
     def paid_models(self) -> frozenset[str]:
-        """Those that only paid servers have: none but an alias leads there."""
+        """Models that only paid servers have; only aliases lead to them."""
         return self._paid_models

@@ -1,4 +1,4 @@
-"""What nodes tell of models that come and go, as figures."""
+"""Counts loads and swaps of models from the nodes' statuses, and exposes their states as gauges."""
 
 from dataclasses import dataclass, field
 
@@ -13,19 +13,19 @@ STALLED = "stalled"
 
 @dataclass(slots=True)
 class _Seen:
-    """One node."""
+    """The last known loads of one node."""
 
     status: NodeStatus
-    """The last one that was looked at."""
+    """The last status that was compared."""
     ready: dict[str, int] = field(default_factory=dict)
     """Models in memory, each with the number of its load."""
     has_left: bool = False
-    """Whether a model has gone since the last load."""
+    """True if a model has been unloaded since the last load."""
 
 
 class Loads:
-    """Owner of which loads are counted. What a node had loaded before the router heard of it is
-    not."""
+    """Owner of the record of counted loads. Loads before the router's first status of a node do not
+    count."""
 
     def __init__(self, fleet: Fleet, metrics: Metrics) -> None:
         self._fleet = fleet

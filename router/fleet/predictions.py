@@ -1,4 +1,4 @@
-"""Holds what was predicted of a prompt's cached tokens against what its node has reused."""
+"""Compares the predicted cached tokens of prompts with what nodes have reused."""
 
 from node.protocol.prefix import Chain
 from router.fleet.prefix_index import PrefixIndex
@@ -7,19 +7,18 @@ from router.types import Verdict
 
 
 class Predictions:
-    """Counts how far off predictions are, and takes back from the index what was promised and not
-    delivered."""
+    """Counts errors of predictions, and lowers index entries that promised too much."""
 
     def __init__(self, index: PrefixIndex, metrics: Metrics) -> None:
         self._index = index
         self._metrics = metrics
 
     def on_verdict(self, verdict: Verdict, chain: Chain | None) -> None:
-        """The node's accounts of a request that had this chain."""
+        """Compares the usage record of a request with this chain."""
         accounts, lease = verdict.accounts, verdict.lease
         if accounts is None or verdict.failed or chain is None:
             return
-        # A prompt's last token is computed even where all of it is stored.
+        # A prompt's last token is computed even if all of the prompt is stored.
         predicted = min(lease.predicted_tokens, max(0, accounts.prompt_tokens - 1))
         self._metrics.compared(lease, predicted, accounts)
         if accounts.cached_tokens < predicted:

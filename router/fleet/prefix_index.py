@@ -1,4 +1,4 @@
-"""Which node holds which prefixes: a mirror of what the nodes tell, in memory only."""
+"""The prefix index: the router's copy of what nodes report as cached. In memory only."""
 
 import time
 from array import array
@@ -15,14 +15,14 @@ from router.fleet.estimated_prefixes import EstimatedPrefixes
 from router.types import Coverage
 
 MOST_HEADS = 20_000
-"""Of stored responses, the least recently used dropped."""
+"""Most stored responses whose chain is known; the least recently used are dropped."""
 MOST_ENTRIES = 1 << 20
-"""Of one node: a gigabyte of prompts. What it tells beyond them is passed over, as is what it tells
-of more than `MAX_MODELS` models."""
+"""Limit per node, about a gigabyte of prompts. Reports beyond it are ignored, as are those of more
+than `MAX_MODELS` models."""
 
 _TOLD_BITS = 33
-"""An entry's value is the moment when the node told it, above the 33 bits that it told: one number,
-since two objects for each of a million entries are too many."""
+"""An entry's value is the reported value in the low 33 bits and the time of the report above them.
+One integer, since two objects for each of a million entries need too much memory."""
 _TOLD_MASK = (1 << _TOLD_BITS) - 1
 _TOLD_PER_S = 100
 _ON_DISK = int(Tier.DISK)
@@ -30,19 +30,19 @@ _ON_DISK = int(Tier.DISK)
 
 @dataclass(slots=True)
 class _Mirror:
-    """What one loaded model of one node holds."""
+    """Reported prefixes of one loaded model on one node."""
 
     epoch: int
     seq: int = 0
-    """Of the last delta that it includes."""
+    """Number of the last delta that is applied."""
     parts: int = 0
     taken_parts: int = 0
     ended: bool = False
-    """Kept after its engine's end, so that a late word of that engine is known as such."""
+    """True if the engine has ended. The mirror stays, so that its late reports are recognized."""
     entries: dict[int, int] = field(default_factory=dict)
 
     def is_past(self, epoch: int) -> bool:
-        """Whether the epoch's engine has ended."""
+        """True if the epoch's engine has ended."""
         return epoch < self.epoch or (self.ended and epoch == self.epoch)
 
     def take(self, packed: bytes, told: int) -> None:
@@ -65,20 +65,20 @@ _NO_MIRRORS: dict[str, _Mirror] = {}
 
 
 class PrefixIndex:
-    """Owner of the mirror. Implements `router.types.Prefixes`.
+    """Owner of the mirrors. Implements `router.types.Prefixes`.
 
-    What a node holds is closed under prefixes: it tells every position up to the deepest one, those
-    too from which nothing is usable. So a chain is looked up by bisection.
+    A node's reported positions are closed under prefixes: it reports every position up to the
+    deepest one, even those from which nothing is usable. So a chain is looked up by bisection.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began_s = clock()
         self._mirrors: dict[str, dict[str, _Mirror]] = {}
-        """By node and model."""
+        """Mirrors by node and model."""
         self._estimated = EstimatedPrefixes()
         self._heads: OrderedDict[str, Head] = OrderedDict()
-        """By stored response."""
+        """Ends of chains by stored response."""
 
     # --- reading ---
 
@@ -90,7 +90,7 @@ class PrefixIndex:
         deepest = _held(entries, hashes)
         usable = _usable(entries[hashes[deepest - 1]])
         get = entries.get
-        # What an engine has in memory is closed under prefixes, too.
+        # Positions in memory are closed under prefixes, too.
         in_memory = bisect_left(
             hashes, _ON_DISK, hi=deepest, key=lambda each: get(each, _ON_DISK) & _ON_DISK
         )
@@ -100,7 +100,7 @@ class PrefixIndex:
         return Coverage(deepest, usable, min(memory, usable))
 
     def head(self, response_id: str) -> Head | None:
-        """Where the chain ends that goes on from a stored response; None where nothing told."""
+        """The end of the chain that a stored response has; None if no node has reported it."""
         head = self._heads.get(response_id)
         if head is not None:
             self._heads.move_to_end(response_id)
@@ -116,8 +116,8 @@ class PrefixIndex:
     # --- events ---
 
     def on_snapshot(self, node_id: str, snapshot: PrefixSnapshot) -> bool:
-        """Takes a piece in; one of part 0 voids what was known of the model. False where one before
-        it is missing. Raises `ValueError` for entries that are none."""
+        """Applies one part of a snapshot; part 0 clears the model's entries. Returns False if an
+        earlier part is missing. Raises `ValueError` for invalid entries."""
         mirrors = self._mirrors.setdefault(node_id, {})
         mirror = mirrors.get(snapshot.model)
         if mirror is not None and mirror.is_past(snapshot.epoch):
@@ -137,8 +137,8 @@ class PrefixIndex:
         return True
 
     def on_delta(self, node_id: str, delta: PrefixDelta) -> bool:
-        """Takes a delta in. False where one before it is missing: only a snapshot helps. Raises
-        `ValueError` for entries that are none."""
+        """Applies a delta. Returns False if an earlier one is missing, so that a new snapshot is
+        needed. Raises `ValueError` for invalid entries."""
         mirrors = self._mirrors.setdefault(node_id, {})
         mirror = mirrors.get(delta.model)
         if mirror is None or mirror.epoch < delta.epoch:
@@ -156,37 +156,39 @@ class PrefixIndex:
         return True
 
     def on_gone(self, node_id: str, gone: PrefixGone) -> None:
-        """A model's engine has ended."""
+        """Clears a model whose engine has ended."""
         mirrors = self._mirrors.setdefault(node_id, {})
         mirror = mirrors.get(gone.model)
         if mirror is None or mirror.epoch <= gone.epoch:
             _keep(mirrors, gone.model, _Mirror(gone.epoch, ended=True))
 
     def on_stored(self, stored: Stored) -> None:
-        """A response of this router's callers is kept by its node."""
+        """Records the chain of a response that a node has stored for this router's callers."""
         self._heads[stored.response_id] = Head(stored.hash, stored.front, stored.size_bytes)
         self._heads.move_to_end(stored.response_id)
         if len(self._heads) > MOST_HEADS:
             self._heads.popitem(last=False)
 
     def forget_node(self, node_id: str) -> None:
-        """The node is lost or another instance: nothing that it told holds."""
+        """Forgets everything about a node that is lost or has restarted."""
         self._mirrors.pop(node_id, None)
         self._estimated.forget_node(node_id)
 
     def on_served(self, node_id: str, chain: Chain, prompt_tokens: int) -> None:
-        """A node that tells nothing of its prefixes has served a prompt of about so many tokens."""
+        """Records a prompt of about so many tokens that a node without prefix reports has
+        served."""
         self._estimated.on_served(node_id, chain, prompt_tokens)
 
     def drop(self, node_id: str, chain: Chain, usable_tokens: int, told_before_s: float) -> None:
-        """The node reused only so much of this chain: entries that promised more are wrong, and
-        promise no more than that until the node tells them anew. What it told at `told_before_s`,
-        on the index's clock, or later is newer than that reuse."""
+        """Lowers entries of this chain to what the node really reused, until it reports them again.
+        Entries reported at `told_before_s` on the index's clock or later are newer than that reuse
+        and stay."""
         for mirror in self._mirrors.get(node_id, _NO_MIRRORS).values():
             mirror.lower(chain.hashes, usable_tokens, self._told(told_before_s))
 
     def _entries(self, node_id: str, chain: Chain) -> dict[int, int] | None:
-        """Those of the model that the chain is for: its first hash is that of no other."""
+        """The entries of the chain's model. The model is part of the first hash, so no other model
+        has it."""
         if not chain.hashes:
             return None
         first = chain.hashes[0]
@@ -210,8 +212,8 @@ def _has_room(mirrors: dict[str, _Mirror]) -> bool:
 
 
 def _held(entries: dict[int, int], hashes: "array[int]") -> int:
-    """How many positions of the chain are held. Where the entries are not closed under prefixes (a
-    snapshot is still coming), perhaps fewer, never more."""
+    """Number of the chain's leading positions that are cached. While a snapshot is incomplete the
+    entries are not closed under prefixes, and the result may be too low, never too high."""
     return bisect_left(hashes, 1, key=lambda each: each not in entries)
 
 

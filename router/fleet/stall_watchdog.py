@@ -1,7 +1,6 @@
-"""Leaves requests whose nodes are there and do not go on with them.
+"""Ends attempts that make no progress although their node is connected.
 
-That a node can be reached, that its model is ready and that it makes progress are three things: a
-heartbeat says nothing of the last one.
+A reachable node and a ready model do not imply progress, and a heartbeat does not show it.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from router.states import ACTIVE, KIND_AGENT
 from router.types import Lease, NodeView
 
 LOOKS = 20
-"""Within the shortest limit."""
+"""Number of checks within the shortest limit."""
 MAX_LOOK_S = 5.0
 _AT_WORK = (ModelState.READY, ModelState.DRAINING)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is too long, for a node that is there."""
+    """Longest times without progress on a connected node."""
 
     stall_s: float = 150.0
-    """Without a token of a loaded model; of a server that tells nothing, between two pieces of an
-    answer that has begun."""
+    """Limit without a token of a loaded model; for a third-party server, between two pieces of a
+    response that has begun."""
     load_s: float = 900.0
-    """Without progress of a model that is not loaded yet."""
+    """Limit without progress of a load."""
     first_token_s: float = 900.0
-    """Until an answer begins, of a server that tells nothing of itself; `stall_s` where it has not
-    answered anything for as long, and another node has the model."""
+    """Limit until a third-party server's response begins; `stall_s` applies instead if the server
+    has sent no response for as long and another node has the model."""
 
 
 class Sign(NamedTuple):
-    """What a node shows of its work with one model; each change of it is progress."""
+    """State of a node's work with one model; each change of it is progress."""
 
     instance_id: str
     state: ModelState
@@ -51,39 +50,38 @@ class Sign(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Progress:
-    """What is seen of a request on one node. As a context it is watched by its `Stalls`, which
-    cancels the task where the request is to leave the node; that leaves the context as the
-    failure."""
+    """Progress of one attempt. As a context manager it registers with its `Stalls`, which cancels
+    the task on a stall; the context then raises the failure instead."""
 
     lease: Lease
     is_paused: Callable[[], bool]
-    """Whether it is the caller who does not go on."""
+    """True if the attempt waits for a client that does not read."""
     moved_s: float
     """When progress was last seen."""
     sign: Sign | None
     moved: bool = False
-    """Whether something of its answer has come since the last look; its attempt says so."""
+    """True if a piece of the response has come since the last check; set by the attempt."""
     is_headed: bool = False
-    """Whether the head of the answer has come."""
+    """True once the head of the response has come."""
     began: bool = False
-    """Whether something of the answer has come."""
+    """True once a piece of the response has come."""
     is_deaf: bool = False
-    """What `is_deaf` said at the last look."""
+    """Result of `is_deaf` at the last check."""
     failure: RouterError | None = None
-    """Why it leaves its node; None while it does not."""
+    """The error that ends the attempt; None until there is one."""
     watched_by: Stalls | None = None
     task: asyncio.Task[object] | None = None
     timer: asyncio.TimerHandle | None = None
-    """For the deadline by which its answer is to begin."""
+    """Fires at the deadline by which the response must begin."""
 
     def begin(self) -> None:
-        """The answer begins: its deadline is kept."""
+        """The response begins, which meets its deadline."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def leave(self, failure: RouterError) -> None:
-        """The request leaves its node."""
+        """Ends the attempt with this error."""
         if self.failure is None and self.task is not None:
             self.failure = failure
             self.task.cancel()
@@ -100,13 +98,13 @@ class Progress:
             self.watched_by.discard(self)
         if self.failure is None or self.task is None:
             return
-        # Where its caller leaves at the same time, the task stays cancelled.
+        # If the client disconnects at the same time, the task stays cancelled.
         if not self.task.uncancel() and kind is asyncio.CancelledError:
             raise self.failure from None
 
 
 def sign_of(view: NodeView | None, model: str) -> Sign | None:
-    """None where the node tells nothing of itself."""
+    """The state of the node's work with the model; None if the node reports no status."""
     if view is None or view.kind != KIND_AGENT or view.status is None:
         return None
     for each in view.status.models:
@@ -122,10 +120,10 @@ def sign_of(view: NodeView | None, model: str) -> Sign | None:
 
 
 def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Limits) -> bool:
-    """Whether the lease's node has not answered anything for `stall_s`, and another has the model.
+    """True if the lease's node has sent no response for `stall_s` and another node has the model.
 
-    A server that does one thing at a time looks just so in a long prefill: whoever has been sent on
-    once, or can go nowhere else, waits for it.
+    A server that does one thing at a time looks the same during a long prefill. So a request that
+    was placed again already, or has no other node, waits for it.
     """
     before_s = now_s - limits.stall_s
     if lease.attempt > 1 or not any(
@@ -145,7 +143,7 @@ def is_deaf(lease: Lease, views: tuple[NodeView, ...], now_s: float, limits: Lim
 
 
 def limit_s(progress: Progress, limits: Limits) -> float:
-    """How long the request may be without progress."""
+    """Seconds that the attempt may be without progress."""
     if progress.sign is None:
         is_short = progress.began or progress.is_deaf
         return limits.stall_s if is_short else limits.first_token_s
@@ -153,7 +151,7 @@ def limit_s(progress: Progress, limits: Limits) -> float:
 
 
 def stalled(progress: Progress, sign: Sign | None, now_s: float, limits: Limits) -> bool:
-    """Whether the request is to leave its node. Notes progress: `sign` is the node's last word."""
+    """True if the attempt must end. Updates `progress`; `sign` is the node's current state."""
     if progress.moved or sign != progress.sign or progress.is_paused():
         progress.began |= progress.moved
         progress.moved, progress.sign, progress.moved_s = False, sign, now_s
@@ -177,7 +175,7 @@ def _reason(progress: Progress, limits: Limits) -> str:
 
 
 class Stalls:
-    """Owner of what is known of the progress of requests that are on nodes."""
+    """Owner of the progress of all attempts."""
 
     def __init__(
         self,
@@ -186,7 +184,7 @@ class Stalls:
         on_stalled: Callable[[Lease], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_stalled` is called for each request that leaves a node which does not go on."""
+        """`on_stalled` is called for each attempt that ends because of a stall."""
         self._on_stalled = on_stalled
         self._fleet = fleet
         self._limits = limits
@@ -196,16 +194,16 @@ class Stalls:
         )
         self._watched: dict[Progress, None] = {}
         self._stalled: dict[tuple[str, str], Sign] = {}
-        """By node and model, with what the node showed when it was left."""
+        """By node and model, the state of the node's work when an attempt stalled."""
         self._timer: asyncio.TimerHandle | None = None
         fleet.listen(self._on_fleet)
 
     def watch(
         self, lease: Lease, is_paused: Callable[[], bool], deadline_s: float = math.inf
     ) -> Progress:
-        """The context of an attempt that the current task makes: it raises `NodeFailed` once its
-        node makes no progress, and `DeadlineExceeded` where the answer has not begun by
-        `deadline_s`, on the clock of the event loop."""
+        """The context of an attempt in the current task. It raises `NodeFailed` once the node makes
+        no progress, and `DeadlineExceeded` if the response has not begun by `deadline_s`, on the
+        event loop's clock."""
         sign = sign_of(self._fleet.node(lease.node_id), lease.model)
         progress = Progress(lease, is_paused, self._clock(), sign, watched_by=self)
         if deadline_s < math.inf:
@@ -256,7 +254,7 @@ class Stalls:
         )
 
     def _on_fleet(self) -> None:
-        """A node that goes on, or has started anew, is stalled no more."""
+        """Clears stalls of nodes that have made progress or restarted."""
         if not self._stalled:
             return
         well = [

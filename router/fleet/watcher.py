@@ -1,4 +1,4 @@
-"""Keeps the fleet's picture of every node fresh: one task and one client per node."""
+"""Follows the state of every node, with one task and one client per node."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ log = logging.getLogger("mlx_fleet.nodes")
 
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 1.5
-"""So that what is told of a node is true within 2 s of its return."""
+"""Keeps the time until a returned node is noticed below 2 s."""
 FOREIGN_POLL_S = 5.0
 SLEPT = "This router's machine has slept, and the node has not been heard since."
 
 
 class _PrefixGap(Exception):
-    """A node's word on its prefixes did not arrive whole: a new stream begins with all of it."""
+    """Some of a node's prefix reports are missing; a new stream begins with a complete snapshot."""
 
 
 class _Loss(NamedTuple):
-    """Why a node is lost."""
+    """The reason why a node is lost."""
 
     reason: str
     silent: bool = False
-    """As `Fleet.lost`."""
+    """True if the node sent no response at all."""
 
 
 @dataclass(slots=True)
@@ -63,12 +63,12 @@ class _Watched:
     task: asyncio.Task[None] | None = None
     first_word: asyncio.Event = field(default_factory=asyncio.Event)
     listed: list[str] = field(default_factory=list)
-    """The models of a server of kind openai, as it lists them."""
+    """The models that a third-party server lists."""
     pace: Pace = field(default_factory=Pace)
     instance_id: str = ""
     last_seq: int = 0
     breaking: asyncio.TimerHandle | None = None
-    """Set while the node is lost and its open requests still wait for it."""
+    """Set while the node is lost and its open requests still wait for its return."""
 
     def break_later(self) -> None:
         if self.breaking is None:
@@ -82,8 +82,8 @@ class _Watched:
 
 
 class Watcher:
-    """Owner of the node clients. Feeds `Fleet` with statuses, `Ledger` with accounts and
-    `PrefixIndex` with prefixes."""
+    """Owner of the node clients. Passes statuses to `Fleet`, usage records to `Ledger` and prefix
+    reports to `PrefixIndex`."""
 
     def __init__(self, fleet: Fleet, ledger: Ledger, prefixes: PrefixIndex) -> None:
         self._fleet = fleet
@@ -91,14 +91,14 @@ class Watcher:
         self._prefixes = prefixes
         self._nodes: dict[str, _Watched] = {}
         self._leaving: dict[str, list[NodeClient]] = {}
-        """Clients of removed nodes; requests that they still carry go on."""
+        """Clients of removed nodes, with the requests that are still open there."""
         self._closing: set[asyncio.Task[None]] = set()
         self._piece = asyncio.Lock()
-        """Held for a whole turn of the loop: each takes in one piece of a snapshot, though many
-        may have come from many nodes."""
+        """Locked for one iteration of the event loop, so that each iteration applies one part of a
+        snapshot, even if many nodes have sent some."""
 
     def start(self, record: NodeRecord) -> None:
-        """Begins to watch a node, now or as soon as it answers."""
+        """Begins to watch a node, which may be unreachable yet."""
         watched = _Watched(record, NodeClient.of(record))
         self._nodes[record.id] = watched
         self._fleet.add(record)
@@ -110,8 +110,8 @@ class Watcher:
         watched.task = asyncio.create_task(self._forever(watched, loop), name=record.name)
 
     async def on_wake(self) -> None:
-        """The machine has slept: what was heard is old, and connections may be dead without a word.
-        No node is believed to be there until it is heard again, and all are called at once."""
+        """Reconnects to all nodes after the machine has slept: statuses are old, and connections
+        may be dead unnoticed. No node counts as reachable until its next status."""
         known = list(self._nodes.values())
         await asyncio.gather(*(_end(watched) for watched in known))
         for watched in known:
@@ -121,12 +121,12 @@ class Watcher:
                 self._begin(watched)
 
     async def watch(self, record: NodeRecord) -> None:
-        """As `start`, and returns after the first contact or its failure."""
+        """Like `start`, and returns after the first contact or its failure."""
         self.start(record)
         await self._nodes[record.id].first_word.wait()
 
     async def unwatch(self, node_id: str) -> None:
-        """Stops watching. The node's client stays for the requests it carries, until `release`."""
+        """Stops watching. The node's client stays for its open requests until `release`."""
         watched = self._nodes.pop(node_id, None)
         self._fleet.remove(node_id)
         if watched is not None:
@@ -135,7 +135,7 @@ class Watcher:
             self._prefixes.forget_node(node_id)
 
     def is_leaving(self, node_id: str) -> bool:
-        """Whether the node was removed and its client not yet released."""
+        """True if the node was removed and its client is not released yet."""
         return node_id in self._leaving
 
     def release(self, node_id: str) -> None:
@@ -170,7 +170,7 @@ class Watcher:
             try:
                 self._over(watched, await self._end_of(watched, loop))
             except Exception:
-                # Whoever listens to the fleet may fail; the node is watched all the same.
+                # A listener of the fleet may fail; the node is watched all the same.
                 log.exception("a fault of the router, at the loss of node %s", watched.record.name)
             finally:
                 watched.first_word.set()
@@ -182,7 +182,8 @@ class Watcher:
     async def _end_of(
         self, watched: _Watched, loop: Callable[[_Watched], Awaitable[None]]
     ) -> _Loss | None:
-        """Follows the node until that ends; why it is lost, None where it is not."""
+        """Follows the node until that ends. Returns why it is lost; None if only its stream must
+        begin anew."""
         try:
             await loop(watched)
         except RouterError as error:
@@ -231,7 +232,7 @@ class Watcher:
                     self._on_prefixes(watched, event)
 
     def _on_stored(self, node_id: str, stored: Stored) -> None:
-        """A node speaks of the responses that it keeps itself, by their ids."""
+        """Records a stored response, if its id shows that the node itself has stored it."""
         is_there = stored.response_id.startswith(client_id(RESPONSE_PREFIX, node_id, ""))
         if is_there and self._ledger.origins.is_own(stored.origin):
             self._prefixes.on_stored(stored)
@@ -270,7 +271,7 @@ class Watcher:
         watched.first_word.set()
 
     def _check(self, record: NodeRecord, status: NodeStatus) -> None:
-        """Raises `NodeRefused` for what the node's own agent would not say."""
+        """Raises `NodeRefused` for a status that the node's own agent would not send."""
         if status.node_id != record.id:
             raise NodeRefused(
                 f"Another node agent answers at {record.url} than the one that was added as "
@@ -293,7 +294,7 @@ class Watcher:
             await asyncio.sleep(FOREIGN_POLL_S)
 
     def accept(self, record: NodeRecord) -> None:
-        """An admin has accepted models of a server."""
+        """Applies models of a server that an admin has accepted."""
         watched = self._nodes.get(record.id)
         if watched is not None:
             watched.record = record

@@ -1,4 +1,4 @@
-"""The latest decisions, and what came of them. Pure: told, never asking."""
+"""The latest decisions and their outcomes. Pure: events are passed in."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -20,27 +20,27 @@ TERMS = {
     "failure_penalty_s": "failure_penalty",
     "migration_s": "migration",
 }
-"""The terms of a cost, by their fields, as people see them."""
+"""The public names of the cost terms, by their fields."""
 _ALWAYS_SHOWN = frozenset(("prefill_s",))
 _LEAST_SHOWN_S = 0.05
-"""A term below would be shown as 0.0."""
+"""Smaller terms would be shown as 0.0."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A request on one node. Only `Decisions` changes it."""
+    """One attempt of a request at a node. Only `Decisions` changes it."""
 
     decision: Decision
     ttft_s: float | None = None
-    """From the request's arrival at the router to its first content; None before that."""
+    """Seconds from the request's arrival at the router to its first content; None before that."""
     outcome: str = ""
-    """Empty while it runs."""
+    """Empty while the attempt runs."""
     accounts: Finished | None = None
-    """The node's own; None where it has told none of a whole answer."""
+    """The node's usage record; None if it has reported none of a whole response."""
 
     @property
     def expected_ttft_s(self) -> float:
-        """What the decision promised for `ttft_s`."""
+        """The value of `ttft_s` that the decision predicted."""
         terms = self.decision.chosen
         if terms is None:
             return self.decision.waited_s
@@ -48,7 +48,8 @@ class Attempt:
         return self.decision.waited_s + work_s
 
     def take(self, accounts: Finished | None) -> None:
-        """The node's accounts; they tell, too, when an answer began that the router saw whole."""
+        """Stores the node's usage record, which also dates the first content of a response that the
+        router received whole."""
         self.accounts = accounts
         if self.ttft_s is None and accounts is not None and accounts.ttft_s is not None:
             self.ttft_s = self.decision.waited_s + accounts.ttft_s
@@ -56,7 +57,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class Decided:
-    """What became of a request. Only `Decisions` changes it."""
+    """The decisions about one request, and their outcomes. Only `Decisions` changes it."""
 
     request_id: str
     requested_model: str
@@ -65,17 +66,17 @@ class Decided:
     priority: Priority
     arrived_s: float
     attempts: list[Attempt] = field(default_factory=list)
-    """In their order; a later one follows a node's failure."""
+    """Attempts in their order; each but the first follows a node's failure."""
     reject: Reject | None = None
-    """Why no (other) node took it."""
+    """The rejection, if no (other) node could serve the request."""
     why: str = ""
-    """How its model was chosen, as a sentence; empty where its name is that of one."""
+    """Why its model was chosen, as a sentence; empty if the name has one target only."""
     failed: list[tuple[str, str]] = field(default_factory=list)
-    """Models that were to take it before, each with the code of its error."""
+    """Models that failed the request before, each with the code of its error."""
 
 
 class Decisions:
-    """Owner of what is known of the last `KEPT` requests. Without their bodies."""
+    """Owner of the last `KEPT` requests' decisions, without the requests' bodies."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
@@ -84,37 +85,37 @@ class Decisions:
     # --- events ---
 
     def chosen(self, ticket: Ticket, why: str) -> None:
-        """Of several models that the request's name may mean, one was chosen."""
+        """Records why one of the name's targets was chosen."""
         if why:
             self._of(ticket).why = why
 
     def fell_back(self, ticket: Ticket, failed: str, code: str) -> None:
-        """A model has failed the request, which goes on to the ticket's own."""
+        """Records that a model failed the request, which falls back to the ticket's model."""
         decided = self._of(ticket)
         decided.failed.append((failed, code))
         decided.model = ticket.model
         decided.reject = None
 
     def granted(self, ticket: Ticket, decision: Decision) -> None:
-        """A node takes the request, perhaps after another has failed it."""
+        """Records an attempt, perhaps after another one has failed."""
         self._of(ticket).attempts.append(Attempt(decision))
 
     def rejected(self, ticket: Ticket, reject: Reject) -> None:
-        """No node takes the request, or none any more."""
+        """Records that no node, or no other one, can serve the request."""
         self._of(ticket).reject = reject
 
     def first_content(self, ticket_id: str, ttft_s: float) -> None:
-        """The answer has begun, so long after the request's arrival."""
+        """Records the seconds from the request's arrival to its first content."""
         if attempt := self._latest(ticket_id):
             attempt.ttft_s = ttft_s
 
     def ended(self, ticket_id: str, outcome: str) -> None:
-        """The latest attempt is over."""
+        """Records the outcome of the latest attempt."""
         if attempt := self._latest(ticket_id):
             attempt.outcome = outcome
 
     def on_verdict(self, verdict: Verdict) -> None:
-        """A node's accounts of an attempt that has ended."""
+        """Stores the usage record of an ended attempt."""
         decided = self._decided.get(verdict.lease.ticket_id)
         if decided is None:
             return
@@ -127,8 +128,8 @@ class Decisions:
     # --- reading ---
 
     def find(self, request_id: str) -> Decided | None:
-        """By the request's id, or any id that its caller saw: of the answer, or of an item of
-        it."""
+        """The request with this id, or with any id that its client saw: of the response, or of an
+        item in it."""
         if found := self._decided.get(request_id):
             return found
         for text in (request_id, response_of(request_id) or ""):

@@ -1,9 +1,9 @@
-"""Accounts of the requests that this router dispatched, until the registry has them.
+"""Usage records of the requests that this router dispatched, until they are in the registry.
 
-A node reports every request that ended, aborted ones too, and the router believes it what it was
-given. A request
-whose node died, or that a foreign server served, is written without token counts; one whose caller
-left before it had a node, without the node too.
+A node reports every ended request, aborted ones too, and the router accepts reports of requests
+that it gave to that node. A request is written without token counts if its node died or a
+third-party server served it, and without a node if its client disconnected before a node was
+granted.
 """
 
 import logging
@@ -29,17 +29,17 @@ OUTCOME_NODE_FAILED = "node_failed"
 OUTCOME_REFUSED = "refused"
 OUTCOME_DRAINED = "drained"
 MOST_ROWS = 100_000
-"""That wait to be written: some 50 MB."""
+"""Most rows that may wait to be written, about 50 MB."""
 REASON_UNREPORTED = "unreported"
 
 
 @dataclass(slots=True)
 class Ended:
-    """What is known of an attempt of which its node keeps no accounts."""
+    """An ended attempt for which its node keeps no usage record."""
 
     outcome: str
     began: bool = False
-    """Whether it had answered anything."""
+    """True if some of the response had come."""
     tokens: Tokens | None = None
 
 
@@ -50,18 +50,19 @@ class _Entry:
     instance_id: str
     node_name: str
     reported: bool
-    """Whether the node will send a `Finished` record."""
+    """True if the node will send a `Finished` record."""
     ended_s: float | None = None
     outcome: str = ""
     accounts: Finished | None = None
-    """What the node told before the relay had ended."""
+    """The usage record, if the node reported it before the relay ended."""
     began: bool = False
-    """Whether its first content has come."""
+    """True once the first content has come."""
     tokens: Tokens | None = None
 
 
 class Ledger:
-    """Open requests by (node, request), and the rows that wait to be written."""
+    """Owner of the open requests by node and request id, and of the rows that wait to be
+    written."""
 
     def __init__(
         self,
@@ -71,16 +72,17 @@ class Ledger:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.on_verdict: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
-        """Called with what a node has said of a lease that has ended."""
+        """Called with the node's verdict on an ended lease."""
         self.on_cut: Callable[[Verdict, Ticket], None] = lambda verdict, ticket: None
-        """The same for an answer that its caller did not wait for, once it had begun: that tells
-        what was cached, and nothing of its node."""
+        """Called with the verdict on a response whose client disconnected after it had begun. It
+        shows what was cached, and says nothing about the node's health."""
         self.on_refused: Callable[[Verdict], None] = lambda verdict: None
-        """The same for a request that was at fault itself: that tells nothing of its node."""
+        """Called with the verdict on a request that was refused, which says nothing about the
+        node."""
         self.charge: Callable[[Ticket, Lease, Ended], float | None] = lambda *_: None
-        """Called for what an attempt has cost that has ended; None where it was free."""
+        """Returns the cost of an ended attempt; None if it was free."""
         self.on_prefilled: Callable[[Lease], None] = lambda lease: None
-        """Called where a node says that a lease's prefill is over."""
+        """Called when a node reports that a lease's prefill is over."""
         self.origins = origins
         self._seldom = Seldom()
         self._log_requests = log_requests
@@ -89,24 +91,24 @@ class Ledger:
         self._ended: dict[tuple[str, str], None] = {}
         self._rows: list[UsageRecord] = []
         self.lost_rows = 0
-        """Since the router's start, for want of a registry that takes them."""
+        """Rows lost since the router's start, while the registry could not be written."""
 
     def opened(
         self, ticket: Ticket, lease: Lease, node_name: str, instance_id: str, *, reported: bool
     ) -> None:
-        """The request has been sent to the lease's node."""
+        """Records that the request has been sent to the lease's node."""
         entry = _Entry(ticket, lease, instance_id, node_name, reported)
         self._open[lease.node_id, lease.node_request_id] = entry
 
     def began(self, lease: Lease) -> None:
-        """The request's first content has come."""
+        """Records that the request's first content has come."""
         entry = self._open.get((lease.node_id, lease.node_request_id))
         if entry is not None:
             entry.began = True
 
     def ended(self, lease: Lease, now_s: float, outcome: str, tokens: Tokens | None = None) -> None:
-        """The relay of the request is over, as `outcome` says; its accounts may still come.
-        `tokens`: what a server that keeps none has said within its answer that it took."""
+        """Records that the request's relay has ended with this outcome; its usage record may still
+        come. `tokens` are those that a third-party server reported in its response."""
         key = (lease.node_id, lease.node_request_id)
         entry = self._open.get(key)
         if entry is None:
@@ -123,7 +125,8 @@ class Ledger:
             self._close_unreported(key, entry)
 
     def on_began(self, node_id: str, instance_id: str, began: Began) -> None:
-        """A node has the first token of a request; others' are passed over."""
+        """Reports that a node has the first token of a request. Reports about other routers'
+        requests are ignored."""
         if not self.origins.is_own(began.origin):
             return
         entry = self._open.get((node_id, began.request_id))
@@ -131,8 +134,8 @@ class Ledger:
             self.on_prefilled(entry.lease)
 
     def on_finished(self, node_id: str, instance_id: str, finished: Finished) -> None:
-        """A node's accounts of a request: of ours, kept; of others', passed over. What was never
-        given to the node, or cannot be true, is dropped with a line of the log."""
+        """Records the usage record of an own request; others are ignored. One for a request that
+        the node was never given, or with impossible counts, is dropped with a line in the log."""
         if not self.origins.is_own(finished.origin):
             return
         key_id = self.origins.key_of(node_id, finished)
@@ -159,8 +162,8 @@ class Ledger:
             log.warning("dropped accounts of node %s of a request that %s%s", node_id, why, more)
 
     def _judge(self, entry: _Entry, ended_s: float, accounts: Finished) -> None:
-        """Passes the node's word on where the relay saw nothing wrong; a failure it saw is
-        known."""
+        """Reports the node's verdict, unless the relay has seen a failure, which has been reported
+        already."""
         if accounts.reason is FinishReason.REFUSED:
             self.on_refused(Verdict(entry.lease, ended_s, failed=False, accounts=accounts))
             return
@@ -174,7 +177,7 @@ class Ledger:
             self.on_cut(Verdict(entry.lease, ended_s, failed, accounts), entry.ticket)
 
     def expire(self, now_s: float) -> None:
-        """Writes off what ended more than `UNREPORTED_AFTER_S` ago without accounts."""
+        """Writes requests without usage record that ended more than `UNREPORTED_AFTER_S` ago."""
         for key in list(self._ended):
             entry = self._open[key]
             if entry.ended_s is None or now_s - entry.ended_s < UNREPORTED_AFTER_S:
@@ -183,12 +186,13 @@ class Ledger:
             self._close_unreported(key, entry)
 
     def take_rows(self, most: int = MOST_ROWS) -> list[UsageRecord]:
-        """The rows to write, the oldest first; the ledger keeps none of them."""
+        """Removes and returns the rows to write, the oldest first."""
         rows, self._rows = self._rows[:most], self._rows[most:]
         return rows
 
     def give_back(self, rows: list[UsageRecord]) -> None:
-        """Rows that could not be written; they are tried again. Of too many the oldest are lost."""
+        """Takes back rows that could not be written, to be tried again. Above `MOST_ROWS` the
+        oldest are lost."""
         self._rows = rows + self._rows
         if (too_many := len(self._rows) - MOST_ROWS) > 0:
             del self._rows[:too_many]
@@ -196,7 +200,7 @@ class Ledger:
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that are not written yet."""
+        """Number of rows that are not written yet."""
         return len(self._rows)
 
     @property
@@ -204,7 +208,7 @@ class Ledger:
         return len(self._open)
 
     def close_all(self) -> None:
-        """At shutdown: every request that is still open is written without accounts."""
+        """Writes all open requests without usage records, at shutdown."""
         for key, entry in list(self._open.items()):
             if entry.accounts is None:
                 self._close_unreported(key, entry)
@@ -212,7 +216,8 @@ class Ledger:
         self._ended.clear()
 
     def left(self, ticket: Ticket) -> None:
-        """The request's caller has left while no node had it: a row that names none."""
+        """Writes a row without a node for a request whose client disconnected before one was
+        granted."""
         self._rows.append(
             unreported_row(ticket, ticket.request_id, OUTCOME_CANCELLED, self._wall_clock())
         )
@@ -244,7 +249,7 @@ class Ledger:
 
 
 def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -> UsageRecord:
-    """Of a request that no node has told of: without a node and without counts."""
+    """The row of a request without a usage record: without a node and without token counts."""
     return UsageRecord(
         request_id=request_id,
         node_id="",
@@ -266,7 +271,7 @@ def unreported_row(ticket: Ticket, request_id: str, reason: str, now_s: float) -
 
 
 def _is_possible(finished: Finished) -> bool:
-    """Whether parts of it are no larger than the whole."""
+    """True if no part exceeds its whole."""
     return (
         finished.cached_tokens <= finished.prompt_tokens
         and finished.reasoning_tokens <= finished.completion_tokens
@@ -282,7 +287,7 @@ def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished
         key_id=key_id,
         model=finished.model,
         reason=finished.reason.value,
-        # Of what was refused nothing was computed.
+        # A refused request computed nothing.
         prompt_tokens=None if finished.reason is FinishReason.REFUSED else finished.prompt_tokens,
         cached_tokens=finished.cached_tokens,
         completion_tokens=finished.completion_tokens,
@@ -296,7 +301,7 @@ def reported_row(node_id: str, instance_id: str, key_id: str, finished: Finished
 
 
 def finished_line(ticket: Ticket, node_name: str, finished: Finished) -> str:
-    """One request as one line for a person."""
+    """One line about a request, for the log."""
     kind = ticket.path.removeprefix("/v1/")
     text = (
         f"{kind} {ticket.requested_model} on {node_name}: "

@@ -1,4 +1,4 @@
-"""What the router counts of itself, as Prometheus reads it."""
+"""The router's Prometheus metrics."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -21,18 +21,18 @@ _OFF_BUCKETS_TOKENS = (-4096, -1024, -256, -64, -1, 0, 64, 256, 1024, 4096, 1638
 _CLASSES = {priority: priority.name.lower() for priority in Priority}
 
 Values = Iterable[tuple[tuple[str, ...], float]]
-"""Each with its labels."""
+"""Pairs of label values and a figure."""
 _Family = GaugeMetricFamily | CounterMetricFamily
 
 
 class _Figures(Collector):
-    """Figures that others own, read when Prometheus asks."""
+    """Gauges and counters of other owners, read at each scrape."""
 
     def __init__(self) -> None:
         self._read: list[tuple[Callable[[], _Family], Callable[[], Values]]] = []
 
     def add(self, family: Callable[[], _Family], read: Callable[[], Values]) -> None:
-        """`family` makes an empty one."""
+        """Adds a metric; `family` makes an empty one, `read` its values."""
         self._read.append((family, read))
 
     def collect(self) -> Iterator[Metric]:
@@ -44,8 +44,8 @@ class _Figures(Collector):
 
 
 class _Counter(Collector):
-    """A count for each tuple of labels. `prometheus_client.Counter` locks for each, which costs a
-    small request more than its chain does; the loop alone counts here."""
+    """A counter for each tuple of labels, used by the event loop alone. `prometheus_client.Counter`
+    locks at each count, which takes longer than hashing the prompt of a small request."""
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str]) -> None:
         self._name = name
@@ -64,10 +64,11 @@ class _Counter(Collector):
 
 
 class Metrics:
-    """Owner of the counters. A model in a label is one of the fleet's, never a caller's text."""
+    """Owner of the counters. Model labels are always names of the fleet's models, never a client's
+    text."""
 
     def __init__(self, node_name: Callable[[str], str]) -> None:
-        """`node_name` tells the name of a node's id, by which labels name it."""
+        """`node_name` returns the name of a node's id, for labels."""
         self._node_name = node_name
         self._registry = CollectorRegistry()
         self._figures = _Figures()
@@ -108,7 +109,7 @@ class Metrics:
         self._count_nodes()
 
     def _count_nodes(self) -> None:
-        """What nodes do besides answering."""
+        """Counters of what nodes do besides serving."""
         self._foreign = self._counter(
             "third_party_tokens",
             "Tokens that servers which are no node agents have told.",
@@ -135,20 +136,20 @@ class Metrics:
     # --- events ---
 
     def request_ended(self, model: str, node_id: str, outcome: str) -> None:
-        """A request is over; `node_id` is empty where none had taken it."""
+        """Counts an ended request; `node_id` is empty if no node was granted."""
         name = self._node_name(node_id) if node_id else ""
         self._requests.add(model, name, outcome)
 
     def first_content(self, lease: Lease, ttft_s: float) -> None:
-        """The first content of an answer has been sent."""
+        """Observes the time to the first content."""
         self._ttft_s(lease.model, self._node_name(lease.node_id)).observe(ttft_s)
 
     def queue_left(self, model: str, priority: Priority, wait_s: float) -> None:
-        """A request has been granted a node, refused or left by its caller."""
+        """Observes the wait of a request that was granted, rejected, or given up by its client."""
         self._wait_s(model, _CLASSES[priority]).observe(wait_s)
 
     def compared(self, lease: Lease, predicted_tokens: int, accounts: Finished) -> None:
-        """A node has told how much of a prompt it had cached."""
+        """Compares a usage record's cached tokens with the prediction."""
         labels = (self._node_name(lease.node_id), lease.model)
         self._off_tokens(*labels).observe(accounts.cached_tokens - predicted_tokens)
         if accounts.cached_tokens < predicted_tokens:
@@ -158,21 +159,21 @@ class Metrics:
         self._prompt.add(*labels, count=accounts.prompt_tokens)
 
     def third_party_tokens(self, lease: Lease, tokens: Tokens) -> None:
-        """A server of others has told what an answer took."""
+        """Counts tokens that a third-party server reported."""
         name = self._node_name(lease.node_id)
         for kind, count in zip(tokens._fields, tokens, strict=True):
             self._foreign.add(name, lease.model, kind, count=count)
 
     def charged(self, lease: Lease, cost: float) -> None:
-        """An attempt at a paid server has cost so much."""
+        """Counts the cost of an attempt at a paid server."""
         self._cost.add(self._node_name(lease.node_id), lease.model, count=cost)
 
     def stalled(self, lease: Lease) -> None:
-        """A request leaves its node, which does not go on with it."""
+        """Counts an attempt that ended because of a stall."""
         self._stalls.add(self._node_name(lease.node_id), lease.model)
 
     def loaded(self, node_id: str, model: ModelStatus, *, is_swap: bool) -> None:
-        """A node has loaded a model; `is_swap`: another one had gone before."""
+        """Counts a load; `is_swap` is True if another model was unloaded before it."""
         labels = (self._node_name(node_id), model.name)
         if model.load_s is not None:
             self._load_s(*labels).observe(model.load_s)
@@ -184,11 +185,11 @@ class Metrics:
     def add_gauge(
         self, name: str, meaning: str, labels: Sequence[str], read: Callable[[], Values]
     ) -> None:
-        """A figure that another part owns; `read` gives it, for each tuple of labels."""
+        """Adds a gauge of another owner; `read` returns its value for each tuple of labels."""
         self._figures.add(partial(GaugeMetricFamily, _PREFIX + name, meaning, labels=labels), read)
 
     def add_callers(self, callers: Callers) -> None:
-        """The connections that this server did not keep."""
+        """Adds the counts of connections that the server has dropped."""
         family = partial(
             CounterMetricFamily,
             _PREFIX + "dropped_connections",
@@ -201,7 +202,7 @@ class Metrics:
         )
 
     def add_node_gauge(self, name: str, meaning: str, read: Callable[[], dict[str, int]]) -> None:
-        """As `add_gauge`, of figures by the nodes' ids."""
+        """Like `add_gauge`, for figures by node id."""
 
         def by_name() -> Values:
             return [((self._node_name(node_id),), figure) for node_id, figure in read().items()]
@@ -209,7 +210,7 @@ class Metrics:
         self.add_gauge(name, meaning, ("node",), by_name)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's text format (`CONTENT_TYPE`)."""
+        """All metrics in Prometheus's text format (`CONTENT_TYPE`)."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> _Counter:
@@ -220,7 +221,7 @@ class Metrics:
     def _histogram(
         self, name: str, meaning: str, buckets: Sequence[float], *labels: str
     ) -> Callable[..., Histogram]:
-        """The histogram for the labels' values."""
+        """A function that returns the histogram for label values."""
         family = Histogram(
             _PREFIX + name, meaning, labels, registry=self._registry, buckets=buckets
         )

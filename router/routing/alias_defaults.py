@@ -1,5 +1,5 @@
-"""What an alias's target adds to requests that do not say it themselves, in the words of the path.
-Pure."""
+"""Adds an alias target's default fields to requests that lack them, spelled in the dialect of the
+path. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ _SAMPLING = (
     "frequency_penalty",
 )
 _THINKS = ("thinking", "enable_thinking", "reasoning_effort", "reasoning", "output_config")
-"""Fields by which a caller says how much is thought; another word on it might contradict them."""
+"""Fields by which a client controls thinking; a default beside one of them could contradict it."""
 _BUDGETS = (
     "max_thinking_tokens",
     "thinking_token_budget",
@@ -43,12 +43,12 @@ def _same(value: Any) -> Any:
 
 
 class _Place(NamedTuple):
-    """Where a default goes in a body."""
+    """The place of a default in a request body."""
 
     at: tuple[str, ...]
-    """The field, and one inside of it."""
+    """The field, and a field inside it if there is a second name."""
     unless: tuple[str, ...] = ()
-    """Fields by which the caller has said it otherwise."""
+    """Other fields by which a client sets the same thing."""
     shape: Callable[[Any], Any] = _same
 
 
@@ -100,12 +100,12 @@ _PLACES: Mapping[str, Mapping[str, _Place]] = {
     },
     PATH_COUNT_TOKENS: _COUNTED,
 }
-"""By path the defaults that it knows; it is sent no others."""
+"""The supported defaults by path. Others are not added."""
 
 
 def with_defaults(fields: Fields, defaults: Mapping[str, Any], path: str) -> Fields:
-    """The fields of a request, and of the defaults those that it lacks; every value that it has
-    keeps its bytes. null is as good as lacking."""
+    """The request's fields with the defaults that it lacks. Values that it has keep their bytes;
+    `null` means "not set"."""
     places = _PLACES.get(path, {})
     made = dict(fields)
     for name, value in _in_words_of(path, defaults).items():
@@ -116,7 +116,8 @@ def with_defaults(fields: Fields, defaults: Mapping[str, Any], path: str) -> Fie
 
 
 def _in_words_of(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Anthropic's dialect has no effort of none."""
+    """Spells an effort of `none` as `enable_thinking: false` in Anthropic's dialect, which lacks
+    it."""
     is_off = defaults.get("reasoning_effort") == _OFF
     if not is_off or path not in (_MESSAGES, PATH_COUNT_TOKENS):
         return defaults
@@ -125,7 +126,7 @@ def _in_words_of(path: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_said(fields: Fields, name: str, place: _Place, value: Any) -> bool:
-    """Whether the caller has said otherwise what the default is about."""
+    """True if the client has set what the default is about."""
     about = place.unless
     if name == "reasoning_effort" and value == _OFF:
         about = (*about, "thinking", "enable_thinking")
@@ -136,7 +137,7 @@ def _is_said(fields: Fields, name: str, place: _Place, value: Any) -> bool:
 
 
 def _add(made: Fields, at: tuple[str, ...], value: Any) -> None:
-    """Where nothing is yet; to an object of the caller's, the fields that it lacks."""
+    """Sets an absent field, or adds the missing fields of an object that the client has sent."""
     outer, inner = at[0], at[1:]
     given = {inner[0]: value} if inner else value
     if not _has(made, outer):
@@ -147,7 +148,7 @@ def _add(made: Fields, at: tuple[str, ...], value: Any) -> None:
 
 
 def _object(fields: Fields, name: str) -> Fields | None:
-    """A field's own fields; None where it is no object, which is for the node to say."""
+    """A field's own fields; None if it is no object, which the node will refuse."""
     raw = fields.get(name)
     if raw is None:
         return None

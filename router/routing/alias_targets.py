@@ -1,4 +1,4 @@
-"""Which of an alias's models a request goes to, and which next. Pure."""
+"""Orders the targets of an alias for a request. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from router.types import Moment, NodeView, Road, Target
 FIRST, WARM, SPILLOVER = "first", "warm", "spillover"
 SELECTORS = (FIRST, WARM, SPILLOVER)
 SURE_TOKENS_PER_BYTE = 0.12
-"""A prompt has at least so many: half of what English has, or code."""
+"""Least tokens per byte of any prompt: half of what English text or code has."""
 _NEARNESS = {ModelState.READY: 0, ModelState.LOADING: 1}
 _FAR = len(_NEARNESS)
 _WHY = {
@@ -45,7 +45,7 @@ _LEADING_ON = (
     UnknownModel,
     WrongNodeToken,
 )
-"""What is no fault of the request, but of a model or of its nodes."""
+"""Errors that are due to a model or its nodes, not to the request."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -53,28 +53,28 @@ class Order(msgspec.Struct, frozen=True):
 
     targets: tuple[Target, ...]
     why: str = ""
-    """A sentence; empty where there was nothing to choose."""
+    """The reason for the order, as a sentence; empty if there was no choice."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """What is known of the request that a target is chosen for."""
+    """The properties of a request on which the choice of a target depends."""
 
     prompt_bytes: int
     may_pay: bool = False
-    """Whether its key may use paid servers."""
+    """True if the key may use paid servers."""
     may_use_servers: bool = True
-    """Whether its key may use servers of kind openai."""
+    """True if the key may use third-party servers (kind openai)."""
     in_flight: tuple[int, ...] = ()
-    """Requests on each target; for `spillover` only."""
+    """Number of requests in flight on each target; for `spillover` only."""
     failing: frozenset[tuple[str, str]] = frozenset()
-    """Node and model, where requests have failed lately."""
+    """Pairs of node and model for which requests have failed lately."""
     last: str = ""
-    """Key of the target that its session was answered by; empty for a new one."""
+    """Key of the target that served the session's last turn; empty for a new session."""
 
 
 def order(road: Road, asked: Asked, moment: Moment) -> Order:
-    """The targets that fit, as the road's selector has them; where none does, the first one that
-    some node has, whose own error is told."""
+    """The targets that can serve the request, in the order of the alias's selector. If none can,
+    the first target that some node has, so that the client gets its error."""
     if len(road.targets) == 1:
         return Order(road.targets)
     reasons = [unfit(target, asked, moment) for target in road.targets]
@@ -106,20 +106,20 @@ def _listed(road: Road, reasons: list[str]) -> str:
 
 
 def keeps_sessions(road: Road) -> bool:
-    """Whether it matters which target has answered a session: the best one may be another at each
-    turn, and what the session has cached is of no use there."""
+    """True if a session should stay with its target: otherwise each turn could go to another one,
+    where nothing of the session is cached."""
     return len(road.targets) > 1 and road.selector in (WARM, SPILLOVER)
 
 
 def leads_on(error: RouterError, road: Road) -> bool:
-    """Whether a request that one target has failed so goes to the next one."""
+    """True if a request that one target failed with this error falls back to the next one."""
     if isinstance(error, QueueFull):
         return road.selector == SPILLOVER
     return isinstance(error, _LEADING_ON)
 
 
 def unfit(target: Target, asked: Asked, moment: Moment) -> str:
-    """Why the request had better not go to the target, in a few words; empty where it may."""
+    """Why the target cannot serve the request, in a few words; empty if it may."""
     if target.is_paid and not asked.may_pay:
         return "it costs money, and the key has no budget"
     having = [view for view in moment.fleet if target.is_on(view)]
@@ -139,14 +139,14 @@ def unfit(target: Target, asked: Asked, moment: Moment) -> str:
 
 
 def is_external(target: Target, fleet: Sequence[NodeView]) -> bool:
-    """Whether only servers of kind openai have the model."""
+    """True if only third-party servers have the model."""
     having = [view for view in fleet if target.is_on(view)]
     return bool(having) and all(view.kind == KIND_OPENAI for view in having)
 
 
 def overflow(target: Target, prompt_bytes: int, moment: Moment) -> Overflow | None:
-    """That the prompt fits into the target's model on no node, whatever its bytes say; None where
-    it may, or where not all nodes tell the model's context."""
+    """An overflow if the prompt exceeds the model's context on every node, judged by its size in
+    bytes; None if it may fit, or if some node does not report the context."""
     contexts = [
         status.context_tokens if (status := _model_of(view, target.model)) else None
         for view in moment.fleet
@@ -163,12 +163,12 @@ def _is_open(target: Target, asked: Asked) -> bool:
 
 
 class _Rank(NamedTuple):
-    """The least goes first, of equal ones the earlier."""
+    """Sort key of a target, the least first."""
 
     fails: bool
-    """All its nodes do."""
+    """True if requests fail on all its nodes."""
     distance: int
-    """As the selector measures it."""
+    """Distance as the selector measures it."""
 
 
 def _rank(road: Road, at: int, asked: Asked, moment: Moment) -> _Rank:
@@ -191,8 +191,9 @@ def _rank(road: Road, at: int, asked: Asked, moment: Moment) -> _Rank:
 
 
 def _stays(road: Road, at: int, rank: _Rank, asked: Asked) -> bool:
-    """Whether the request's session is with the target, and goes on there. It does not where that
-    costs money, or the model would have to be loaded again, for one that is chosen for being so."""
+    """True if the target served the session's last turn and serves this one, too. It does not if it
+    is paid, if its nodes fail, or if the selector is `warm` and the model is not in memory any
+    more."""
     target = road.targets[at]
     is_there = keeps_sessions(road) and target.key == asked.last
     is_gone = road.selector == WARM and rank.distance == _FAR
@@ -210,6 +211,6 @@ def _is_too_small(status: ModelStatus, asked: Asked) -> bool:
 
 
 def _has_failed(view: NodeView, status: ModelStatus, now_s: float) -> bool:
-    """And may not be tried again yet."""
+    """True if the model's load has failed on the node and must not be tried again yet."""
     is_due = now_s >= view.heard_s + status.retry_after_s
     return status.state is ModelState.FAILED and not is_due

@@ -1,4 +1,4 @@
-"""Which name means which models: their own names, aliases, and patterns of aliases."""
+"""Resolves names to models: the models' own names, aliases, and patterns of aliases."""
 
 from collections.abc import Iterable
 
@@ -9,19 +9,19 @@ from router.fleet.fleet import Fleet
 from router.types import Road, Target
 
 NAME_CHARS = 200
-"""Of a name that nobody has, no more is compared or repeated."""
+"""Longest part of an unknown name that is compared or repeated in a message."""
 ANY = "*"
-"""Any text, in a pattern."""
+"""Matches any text, in a pattern."""
 
 
 class Names:
-    """One owner of the aliases."""
+    """Owner of the aliases."""
 
     def __init__(self, fleet: Fleet, aliases: Iterable[AliasRecord] = ()) -> None:
         self._fleet = fleet
         self._aliases: dict[str, AliasRecord] = {}
         self._patterns: tuple[str, ...] = ()
-        """Those with the longest literal text first."""
+        """Aliases that are patterns, those with the longest literal text first."""
         for alias in aliases:
             self.put(alias)
 
@@ -39,11 +39,11 @@ class Names:
 
     @property
     def aliases(self) -> tuple[AliasRecord, ...]:
-        """Patterns too."""
+        """All aliases, patterns included."""
         return tuple(self._aliases.values())
 
     def road(self, name: str) -> Road:
-        """What a name means. Raises `ModelBroken`, or `UnknownModel` naming near names."""
+        """The targets of a name. Raises `ModelBroken`, or `UnknownModel` with similar names."""
         if name not in self._aliases and name in self._fleet.models:
             return Road((Target(name),))
         alias = self._find(name)
@@ -59,7 +59,7 @@ class Names:
         return road
 
     def resolve(self, name: str) -> str:
-        """The first known model that a name means. Raises as `road`."""
+        """The first known model of a name. Raises like `road`."""
         return first_known(self.road(name)).model
 
     def road_of(self, alias: AliasRecord) -> Road:
@@ -67,7 +67,8 @@ class Names:
         return Road(targets, alias.name, alias.selector, alias.spill_at or 1)
 
     def target(self, given: AliasTarget) -> Target:
-        """A target as the fleet is now; `MODEL@NODE` is a model on one node."""
+        """Resolves a target with the fleet's current models; `MODEL@NODE` is a model on one
+        node."""
         text = given.model
         if text in self._fleet.models:
             return Target(text, defaults=given.defaults)
@@ -80,7 +81,8 @@ class Names:
         return Target(text, is_known=False, defaults=given.defaults)
 
     def listed(self) -> set[str]:
-        """Every name to choose from: models, and aliases of known ones; no patterns."""
+        """All names that a client can choose: models, and aliases with a known target, without
+        patterns."""
         aliases = {
             alias.name
             for alias in self._aliases.values()
@@ -90,7 +92,7 @@ class Names:
         return aliases | self._fleet.models
 
     def _find(self, name: str) -> AliasRecord | None:
-        """The alias that a name which is no model's own means; None where it means none."""
+        """The alias of a name that is no model's own; None if there is none."""
         alias = self._aliases.get(name) if not is_pattern(name) else None
         if alias is not None or len(name) > NAME_CHARS:
             return alias
@@ -99,7 +101,8 @@ class Names:
         return self._aliases[found] if found is not None else None
 
     def _broken(self, road: Road) -> ModelBroken | None:
-        """That no node can serve what nodes have of it; None where none has anything."""
+        """An error if the only nodes that have a target have damaged files of it; None if none has
+        any."""
         for target in road.targets:
             why = [(view.name, view.broken(target.model)) for view in self._fleet.snapshot]
             told = [f"on {node}: {reason}" for node, reason in why if reason]
@@ -109,7 +112,7 @@ class Names:
         return None
 
     def unknown(self, name: str) -> UnknownModel:
-        """That nobody has it, with names that are near."""
+        """The error for a name that no node has, with similar names."""
         shown = name[:NAME_CHARS]
         near = near_names(shown, sorted(self.listed()))
         hint = f" Did you mean {', '.join(near)}?" if near else ""
@@ -117,7 +120,7 @@ class Names:
 
 
 def first_known(road: Road) -> Target:
-    """The first target that some node has; the first one where none has any."""
+    """The first target that some node has, else the first one."""
     return next((target for target in road.targets if target.is_known), road.targets[0])
 
 
@@ -130,7 +133,7 @@ def literal_chars(pattern: str) -> int:
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a name is one of the pattern's."""
+    """True if the name matches the pattern."""
     first, *middle, last = pattern.split(ANY)
     if not name.startswith(first) or not name.endswith(last):
         return False

@@ -1,6 +1,6 @@
-"""What requests to paid servers cost, and what each key has left of its month's budget.
+"""Costs of requests to paid servers, and the remaining monthly budget of each key.
 
-A request holds the most that it is taken to cost until its answer says what it did.
+A request reserves the upper bound of its cost until its response shows the real one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,9 +16,9 @@ from router.records.ledger import OUTCOME_NODE_FAILED, OUTCOME_REFUSED, Ended
 from router.types import Caller, Lease, Target, Ticket
 
 TOKENS_PER_BYTE = 0.35
-"""Of a prompt, taken high."""
+"""Estimated tokens per byte of a prompt, a high value."""
 ANSWER_TOKENS = 4096
-"""Of an answer whose request has no limit of its own."""
+"""Assumed response tokens of a request without a limit."""
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _ANSWERS = ("n", "best_of")
 _MOST = 1_000_000_000
@@ -30,14 +30,14 @@ _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class Budgets:
-    """One owner of what each key has spent this month, and of what is held."""
+    """Owner of each key's costs of this month, and of the reserved amounts."""
 
     def __init__(
         self, fleet: Fleet, spent: Mapping[str, float], wall_clock: Callable[[], float]
     ) -> None:
-        """`spent`: by key, since the beginning of the month."""
+        """`spent` has each key's costs since the beginning of the month."""
         self.on_cost: Callable[[Lease, float], None] = lambda lease, cost: None
-        """Called with what an attempt at a paid server has cost."""
+        """Called with the cost of an attempt at a paid server."""
         self._fleet = fleet
         self._wall_clock = wall_clock
         self._month_s = month_s(wall_clock())
@@ -47,7 +47,7 @@ class Budgets:
     # --- before a request ---
 
     def most_cost(self, target: Target, fields: Fields, chain: Chain | None) -> float:
-        """What a request is taken to cost at most, where it costs most."""
+        """Upper bound of a request's cost, on the server where it is highest."""
         prompt_bytes = chain.sizes[-1] if chain else sum(len(bytes(raw)) for raw in fields.values())
         prompt_tokens = ceil(prompt_bytes * TOKENS_PER_BYTE)
         answers = max(_number(fields, (name,), 1) for name in _ANSWERS) * _prompts(fields)
@@ -60,7 +60,7 @@ class Budgets:
         return max(costs, default=0.0)
 
     def check(self, caller: Caller, cost: float) -> None:
-        """Raises `PaidBudgetUsed` where the caller has not so much left."""
+        """Raises `PaidBudgetUsed` if the cost exceeds the rest of the caller's budget."""
         budget = caller.paid_budget or 0.0
         used = self.spent(caller.key_id) + self._held_by(caller.key_id)
         if used + cost <= budget:
@@ -74,22 +74,22 @@ class Budgets:
         )
 
     def hold(self, ticket: Ticket) -> None:
-        """Until `release`, or the request's next ticket, nobody else has what this one may
-        cost."""
+        """Reserves the ticket's cost until `release`, or until the request's next ticket."""
         if ticket.may_cost is not None:
             self._held[ticket.request_id] = ticket
         elif self._held:
             self.release(ticket)
 
     def release(self, ticket: Ticket) -> None:
-        """The ticket's request is over."""
+        """Drops the ticket's reservation."""
         self._held.pop(ticket.request_id, None)
 
-    # --- after it ---
+    # --- after a request ---
 
     def charge(self, ticket: Ticket, lease: Lease, ended: Ended) -> float | None:
-        """What an attempt has cost its caller; None where it was none at a paid server. Without the
-        server's word it is the most that it may have cost, unless it was refused or failed."""
+        """Charges an ended attempt to its caller and returns the cost; None if it was not at a paid
+        server. If the server reported no token counts, the cost is the upper bound, or 0 if it
+        refused or failed the request."""
         if ticket.may_cost is None:
             return None
         view = self._fleet.node(lease.node_id)
@@ -106,7 +106,7 @@ class Budgets:
         return cost
 
     def spent(self, key_id: str) -> float:
-        """This month."""
+        """The key's costs of this month."""
         self._turn_month()
         return self._spent.get(key_id, 0.0)
 
@@ -122,7 +122,7 @@ class Budgets:
 
 
 def month_s(at_s: float) -> float:
-    """When the calendar month began, in UTC."""
+    """Unix time at which the calendar month began, in UTC."""
     at = datetime.fromtimestamp(at_s, UTC)
     return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()
 
@@ -134,12 +134,13 @@ def next_month_s(at_s: float) -> float:
 
 
 def _day(at_s: float) -> str:
-    """Of the next month, its first."""
+    """ISO date of the next month's first day."""
     return datetime.fromtimestamp(next_month_s(at_s), UTC).date().isoformat()
 
 
 def _number(fields: Fields, names: Iterable[str], otherwise: int) -> int:
-    """Of the first field that is there; one that is no number is for the server to refuse."""
+    """The value of the first field that is a positive number; the server will refuse one that is no
+    number."""
     for name in names:
         try:
             number: int | float | None = _decode_number(fields.get(name, _NULL))
@@ -151,7 +152,7 @@ def _number(fields: Fields, names: Iterable[str], otherwise: int) -> int:
 
 
 def _prompts(fields: Fields) -> int:
-    """How many texts are to be completed, each by itself."""
+    """Number of texts to complete."""
     raw = fields.get("prompt", _NULL)
     if not bytes(raw).startswith(b"["):
         return 1

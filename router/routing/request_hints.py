@@ -1,17 +1,17 @@
-"""What a request's headers and body say of its session, its class and its deadline.
+"""Reads a request's session, priority class and deadline from its headers and body.
 
-A session is named by the client, in one of these ways; the first that is there counts:
+A client names its session in one of these ways; the first that is present counts:
 
-1. `x-session-id` (OpenCode, and whoever wants to), with `x-parent-session-id`.
-2. Claude Code's session id. An agent of a session is a session of its own, that came from the
-   agent which called it, or else from the session.
-3. Codex's `thread-id`, which came from its parent thread, or else from the session (`session-id`).
-4. In the body: `prompt_cache_key` of OpenAI's dialects; the session within Claude Code's
+1. `x-session-id` (OpenCode, and any client that chooses to), with `x-parent-session-id`.
+2. Claude Code's session id. An agent of a session is a session of its own; its parent is the agent
+   that called it, or else the session.
+3. Codex's `thread-id`; its parent is the parent thread, or else the session (`session-id`).
+4. In the body: `prompt_cache_key` in OpenAI's dialects, or the session within Claude Code's
    `metadata.user_id`.
 
-`user`, and a `metadata.user_id` without a session, name a person, who may have many sessions at
-once: to take them for one would drive them all to one node. They are taken for a parent: if there
-is a session of that very name, others begin where it is.
+`user`, and a `metadata.user_id` without a session, name a person with perhaps many sessions at
+once. As one session they would all go to one node, so the name counts as a parent: if there is a
+session of exactly that name, the others begin on its node.
 """
 
 import math
@@ -32,7 +32,7 @@ HEADER_DEADLINE = b"x-fleet-deadline-s"
 HEADER_DECISION = b"x-fleet-decision"
 MAX_DEADLINE_S = 86_400
 MAX_ID_CHARS = 128
-"""A longer name is known by its hash."""
+"""A longer name is replaced by its hash."""
 
 _SESSION = b"x-session-id"
 _PARENT = b"x-parent-session-id"
@@ -57,25 +57,25 @@ READ = frozenset(
         _CODEX_PARENT,
     )
 )
-"""All headers that say something here."""
+"""All headers that this module reads."""
 
 _CLASSES = {each.name.lower().encode(): each for each in Priority}
 _SECONDS = re.compile(rb"\d{1,5}(?:\.\d{1,9})?")
 _YES = (b"1", b"true")
 _CLAUDE_MARK = "_session_"
-"""Before the session in the `metadata.user_id` of older versions of Claude Code; newer ones write a
-JSON object there."""
+"""Precedes the session in the `metadata.user_id` of older versions of Claude Code; newer ones write
+a JSON object there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the headers say."""
+    """Values of the headers that concern routing."""
 
     session: str = ""
     parent: str = ""
     priority: Priority = Priority.DEFAULT
     deadline_after_s: float = math.inf
-    """From the request's arrival; nobody wants an answer that begins later."""
+    """Seconds after the request's arrival within which the response must begin."""
     wants_decision: bool = False
 
 
@@ -99,8 +99,8 @@ _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> Asked:
-    """Raises `BadRequest` for a value that is none, and `Forbidden` for a class that is better
-    than the caller's."""
+    """Raises `BadRequest` for an invalid value, and `Forbidden` for a class that is better than the
+    caller's."""
     found = {name: value for name, value in headers if name in READ}
     if not found:
         return _NOTHING[caller.priority]
@@ -117,8 +117,8 @@ def read_headers(headers: Iterable[tuple[bytes, bytes]], caller: Caller) -> Aske
 def hints(asked: Asked, fields: Fields, path: str, caller: Caller, model: str) -> Hints:
     """The session that the request belongs to, by its headers or else by its body.
 
-    No caller steers the sessions of another, and a session has as many parts as it has models,
-    each of which is warm elsewhere: `model` is the one that serves, whatever it was called.
+    Sessions are separated by caller, so that none can influence those of another, and by `model`,
+    the one that serves the request, since each model's part of a session is warm on another node.
     """
     session, parent = asked.session, asked.parent
     if not session:
@@ -212,12 +212,12 @@ def _user_id(metadata: msgspec.Raw | None) -> msgspec.Raw | None:
     try:
         known = _decode_metadata(metadata)
     except _BROKEN:
-        return None  # the node says what is wrong with it
+        return None  # the node will refuse it
     return known.user_id if known else None
 
 
 def _text(raw: msgspec.Raw | None) -> str:
-    """The value of a field; empty where it is no text."""
+    """The value of a field; empty if it is no string."""
     if raw is None or not bytes(raw).startswith(b'"'):
         return ""
     try:
@@ -231,7 +231,7 @@ def _name(scope: str, text: str) -> str:
 
 
 def short(text: str) -> str:
-    """The name, or for a long one its hash."""
+    """The name, or its hash if it is long."""
     if len(text) <= MAX_ID_CHARS:
         return text
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()

@@ -1,5 +1,5 @@
-"""Which of an alias's models each session was answered by last, so that no other one goes on with
-it. Hints: nothing breaks where they are wrong or lost."""
+"""Remembers which of an alias's targets served each session last, so that the session stays with
+it. These are hints: nothing breaks if they are wrong or lost."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -12,27 +12,27 @@ from router.types import Target
 
 MAX_KNOWN = 20_000
 TTL_S = 86_400.0
-"""A session that was quiet for so long is a new one."""
+"""Seconds without a turn after which a session counts as new."""
 MOST_ITEMS = 256
-"""That a turn is taken to add to its prompt."""
+"""Most items that one turn is assumed to add to its prompt."""
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """A request to an alias, and what tells which session it belongs to."""
+    """A request to an alias, with what identifies its session."""
 
     scope: str
-    """The alias, and the caller: none steers the sessions of another."""
+    """The alias and the caller, so that no caller influences the sessions of another."""
     session: str = ""
-    """As the client's headers name it."""
+    """The session's name in the client's headers."""
     stored_as: str = ""
-    """Id of the request, where a later one may name it."""
+    """Id under which a later request may refer to this one."""
     follows: str = ""
-    """The same of the request whose stored response it goes on from."""
+    """Id of the request whose stored response this one continues."""
     chain: Chain | None = None
 
     def found_by(self) -> Iterator[str]:
-        """What its session may be known by, the surest first. A chain counts where it goes on from
-        an earlier one: equal first prompts are no one session."""
+        """Keys under which the session may be known, the most reliable first. A chain counts only
+        if it extends an earlier one: equal first prompts do not make one session."""
         if self.session:
             yield f"{self.scope}={self.session}"
             return
@@ -46,7 +46,7 @@ class Turn(msgspec.Struct, frozen=True):
                 yield f"{self.scope}#{chain.hashes[end - 1]:x}"
 
     def kept_as(self) -> Iterator[str]:
-        """What the session's next request may find it by."""
+        """Keys under which the session's next request may find it."""
         if self.session:
             yield f"{self.scope}={self.session}"
             return
@@ -57,17 +57,17 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class LastTargets:
-    """Owner of the table, the least recently used first."""
+    """Owner of the last targets, the least recently used first."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        """Key of the target, and when it answered."""
+        """Key of the target, and the time at which it served the session."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def find(self, turn: Turn, now_s: float) -> str:
-        """The key of the target that answered the session last; empty for a new session."""
+        """Key of the target that served the session last; empty for a new session."""
         for key in turn.found_by():
             target, at_s = self._known.get(key, ("", 0.0))
             if target and now_s - at_s < TTL_S:

@@ -1,7 +1,7 @@
-"""A node's prefix cache: segments in memory, and those that fell out of it on disk.
+"""A node's prefix cache: segments in memory, and evicted ones on disk.
 
-Whatever uses a path makes its first segment the newest and its last one the oldest of them, so
-that the oldest segment of all never has one behind it: leaves go first.
+Using a path makes its first segment the most recent one and its last segment the least recent of
+them. So the oldest segment has none behind it, and leaves are evicted first.
 """
 
 from collections.abc import Container, Iterator, Sequence
@@ -9,19 +9,20 @@ from typing import NamedTuple
 
 
 class Reach(NamedTuple):
-    """How far along a path a node can go on."""
+    """The part of a path that a node has cached."""
 
     positions: int
     tokens: int
     memory_tokens: int
-    """Of them, in memory; the others are to be read from disk."""
+    """Those of `tokens` that are in memory; the others must be read from disk."""
 
 
 NO_REACH = Reach(0, 0, 0)
 
 
 class Cache:
-    """Owner of what one model holds on one node. A segment's number names all before it, too."""
+    """Owner of one model's cached segments on one node. A segment's number identifies all segments
+    before it, too."""
 
     def __init__(
         self, memory_tokens: int, *, disk_tokens: int = 0, slots: int = 0, snapshot_only: bool
@@ -35,10 +36,10 @@ class Cache:
         self._disk: dict[int, int] = {}
         self._parents: dict[int, int] = {}
         self._children: dict[int, int] = {}
-        """Of segments in memory, how many go on from them there."""
+        """By segment in memory, the number of segments there that extend it."""
         self._marks: set[int] = set()
         self._reaches: dict[int, Reach] = {}
-        """By the last segment of a path, until anything changes."""
+        """Results by the last segment of a path, until anything changes."""
         self.memory_used = 0
         self.disk_used = 0
         self.leaves = 0
@@ -63,7 +64,7 @@ class Cache:
         return Reach(reached, tokens, min(tokens, ends[in_memory - 1] if in_memory else 0))
 
     def lost(self, tokens: int) -> Iterator[tuple[int, int]]:
-        """The segments that would go for so many more tokens, and the tokens of each."""
+        """The segments that storing so many more tokens would evict, each with its tokens."""
         over = self.memory_used + tokens - self._memory_limit
         for segment, held in self._memory.items():
             if over <= 0:
@@ -72,7 +73,7 @@ class Cache:
             yield segment, held
 
     def store(self, path: Sequence[int], ends: Sequence[int], marks: Sequence[int]) -> None:
-        """Holds the path; snapshots are at the ends of the marked segments."""
+        """Stores the path, with snapshots at the ends of the marked segments."""
         self._reaches.clear()
         memory = self._memory
         for position in range(len(path) - 1, -1, -1):
@@ -88,7 +89,8 @@ class Cache:
             self._evict()
 
     def _enter(self, segment: int, parent: int, tokens: int) -> None:
-        """The path comes from its end: the segments behind this one are in already."""
+        """Adds a segment. A path is added from its end, so the segments behind this one are
+        present."""
         self.memory_used += tokens
         self._parents[segment] = parent
         if not self._children.get(segment):
@@ -126,7 +128,7 @@ class Cache:
                 self._marks.discard(oldest)
 
     def forget_memory(self) -> None:
-        """The model is unloaded; what is on disk stays."""
+        """Drops everything in memory, since the model is unloaded."""
         self._reaches.clear()
         self._memory.clear()
         self._parents.clear()
@@ -136,7 +138,7 @@ class Cache:
 
 
 def _leading(path: Sequence[int], position: int, held: Container[int]) -> int:
-    """How far the path is held without a gap."""
+    """The number of leading segments of the path that are cached without a gap."""
     while position < len(path) and path[position] in held:
         position += 1
     return position

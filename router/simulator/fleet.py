@@ -1,4 +1,4 @@
-"""What a simulated fleet is made of, and how a TOML file says so."""
+"""The specification of a simulated fleet, and its TOML file."""
 
 import tomllib
 from collections.abc import Sequence
@@ -21,47 +21,47 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One kind of node. The figures are those of a Mac and the model that it serves."""
 
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_NODES)] = 1
-    """How many such nodes there are."""
+    """Number of such nodes."""
     name: str = "mac"
     chip: str = ""
-    """Its marketing name, from which the router guesses rates before it has seen any."""
+    """Marketing name of the chip, from which the router guesses rates before it has seen any."""
     prefill_tokens_per_s: Rate = 600.0
-    """At the beginning of a prompt."""
+    """Speed of prefill at the beginning of a prompt."""
     prefill_half_depth_tokens: Rate = 64_000.0
     """Depth in a prompt at which prefill is half as fast."""
     decode_tokens_per_s: Rate = 40.0
-    """Of one row alone."""
+    """Speed of one row alone."""
     decode_slowdown: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 0.15
-    """How much longer a token takes for each further row."""
+    """Share of a token's time that each further row adds."""
     max_rows: Number = 16
-    """Requests that are prefilled or decoded at once."""
+    """Most requests that are prefilled or decoded at once."""
     cache_tokens: Count = 60_000
-    """What the prefix cache of one model holds in memory."""
+    """Tokens that the prefix cache of one model keeps in memory."""
     cache_slots: Count = 0
-    """How many different prompts it holds at most; 0: as many as fit."""
+    """Most different prompts that it keeps; 0 for as many as fit."""
     snapshot_only: bool = False
-    """Prefixes can be used again only at the ends of earlier prompts and answers."""
+    """True if prefixes can be reused only at the ends of earlier prompts and responses."""
     disk_tokens: Count = 0
-    """What it holds on disk of that which fell out of memory; 0: nothing."""
+    """Evicted tokens that it keeps on disk; 0 without a disk tier."""
     restore_tokens_per_s: Rate = 10_000.0
-    """From disk."""
+    """Speed of reading from disk."""
     load_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 10.0
-    """Of a model that is not resident."""
+    """Seconds to load a model."""
     resident_models: Number = 1
-    """How many fit in memory at once."""
+    """Number of models that fit in memory at once."""
     min_residency_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 30.0
-    """A model that is loaded stays so long before it gives way to another one."""
+    """Minimum residency of a loaded model before another one may take its memory."""
     max_swap_wait_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 120.0
-    """A request whose model has to wait for another one's to leave goes first after so long."""
+    """Seconds after which a request whose model waits for memory goes before others."""
     disk_models: Annotated[int, msgspec.Meta(ge=0, le=10**6)] = 0
-    """How many it has on its disk at the start; 0: all."""
+    """Number of models on its disk at the start; 0 for all."""
     model_bytes: Bytes = 4_000_000_000
-    """Weights of each."""
+    """Weights of each model."""
     lan_bytes_per_s: Annotated[float, msgspec.Meta(ge=1, le=1e12)] = 110e6
-    """Of the copy of a model that another node has on its disk, before its first load here."""
+    """Speed of copying a model from another node's disk, before its first load here."""
 
     def prefill_s(self, from_tokens: int, to_tokens: int) -> float:
-        """The time for the tokens of a prompt between two depths."""
+        """Seconds to prefill a prompt's tokens between two depths."""
         flat = to_tokens - from_tokens
         deep = (to_tokens * to_tokens - from_tokens * from_tokens) / 2
         return (flat + deep / self.prefill_half_depth_tokens) / self.prefill_tokens_per_s
@@ -71,13 +71,13 @@ class NodeSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def models_on_disk(number: int, spec: NodeSpec, models: Sequence[str]) -> tuple[str, ...]:
-    """What the node of that number has at the start, the one that it loads first before others."""
+    """The models on the disk of node `number` at the start, in the order in which it loads them."""
     turned = [models[(number + place) % len(models)] for place in range(len(models))]
     return tuple(turned[: spec.disk_models or len(turned)])
 
 
 def check_models(specs: Sequence[NodeSpec], models: Sequence[str]) -> None:
-    """Raises `FleetError` where a model is on no disk: there is nothing to copy it from."""
+    """Raises `FleetError` if a model is on no disk, since there is nothing to copy it from."""
     held = {each for place in enumerate(specs) for each in models_on_disk(*place, models)}
     if missing := [each for each in models if each not in held]:
         raise FleetError(
@@ -91,7 +91,7 @@ class _FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_fleet(text: str) -> tuple[NodeSpec, ...]:
-    """One spec for each node. Raises `FleetError`."""
+    """The specs of a file, one for each node. Raises `FleetError`."""
     try:
         found = msgspec.convert(tomllib.loads(text), _FleetFile)
     except tomllib.TOMLDecodeError as error:
@@ -105,7 +105,7 @@ def read_fleet(text: str) -> tuple[NodeSpec, ...]:
 
 
 def spread(kinds: list[NodeSpec]) -> tuple[NodeSpec, ...]:
-    """A spec of its own for each node, with a name of its own."""
+    """One spec for each node, with a name of its own."""
     specs = [kind for kind in kinds for _ in range(kind.count)]
     names = [spec.name for spec in specs]
     return tuple(

@@ -1,4 +1,4 @@
-"""A node over time: one prefill at once, in the order of arrival, and rows that are decoded
+"""A node in virtual time: one prefill at once, in the order of arrival, and rows that are decoded
 together."""
 
 import heapq
@@ -15,18 +15,18 @@ from router.simulator.workload import Call
 
 @dataclass(slots=True)
 class Job:
-    """A call on its way, and what became of it."""
+    """A call with the times of its progress."""
 
     call: Call
     arrived_s: float
     node: int = -1
     sent_s: float = math.nan
-    """To its node."""
+    """When it was sent to its node."""
     began_s: float = math.nan
-    """Its prefill, or what must be done before."""
+    """When its prefill, or the load or restore before it, began."""
     prefill_s: float = 0.0
     first_s: float = math.nan
-    """Its first token came."""
+    """When its first token came."""
     ended_s: float = math.nan
     cached_tokens: int = 0
 
@@ -55,25 +55,25 @@ class Node:
         self.spec = spec
         on_disk = models_on_disk(number, spec, models)
         self.models = [each for each in models if each in on_disk]
-        """What it has on disk."""
+        """Models on the node's disk."""
         self.version = 0
-        """New at every change, so that what was expected before no longer counts."""
+        """Changes with every event, which invalidates the events that were planned before."""
         self.in_flight = 0
         self.busy_s = 0.0
-        """With prefill, loads and restores."""
+        """Seconds spent on prefill, loads and restores."""
         self.ready_s: dict[str, float] = dict.fromkeys(
             on_disk[: spec.resident_models], -spec.min_residency_s
         )
         """When each resident model is loaded, the least recently used first."""
         self.loads = 0
         self._look_s = math.inf
-        """When a model may come that could not at the last look."""
+        """When a model that had to wait may be loaded."""
         self._caches: dict[str, Cache] = {}
         self._queue: deque[Job] = deque()
         self._prefilling: Job | None = None
         self._prefill_ends_s = math.inf
         self._rows: list[tuple[float, int, Job]] = []
-        """Running rows by the count of tokens per row at which they end."""
+        """Running rows, ordered by the value of `_decoded` at which they end."""
         self._decoded = 0.0
         """Tokens that a row which ran from the beginning would have."""
         self._decoded_at_s = 0.0
@@ -102,11 +102,12 @@ class Node:
 
     @property
     def prefill_ends_s(self) -> float:
-        """Infinite where nothing is prefilled."""
+        """Infinite if nothing is prefilled."""
         return self._prefill_ends_s
 
     def usable(self, call: Call) -> Reach:
-        """What of its prompt need not be computed: all but one token at most."""
+        """The cached part of the call's prompt, without its last token, which is always
+        computed."""
         reach = self.cache(call.model).reach(call.path, call.ends)
         if reach.tokens < call.prompt_tokens:
             return reach
@@ -114,19 +115,19 @@ class Node:
         return Reach(reach.positions, most, min(reach.memory_tokens, most))
 
     def service_s(self, call: Call, reach: Reach) -> float:
-        """Restore and prefill, on a node that has nothing else to do."""
+        """Seconds of restore and prefill on an otherwise idle node."""
         spec = self.spec
         restore_s = (reach.tokens - reach.memory_tokens) / spec.restore_tokens_per_s
         return restore_s + spec.prefill_s(reach.tokens, call.prompt_tokens)
 
     def load_s(self, model: str) -> float:
-        """Until a model that is not resident is, with the copy of one that is not on disk."""
+        """Seconds to load a model, and to copy it first if it is not on disk."""
         spec = self.spec
         copy_s = 0.0 if model in self.models else spec.model_bytes / spec.lan_bytes_per_s
         return copy_s + spec.load_s
 
     def next_s(self) -> float:
-        """When something happens by itself; infinity where nothing will."""
+        """Time of the node's next event; infinite if there is none."""
         return min(self._prefill_ends_s, self._row_ends_s(), self._look_s)
 
     def _row_ends_s(self) -> float:
@@ -145,7 +146,7 @@ class Node:
         return list(self._begin(now_s))
 
     def advance(self, now_s: float) -> list[Happening]:
-        """What happens at that time, which `next_s` named."""
+        """Performs the events of the time that `next_s` returned."""
         self.version += 1
         happened: list[Happening] = []
         if self._prefill_ends_s <= now_s:
@@ -173,7 +174,7 @@ class Node:
         yield Began(job, reach)
 
     def _begin_loads(self, now_s: float) -> None:
-        """Of the models that are waited for and have room. What is loaded goes on meanwhile."""
+        """Begins the loads of waiting models that have room. Loaded models go on meanwhile."""
         firsts: dict[str, Job] = {}
         for job in self._queue:
             firsts.setdefault(job.call.model, job)
@@ -188,8 +189,8 @@ class Node:
                 self.models.append(model)
 
     def _next(self, now_s: float) -> Job | None:
-        """The first whose model is loaded. For one that has waited too long for its model to come
-        the others take nothing that came later."""
+        """The first waiting job whose model is loaded. Once a job has waited too long for its
+        model, jobs that came after it are not begun."""
         closes_s = math.inf
         for job in self._queue:
             ready_s = self.ready_s.get(job.call.model)
@@ -200,14 +201,14 @@ class Node:
             elif ready_s > now_s:
                 self._look_s = min(self._look_s, ready_s)
             elif job.sent_s <= closes_s or not math.isnan(job.began_s):
-                # The most recently used is the last.
+                # The most recently used model comes last.
                 self.ready_s[job.call.model] = self.ready_s.pop(job.call.model)
                 return job
         return None
 
     def _make_room(self, model: str, now_s: float) -> bool:
-        """False where the model must wait: models that are used, or wait to be, stay, and those
-        that have not been there for long."""
+        """Unloads a model if that is needed. Returns False if the model must wait: models in use or
+        waited for stay, and those within their minimum residency."""
         if len(self.ready_s) < self.spec.resident_models:
             return True
         busy = {row[2].call.model for row in self._rows}
@@ -226,8 +227,8 @@ class Node:
         return False
 
     def _is_shut(self, job: Job, now_s: float) -> bool:
-        """Whether it came after one whose model has been waited for too long; never the one that
-        its model was loaded for."""
+        """True if the job came after one that has waited too long for its model. Never true for the
+        job that its model was loaded for."""
         if not math.isnan(job.began_s):
             return False
         overdue_s = (

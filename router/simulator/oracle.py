@@ -1,7 +1,8 @@
-"""How far a policy could come: the rules of ours, with what no router can know.
+"""A bound for any policy: rules like those of the shipped scheduler, with knowledge that no router
+can have.
 
-It sees into the caches, knows how long answers will be and when each session will come again. A
-limit to compare with, not a proof: it looks at each decision by itself.
+It sees the caches, the lengths of responses and the time of each session's next call. The bound is
+not strict, since it optimizes each decision by itself.
 """
 
 import math
@@ -14,27 +15,27 @@ from router.simulator.policies import Dispatch, Move
 from router.simulator.workload import Call
 
 AGEING = 0.1
-"""Seconds of its own work that a waiting call is forgiven for each second that it has waited."""
+"""Seconds of work that a second of waiting compensates for."""
 
 
 @dataclass(slots=True)
 class _Session:
     node: int
     next_s: float
-    """When its next call comes; infinite after its last."""
+    """Time of its next call; infinite after its last."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A waiting call on one node."""
+    """The cost of a waiting call on one node."""
 
     service_s: float
     others_s: float
-    """What it takes from others: prefixes that they will use again, and their time."""
+    """Seconds taken from others: evicted prefixes that they will use again, and delays."""
 
 
 class Oracle:
-    """Keeps calls back until a node is free, the shortest work first."""
+    """A policy that queues calls until a node is free, the shortest work first."""
 
     def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
         self._nodes = nodes
@@ -103,7 +104,7 @@ class Oracle:
         return call.output_tokens / node.spec.row_tokens_per_s(node.rows + 1)
 
     def _coming(self) -> list[list[tuple[float, str]]]:
-        """For each node, the sessions that will come again, and when."""
+        """For each node, the time and name of its sessions that have further calls."""
         found: list[list[tuple[float, str]]] = [[] for _ in self._nodes]
         for name, session in self._sessions.items():
             if session.next_s < math.inf:

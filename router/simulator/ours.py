@@ -1,4 +1,4 @@
-"""The scheduler that ships, on simulated nodes: it is told what real ones would tell it."""
+"""Runs the shipped scheduler on simulated nodes, with the reports that real nodes would send."""
 
 import random
 from array import array
@@ -36,19 +36,19 @@ from router.types import (
 )
 
 BYTES_PER_TOKEN = 4
-"""Of a prompt's text."""
+"""Bytes of a prompt's text per token."""
 STORED_BYTES_PER_TOKEN = 150_000
 CONTEXT_TOKENS = 1 << 20
 _CALLER = Caller("simulated", "simulated", frozenset({"inference", SCOPE_EXTERNAL}), "simulated")
 
 
 class _Held:
-    """What the nodes hold, as if each change were known at once. Implements `Prefixes`."""
+    """The nodes' caches, with every change known at once. Implements `Prefixes`."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node_id(node): node for node in nodes}
         self._calls: dict[int, Call] = {}
-        """By the head of their chain."""
+        """Calls by the head of their chain."""
 
     def chain(self, call: Call) -> Chain:
         self._calls[call.path[-1]] = call
@@ -68,7 +68,7 @@ def node_id(node: Node) -> str:
 
 
 class Ours:
-    """Drives the scheduler by virtual time."""
+    """A policy that drives the scheduler in virtual time."""
 
     def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
         self._nodes = nodes
@@ -76,14 +76,14 @@ class Ours:
         self._scheduler = Scheduler(self._held)
         self._numbers = {node_id(node): node.number for node in nodes}
         self._jobs: dict[str, Job] = {}
-        """By request, from arrival to the end."""
+        """Jobs by request id, from arrival to end."""
         self._leases: dict[int, Lease] = {}
-        """By the number of the call."""
+        """Leases by the number of the call."""
         self._active: Counter[tuple[int, str]] = Counter()
-        """Requests by node and model."""
+        """Number of requests by node and model."""
         self._finished = 0
         self._views: dict[int, tuple[int, NodeView]] = {}
-        """By node, with the version of it that the view shows."""
+        """By node, the last view and the node's version that it shows."""
 
     def on_arrival(self, job: Job, now_s: float) -> list[Move]:
         call = job.call

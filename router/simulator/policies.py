@@ -1,6 +1,6 @@
-"""Who decides in the simulator: the seam, and what other routers do, to compare with.
+"""The interface of policies in the simulator, and the policies of other routers for comparison.
 
-Those of this file send each call at once, knowing what they sent and no more; calls then wait on
+Those in this file send each call at once and know only what they have sent. Calls then wait on
 their node, first come, first served.
 """
 
@@ -19,7 +19,7 @@ class Dispatch(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The call was refused: its client comes again."""
+    """The call was rejected; its client sends it again."""
 
     job: Job
     after_s: float
@@ -29,7 +29,7 @@ Move = Dispatch | Retry
 
 
 class Policy(Protocol):
-    """Told of everything that happens; whatever returns moves may return some for other calls."""
+    """Decides where calls go. Each method may return moves for other calls, too."""
 
     def on_arrival(self, job: Job, now_s: float) -> list[Move]: ...
 
@@ -38,7 +38,7 @@ class Policy(Protocol):
     def on_time(self, now_s: float) -> list[Move]: ...
 
     def wake_s(self) -> float | None:
-        """When `on_time` is to be called; None: not at all."""
+        """Time of the next `on_time`; None for none."""
 
 
 MakePolicy = Callable[[Sequence[Node], random.Random], Policy]
@@ -49,7 +49,7 @@ class Chooser(Protocol):
 
 
 class AtOnce:
-    """A policy that sends each call as it comes."""
+    """A policy that sends each call on arrival."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._choose = chooser.choose
@@ -87,8 +87,8 @@ class LeastInFlight:
 
 
 class SessionPin:
-    """A session stays where its first call went, which is where fewest sessions are; without
-    sessions what calls share, their first segment, stands for one."""
+    """Keeps a session on the node of its first call, which is the one with the fewest sessions.
+    Without sessions, calls with the same first segment count as one."""
 
     def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
         self._chance = chance
@@ -106,7 +106,7 @@ class SessionPin:
 
 @dataclass(slots=True)
 class _SentTo:
-    """What one node was sent, the least recently used first."""
+    """The segments that one node was sent, the least recently used first."""
 
     tokens: int = 0
     segments: dict[int, int] = field(default_factory=dict)
@@ -133,16 +133,16 @@ class _SentTo:
 
 
 class TextTree:
-    """A radix tree of the texts that were sent, as the cache-aware policy of the SGLang model
-    gateway with its command line's thresholds: the node with the longest match where that is long
-    enough, else the one with the smallest tree; the least in flight where their counts differ
-    much."""
+    """A radix tree of the texts that were sent, like the cache-aware policy of the SGLang model
+    gateway with its command line's thresholds. It chooses the node with the longest match if that
+    is long enough, else the one with the smallest tree; if the numbers in flight differ much, the
+    one with the fewest."""
 
     CACHE_THRESHOLD = 0.3
     BALANCE_ABS = 64
     BALANCE_REL = 1.5
     MAX_TOKENS = 67_108_864 // 4
-    """Its limit of characters, at four to a token."""
+    """The gateway's limit of characters, at four per token."""
 
     def __init__(self, nodes: Sequence[Node], chance: random.Random) -> None:
         self._nodes = nodes
@@ -167,7 +167,7 @@ class TextTree:
 
 
 def _least(values: Sequence[int], chance: random.Random) -> int:
-    """The place of the smallest value, any of them where there are several."""
+    """The index of the smallest value, a random one of several."""
     fewest = min(values)
     places = [place for place, value in enumerate(values) if value == fewest]
     return places[0] if len(places) == 1 else chance.choice(places)

@@ -1,4 +1,4 @@
-"""Plays a workload on simulated nodes under one policy: events in virtual time."""
+"""Plays a workload on simulated nodes under one policy, as events in virtual time."""
 
 import heapq
 import random
@@ -36,14 +36,14 @@ _Event = _Arrival | _Again | _NodeEvent | _Wake
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What became of a workload."""
+    """The result of playing a workload."""
 
     jobs: tuple[Job, ...]
-    """By the number of their call."""
+    """Jobs by the number of their call."""
     reprefilled_tokens: int
-    """Of prompts, computed although some node had computed them before."""
+    """Prompt tokens that were computed although some node had computed them before."""
     busy_s: tuple[float, ...]
-    """Of each node."""
+    """Busy seconds of each node."""
 
 
 class _Replay:
@@ -57,7 +57,7 @@ class _Replay:
         self._order = count()
         self._jobs: dict[int, Job] = {}
         self._scripts: dict[int, _Arrival] = {}
-        """By the number of an open call, what it is of its session."""
+        """By the number of an open call, its place in its session."""
         self._computed: set[int] = set()
         self._reprefilled = 0
         self._wake_s: float | None = None
@@ -108,7 +108,7 @@ class _Replay:
                 self._at(now_s + move.after_s, _Again(move.job))
 
     def _tell(self, node: Node, happened: list[Happening], now_s: float) -> list[Move]:
-        """Books what happened on a node and tells the policy."""
+        """Records events on a node and passes them to the policy."""
         if (next_s := node.next_s()) < float("inf"):
             self._at(next_s, _NodeEvent(node, node.version))
         moves: list[Move] = []
@@ -146,5 +146,5 @@ class _Replay:
 
 
 def play(workload: Workload, specs: Sequence[NodeSpec], make: MakePolicy, seed: int = 1) -> Played:
-    """The same for the same arguments."""
+    """Plays the workload. Equal arguments give equal results."""
     return _Replay(workload, specs, make, seed).play()

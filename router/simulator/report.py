@@ -1,4 +1,4 @@
-"""What a played workload comes to, in the figures that policies are compared by."""
+"""The figures by which policies are compared."""
 
 import math
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ class PolicyFigures(msgspec.Struct, frozen=True):
     ttft_p50_s: float
     ttft_p99_s: float
     longest_wait_s: float
-    """From a request's arrival until a node began with it."""
+    """Seconds from a request's arrival until a node began with it."""
     reprefilled_tokens: int
-    """Of prompts, computed although some node had computed them before."""
+    """Prompt tokens that were computed although some node had computed them before."""
     cached_share: float
-    """Of all prompt tokens."""
+    """Cached share of all prompt tokens."""
     imbalance: float
-    """Prefill seconds of the busiest node over those of the mean one; 1: all the same."""
+    """Busy seconds of the busiest node over the mean of all; 1 if they are equal."""
 
 
 def figures(policy: str, played: Played) -> PolicyFigures:
@@ -43,5 +43,5 @@ def figures(policy: str, played: Played) -> PolicyFigures:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """The least value that so large a share of all does not exceed."""
+    """The least value that at least this share of all values does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

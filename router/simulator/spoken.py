@@ -1,7 +1,7 @@
-"""Traces of what was said, not of lengths: sessions of messages, or of prompts that grow.
+"""Traces that contain texts instead of lengths: sessions of messages, or of growing prompts.
 
-Their tokens are reckoned from their bytes, and a prompt's blocks are chained hashes of them, so
-that two prompts share as many blocks as they begin alike.
+Tokens are estimated from bytes, and a prompt's blocks are named by chained hashes, so two prompts
+share as many blocks as their common prefix has.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ import msgspec
 from msgspec import Meta
 
 TOKEN_BYTES = 4
-"""Of English and of code, about."""
+"""Approximate bytes per token of English and of code."""
 BLOCK_BYTES = 64 * TOKEN_BYTES
 TURN_MS = 1000.0
-"""From one request of a session to the next, where a trace tells no times."""
+"""Milliseconds between requests of a session, if a trace has no times."""
 
 
 class Said(msgspec.Struct, frozen=True):
-    """One request, spelled out."""
+    """One request with its texts."""
 
     session: int | str
     at_ms: float
@@ -35,7 +35,7 @@ class Said(msgspec.Struct, frozen=True):
         return _tokens(self.answer) if self.answer else 0
 
     def blocks(self) -> list[int]:
-        """Names of the prompt's blocks, each of all that the prompt has up to its end."""
+        """Names of the prompt's blocks; each depends on the whole prompt up to its end."""
         names, before = [], b""
         for at in range(0, max(1, len(self.prompt)), BLOCK_BYTES):
             piece = self.prompt[at : at + BLOCK_BYTES]
@@ -45,25 +45,25 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class Grown(msgspec.Struct, frozen=True):
-    """A request whose prompt begins as the one before it in its session."""
+    """A request whose prompt extends a prefix of the session's previous prompt."""
 
     session: int | str
     t_ms: Annotated[float, Meta(ge=0, le=1e15)]
-    """Since the session's first request."""
+    """Milliseconds since the session's first request."""
     keep: Annotated[int, Meta(ge=0, le=1 << 30)]
-    """Characters of the prompt before it."""
+    """Characters of the previous prompt that this one begins with."""
     append: str
     output: str
     ts_us: Annotated[float, Meta(ge=0, le=1e18)] | None = None
-    """Microseconds since any moment, the same for all sessions."""
+    """Microseconds since a moment that is the same for all sessions."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """A whole session: a request is what stands before one of its answers."""
+    """A whole session. The messages before each response are a request."""
 
     session: int | str
     request_points: list[Annotated[int, Meta(ge=0)]]
-    """Index of each answer among the messages."""
+    """Index of each response among the messages."""
     messages: list[msgspec.Raw]
 
 
@@ -76,7 +76,7 @@ class Spoken:
 
     def __init__(self) -> None:
         self._prompts: dict[int | str, str] = {}
-        """The last one of each session."""
+        """The last prompt of each session."""
 
     def read(self, line: str | bytes) -> Sequence[Said]:
         """The requests of a line. Raises `msgspec.MsgspecError` or `ValueError`."""

@@ -1,4 +1,4 @@
-"""One trace, one fleet, several policies."""
+"""Compares several policies on one trace and one fleet."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from router.simulator.workload import Workload
 
 OURS = "ours"
 LIMIT = "oracle"
-"""Knows what no router can know: how far another policy could come."""
+"""The bound for any policy: it knows what no router can know."""
 POLICIES: dict[str, MakePolicy] = {
     OURS: Ours,
     **{name: baseline(name) for name in BASELINES},

@@ -1,4 +1,4 @@
-"""Traces of requests, as lines of JSON: Mooncake's fields, and sessions where a trace has them."""
+"""Traces of requests as lines of JSON: Mooncake's fields, and optional sessions."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from router.simulator.spoken import Said, Spoken
 
 MAX_TOKENS = 1 << 28
-"""Of a prompt, and of an answer."""
+"""Limit of a prompt, and of a response."""
 
 
 class TraceError(ValueError):
@@ -22,22 +22,22 @@ class Request(msgspec.Struct, frozen=True):
     """One line of a trace."""
 
     timestamp: Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-    """Milliseconds since any moment, the same for all lines."""
+    """Milliseconds since a moment that is the same for all lines."""
     input_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
-    """Tokens of the prompt. Public traces have some of 0, which are read as of 1: every prompt has
-    a token to begin with."""
+    """Tokens of the prompt. Public traces have some zeros, which are read as 1, since every prompt
+    has a token."""
     output_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
-    """Tokens of the answer."""
+    """Tokens of the response."""
     hash_ids: list[int]
-    """Names of the prompt's blocks, in order; the last one may be shorter than a block."""
+    """Names of the prompt's blocks, in order; the last block may be shorter than the others."""
     session: int | str | None = None
-    """Requests of a session follow one another: each waits for the answer before it."""
+    """Requests of a session follow each other: each waits for the response to the previous one."""
     model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of their time, those of a session together."""
+    """Requests in the order of time, those of a session together."""
 
     requests: tuple[Request, ...]
     block_tokens: int
@@ -45,7 +45,7 @@ class Trace:
 
 
 class _Form(msgspec.Struct):
-    """Which kind of trace a line is of."""
+    """The fields that show the kind of trace a line belongs to."""
 
     timestamp: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     append: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -63,7 +63,7 @@ _decode = msgspec.json.Decoder(Request).decode
 
 
 def read_trace(lines: Iterable[_Line], block_tokens: int | None = None) -> Trace:
-    """Raises `TraceError`. Without `block_tokens` the size of a block is inferred."""
+    """Reads a trace. Infers the block size unless `block_tokens` gives it. Raises `TraceError`."""
     found: list[tuple[int, Request]] = []
     spoken = Spoken()
     for number, line in enumerate(lines, 1):
@@ -123,8 +123,8 @@ def _in_order(requests: list[Request]) -> tuple[Request, ...]:
 
 
 def _infer_block_tokens(requests: list[Request]) -> int:
-    """The one size with which every prompt has as many blocks as its line says; the most usual
-    power of two where several would do."""
+    """The block size that fits the number of blocks on every line; of several, a power of two if
+    there is one, else the smallest."""
     least, most = 1, 1 << 20
     for request in requests:
         blocks = len(request.hash_ids)

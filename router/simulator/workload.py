@@ -1,7 +1,7 @@
-"""What is sent to a simulated fleet: sessions of calls, whose prompts share prefixes.
+"""The workload of a simulated fleet: sessions of calls whose prompts share prefixes.
 
-A prompt is a path in one tree of segments, which is cut wherever prompts part or end; caches,
-chains and policies know segments by their numbers.
+A prompt is a path in one tree of segments, which is cut where prompts diverge or end. Caches,
+chains and policies identify segments by number.
 """
 
 import math
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from router.simulator.trace import Request, Trace
 
 SEGMENT_TOKENS = 1024
-"""Longest segment: what a cache gives up at once."""
+"""Longest segment, which is the unit of eviction."""
 SHARED_BLOCKS = 2
-"""Of the first blocks, those that the clones of a session share: its system prompt."""
+"""Number of leading blocks, the system prompt, that the clones of a session share."""
 MIN_THINK_S = 0.2
 MAX_THINK_S = 20.0
 SERVED_S = 3.0
-"""Of the time between two requests of a session, what its trace is taken to have spent on the
-answer; the rest is thought."""
+"""Seconds between two requests of a session that count as the response's duration; the rest is
+think time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, and what its node keeps of it."""
+    """One request, with what its node stores of it."""
 
     number: int
     session: str
@@ -35,19 +35,19 @@ class Call:
     path: tuple[int, ...]
     """The prompt's segments."""
     ends: tuple[int, ...]
-    """Tokens up to the end of each."""
+    """Tokens up to the end of each segment."""
     stored: tuple[int, ...]
-    """The segments of prompt and answer."""
+    """The segments of prompt and response."""
     stored_ends: tuple[int, ...]
     marks: tuple[int, ...]
-    """Segments that end where a node takes a snapshot: of the prompt, and of the answer."""
+    """Segments of the prompt and the response at whose ends a node takes a snapshot."""
     think_s: float
-    """From its answer until the next call of its session; infinite where there is none."""
+    """Seconds from its response to the session's next call; infinite after the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Calls that follow one another, each after the answer to the one before it."""
+    """Calls of which each is sent after the response to the previous one."""
 
     start_s: float
     calls: tuple[Call, ...]
@@ -58,7 +58,8 @@ class Workload:
     scripts: tuple[Script, ...]
     models: tuple[str, ...]
     distinct_tokens: int
-    """Of all prompts, what is shared counted once: the cache that would hold everything."""
+    """Tokens of all prompts, shared ones counted once: the size of a cache that would keep
+    everything."""
 
     @property
     def calls(self) -> int:
@@ -67,17 +68,17 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How often a trace is played, and how fast."""
+    """Number of clones and the rate at which a trace is played."""
 
     clones: int
-    """Copies of each session, which share the system prompt only."""
+    """Copies of each session, which share only the system prompt."""
     gap_s: float
-    """Between the starts of two sessions; in a trace without sessions, between two clones."""
+    """Seconds between the starts of two sessions; in a trace without sessions, of two clones."""
     seed: int
 
 
 class _Tree:
-    """All sequences of blocks of a trace, a number for each, its parent's being lower."""
+    """All block sequences of a trace. Each has a number, which is higher than its parent's."""
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
@@ -91,7 +92,7 @@ class _Tree:
         return len(self._tokens)
 
     def add(self, root: int, request: Request) -> list[int]:
-        """The request's sequences, from the shortest; `root` parts the models."""
+        """The request's sequences, the shortest first; `root` separates models."""
         parent, left = -1 - root, request.input_length
         ids = request.hash_ids
         numbers = []
@@ -105,7 +106,7 @@ class _Tree:
         return numbers
 
     def private(self, tokens: int, parent: int) -> int:
-        """A sequence that nothing else goes through."""
+        """A sequence that no other one extends."""
         self._tokens.append(tokens)
         self._parents.append(parent)
         self._children.append(0)
@@ -129,7 +130,7 @@ class _Tree:
         self._cuts.add(number)
 
     def cut_all(self) -> None:
-        """Where sequences part, and where a segment would be too long."""
+        """Cuts where sequences diverge, and where a segment would be too long."""
         runs = [0] * len(self._tokens)
         for number, tokens in enumerate(self._tokens):
             parent = self._parents[number]
@@ -181,9 +182,9 @@ class _Planner:
         self._stored_paths = [tree.segments(numbers) for numbers, _ in self._stored]
 
     def _store(self, tree: _Tree) -> Iterator[tuple[list[int], tuple[int, ...]]]:
-        """What a node keeps of each request, and the ends of its snapshots. A trace does not name
-        an answer's blocks: they are taken from the request that goes on after it, where one is
-        long enough to hold it, and else nothing goes on from it."""
+        """The segments that a node stores for each request, and the ends of its snapshots. A trace
+        does not name a response's blocks. They are taken from the next request that extends this
+        one, if it is long enough to contain them; otherwise nothing extends the response."""
         followers = self._followers()
         for index, numbers in enumerate(self._prompts):
             request = self._requests[index]
@@ -263,7 +264,7 @@ class Planned:
                 begin = index + 1
 
     def workload(self, load: Load) -> Workload:
-        """The same for the same load."""
+        """The workload for a load. Equal loads give equal workloads."""
         chance = random.Random(load.seed)
         plans = [(group, clone) for clone in range(load.clones) for group in self._groups]
         if self._trace.has_sessions:
