@@ -122,7 +122,7 @@ def ticket_id_of(node_request_id: str) -> str:
 
 
 class Failure(StrEnum):
-    """How an attempt failed before the first content."""
+    """The way in which an attempt failed before the first content."""
 
     UNSENT = "unsent"
     """The node did not get the request: it was unreachable or had restarted."""
@@ -160,7 +160,7 @@ class Coverage(msgspec.Struct, frozen=True):
     usable_tokens: int = 0
     """Prompt tokens that need not be computed."""
     memory_tokens: int = 0
-    """Those of `usable_tokens` that need not be read from disk."""
+    """Usable tokens that need not be read from disk."""
 
 
 NOT_COVERED = Coverage()
@@ -180,8 +180,8 @@ class NodeTerms(msgspec.Struct, frozen=True):
     node_id: str
     name: str
     excluded: str = ""
-    """Why the node cannot serve the request, as a sentence; all costs are 0 then. Empty if it
-    can."""
+    """The reason why the node cannot serve the request, as a sentence; all costs are 0 then. Empty
+    if it can."""
     queue_s: float = 0.0
     """Prefill work ahead of the request."""
     prefill_s: float = 0.0
@@ -207,7 +207,7 @@ class NodeTerms(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     memory_tokens: int = 0
     promised_tokens: int = 0
-    """Those of `cached_tokens` that the node is sure to reuse, as far as can be known."""
+    """Cached tokens that the node is sure to reuse, as far as can be known."""
     held_positions: int = 0
     """Number of leading positions of the chain that the node has reported as cached."""
     is_estimated: bool = False
@@ -242,7 +242,7 @@ class Decision(msgspec.Struct, frozen=True):
     waited_s: float = 0.0
     """Seconds that the ticket waited in the router's queue."""
     reason: str = ""
-    """What decided, as a sentence."""
+    """The deciding term, as a sentence."""
 
     @property
     def chosen(self) -> NodeTerms | None:
@@ -314,7 +314,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """The node's last status; None before the first one."""
     reachable: bool
     error: str | None
-    """Why the node is not reachable, as a sentence."""
+    """The reason why the node is not reachable, as a sentence."""
     heard_s: float
     """Monotonic time of the last status; 0 before the first one."""
     silent_since_s: float | None = None
@@ -337,8 +337,8 @@ class NodeView(msgspec.Struct, frozen=True):
         return self.prices is not None
 
     def broken(self, model: str) -> str | None:
-        """Why the model's files on the node cannot be loaded, as a sentence; None if they can be,
-        or there are none."""
+        """The reason why the model's files on the node cannot be loaded, as a sentence; None if
+        they can be, or there are none."""
         told = self.status.broken if self.status else ()
         return next((each.reason for each in told if each.name == model), None)
 

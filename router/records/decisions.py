@@ -70,7 +70,7 @@ class Decided:
     reject: Reject | None = None
     """The rejection, if no (other) node could serve the request."""
     why: str = ""
-    """Why its model was chosen, as a sentence; empty if the name has one target only."""
+    """The reason for its model, as a sentence; empty if the name has one target only."""
     failed: list[tuple[str, str]] = field(default_factory=list)
     """Models that failed the request before, each with the code of its error."""
 

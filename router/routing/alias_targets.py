@@ -119,7 +119,7 @@ def leads_on(error: RouterError, road: Road) -> bool:
 
 
 def unfit(target: Target, asked: Asked, moment: Moment) -> str:
-    """Why the target cannot serve the request, in a few words; empty if it may."""
+    """The reason why the target cannot serve the request, in a few words; empty if it may."""
     if target.is_paid and not asked.may_pay:
         return "it costs money, and the key has no budget"
     having = [view for view in moment.fleet if target.is_on(view)]

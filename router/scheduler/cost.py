@@ -307,7 +307,7 @@ def model_of(view: NodeView, name: str) -> ModelStatus | None:
 
 
 def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
-    """Why the node cannot serve the ticket, as a sentence; empty if it can."""
+    """The reason why the node cannot serve the ticket, as a sentence; empty if it can."""
     ticket = ask.ticket
     if view.status is None and ticket.model not in view.remembered:
         return "It has not been heard of yet."
@@ -327,14 +327,16 @@ def exclusion(ask: Ask, view: NodeView, model: ModelStatus | None) -> str:
 
 
 def _unfit(status: NodeStatus, model: ModelStatus) -> str:
-    """Why the model cannot be loaded there, as a sentence; empty if it can be, or is loaded."""
+    """The reason why the model cannot be loaded there, as a sentence; empty if it can be, or is
+    loaded."""
     if model.state is ModelState.PULLING:
         return "It still pulls the model."
     return no_room(status, model)
 
 
 def barred(ticket: Ticket, view: NodeView) -> str:
-    """Why the ticket may not go to the node in any state of it, as a sentence; empty if it may."""
+    """The reason why the ticket may not go to the node in any state of it, as a sentence; empty if
+    it may."""
     if view.is_paid is not (ticket.may_cost is not None):
         return "It costs money." if view.is_paid else "The request is for a paid server."
     if view.kind == KIND_OPENAI and not ticket.caller.may_use_servers:

@@ -42,7 +42,7 @@ def fits(status: NodeStatus, model: ModelStatus) -> bool:
 
 
 def no_room(status: NodeStatus, model: ModelStatus) -> str:
-    """How much memory the model lacks on the node, as a sentence; empty if it fits."""
+    """The memory that the model lacks on the node, as a sentence; empty if it fits."""
     if fits(status, model):
         return ""
     needed, most, limit = needed_bytes(model), _most_free_bytes(status), status.memory_budget_bytes

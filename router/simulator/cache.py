@@ -14,7 +14,7 @@ class Reach(NamedTuple):
     positions: int
     tokens: int
     memory_tokens: int
-    """Those of `tokens` that are in memory; the others must be read from disk."""
+    """Tokens in memory; the others must be read from disk."""
 
 
 NO_REACH = Reach(0, 0, 0)

@@ -1,7 +1,7 @@
 """The interface of policies in the simulator, and the policies of other routers for comparison.
 
-Those in this file send each call at once and know only what they have sent. Calls then wait on
-their node, first come, first served.
+The policies in this file send each call at once and know only what they have sent. Calls then wait
+on their node, first come, first served.
 """
 
 import random
