@@ -120,7 +120,7 @@ def test_a_narrow_window_has_a_column_per_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(console, "out", lambda: Screen(width=100))
-    terms = dict.fromkeys(TERMS.values(), 1.0)
+    terms: Any = dict.fromkeys(TERMS.values(), 1.0)
     names = [f"mac-{number}" for number in range(9)]
     costs = (cost("studio", chosen=True, **terms), *(cost(name, **terms) for name in names))
     asked = DECISION.model_copy(update={"costs": costs})
