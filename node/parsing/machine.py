@@ -52,7 +52,7 @@ class TextMachine:
     @property
     def in_reasoning(self) -> bool:
         """True if the text that comes next is reasoning."""
-        return self._reader is not None and self._reader.source.in_reasoning
+        return self._reader is not None and self._reader.source.output.in_reasoning
 
     @property
     def stop_tokens(self) -> frozenset[str]:
@@ -78,17 +78,17 @@ class TextMachine:
     def block_begin(self) -> int | None:
         """Position, in characters of the output, where the call that is being read begins; None if
         no call is being read."""
-        return None if self._reader is None else self._reader.source.block_begin
+        return None if self._reader is None else self._reader.source.block.arrived_begin
 
     @property
     def block_text(self) -> str:
         """The text of that call so far. Each access joins it anew."""
-        return "" if self._reader is None else self._reader.source.block_text
+        return "" if self._reader is None else self._reader.source.block.text
 
     def end_block(self) -> None:
         """Ends the call that is being read before the text that comes next."""
         if self._reader is not None:
-            self._reader.source.end_block()
+            self._reader.source.block.end_here()
 
     def finish(self, *, is_cut: bool = False) -> list[Part]:
         """Ends the text and returns the parts that were buffered. `is_cut` means that the model
@@ -129,7 +129,7 @@ class _Reader:
         schemas = {tool.name: tool.parameters for tool in output.tools}
         self.source = Source(self.teller, schemas, grammar.strict & token_markers)
         if output.streams_calls:
-            self.source.stream_calls()
+            self.source.calls.stream()
         self.source.tokens.pair(*grammar.families(reads_calls=calls_are_read))
         splits_reasoning = output.reasoning != "none"
         if not splits_reasoning:

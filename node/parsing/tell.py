@@ -25,7 +25,7 @@ counts."""
 def call_of(source: Source, name: object, arguments: object, call_id: str = "") -> Call:
     """Returns the call of a name with arguments: an object, its JSON text, or nothing. Raises
     `Malformed` if it is not a call."""
-    if not isinstance(name, str) or name not in source.schemas:
+    if not isinstance(name, str) or name not in source.calls.schemas:
         raise Malformed
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         return Call(name, no_arguments(source, name), call_id)
@@ -40,7 +40,7 @@ def call_of(source: Source, name: object, arguments: object, call_id: str = "") 
 def no_arguments(source: Source, name: str) -> dict[str, Any]:
     """Returns the arguments of a call that has none. Raises `Malformed` if the tool requires
     some."""
-    if source.schemas[name].get("required"):
+    if source.calls.schemas[name].get("required"):
         raise Malformed
     return {}
 
@@ -58,7 +58,7 @@ def json_call(source: Source, value: object) -> Call:
 def tell(source: Source, calls: Iterable[Call]) -> None:
     """Emits the calls in order. Raises `Finished`."""
     for call in calls:
-        source.call(*call)
+        source.calls.emit(*call)
 
 
 def first_of(call: Mapping[str, Any], keys: tuple[str, ...]) -> object:

@@ -44,7 +44,7 @@ class PairTags(NamedTuple):
 def read_pairs(source: Source, tags: PairTags, name: str) -> Step[None]:
     """Reads the arguments of a call up to its end, or arguments such as `a=1 b=2`, and emits the
     call. Raises `Malformed`."""
-    call = source.open_call(name)
+    call = source.calls.open(name)
     arguments = BareArguments(call)
     yield from source.space()
     tag = yield from source.accept(tags.key, *tags.ends)

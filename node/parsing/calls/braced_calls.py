@@ -155,17 +155,17 @@ class BracedCalls(ToolFormat):
         name = yield from source.run(NAME)
         yield from source.space()
         bracket = yield from source.expect("{", "(")
-        if name not in source.schemas:
+        if name not in source.calls.schemas:
             skipped = self._object(source, _Place({}, {}, 0))
             yield from (skipped if bracket == "{" else read_brackets(source, bracket))
             return passed + source.since(begin)
         if bracket == "(":
-            source.tool(name)
+            source.calls.declared_schema(name)
             calls = yield from read_python(source, name + bracket)
-            source.say_beside(passed)
+            source.output.emit_beside(passed)
             tell(source, calls)
         else:
-            call = source.open_call(name, before=passed)
+            call = source.calls.open(name, before=passed)
             yield from self._arguments(source, call)
             call.end()
         return ""

@@ -67,7 +67,7 @@ class Bracket(ToolFormat):
             yield from source.space()
             yield from source.expect(")")
             yield from self._end(source)
-            source.call(name, arguments)
+            source.calls.emit(name, arguments)
         else:
             calls = yield from read_python(source, begun)
             yield from self._end(source)
@@ -77,18 +77,18 @@ class Bracket(ToolFormat):
         """Reads `"f" a="v" n=1]`."""
         quoted = (yield from source.peek()) == '"'
         name = yield from (read_string(source) if quoted else read_declared_name(source))
-        schema = source.tool(name)
-        source.call(name, (yield from read_key_values(source, schema, _BARE, "]")))
+        schema = source.calls.declared_schema(name)
+        source.calls.emit(name, (yield from read_key_values(source, schema, _BARE, "]")))
 
     def _json(self, source: Source) -> Step[None]:
-        source.call(*json_call(source, (yield from read_members(source))))
+        source.calls.emit(*json_call(source, (yield from read_members(source))))
 
     def _arrows(self, source: Source) -> Step[None]:
         """Reads `{tool => "f", args => {--a "v"}}`, with one argument a line."""
         yield from source.expect("{")
         yield from self._arrow(source, "tool")
         name = yield from read_string(source)
-        schema = source.tool(name)
+        schema = source.calls.declared_schema(name)
         arguments: dict[str, Any] = {}
         yield from source.space()
         if (yield from source.accept(",")):
@@ -103,7 +103,7 @@ class Bracket(ToolFormat):
                 arguments[key] = yield from read_loose_value(source, schema, key, _LINE)
         yield from source.space()
         yield from source.expect("}")
-        source.call(name, arguments)
+        source.calls.emit(name, arguments)
 
     def _arrow(self, source: Source, key: str) -> Step[None]:
         yield from source.space()

@@ -155,7 +155,7 @@ class Channels(Grammar):
 
     def read(self, source: Source, setup: Setup) -> Step[None]:
         if self.hides_calls and not setup.reads_calls:
-            source.hide_calls()
+            source.calls.drop()
         channel = self.channel_of(setup.prompt_tail)
         if channel is None:
             channel = yield from self._read_first(source, setup.prompt_tail)
@@ -166,12 +166,12 @@ class Channels(Grammar):
                 return
             channel = Channel()
             if marker in self.begins:
-                source.edge()
+                source.output.mark_edge()
                 channel = yield from self._read_header(source, marker)
                 continue
             if is_kept:
-                source.say(kind, marker)
-            source.edge()
+                source.output.emit(kind, marker)
+            source.output.mark_edge()
 
     def _open(self, source: Source, setup: Setup, channel: Channel) -> Step[tuple[PartKind, bool]]:
         """Returns (kind of the channel's text, True if its markers are text as well), after reading
@@ -183,13 +183,13 @@ class Channels(Grammar):
             return kind, not found
         is_kept = channel.kind is not kind
         if is_kept:
-            source.say(kind, channel.header)
+            source.output.emit(kind, channel.header)
         return kind, is_kept
 
     def _read_channel(self, source: Source, channel: Channel, *, is_read: bool) -> Step[None]:
         """Reads a channel of calls. Raises `Malformed` if it is text."""
         blank = self._read_blank(source)
-        if is_read or (self.hides_calls and not source.has_answered):
+        if is_read or (self.hides_calls and not source.output.has_content):
             yield from source.either(self.read_calls(source, channel), blank)
         else:
             yield from blank

@@ -95,7 +95,7 @@ def read_invoke(
     name = (yield from read_attributes(source)).get("name", "")
     if only not in ("", name):
         raise Malformed
-    call = source.open_call(name)
+    call = source.calls.open(name)
     arguments = BareArguments(call)
     yield from source.space()
     tag = yield from source.expect(*tags.parameter, *tags.call_end)

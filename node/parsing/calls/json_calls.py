@@ -92,9 +92,9 @@ class JsonCalls(ToolFormat):
 def blank(source: Source) -> None:
     """Accepts a block without calls where the answer begins; there it is not text. Raises
     `Malformed` elsewhere."""
-    if source.has_spoken:
+    if source.output.has_text:
         raise Malformed
-    source.edge()
+    source.output.mark_edge()
 
 
 def read_marked_calls(
@@ -136,7 +136,7 @@ def tell_list(source: Source, shape: CallShape = STANDARD) -> Step[None]:
     if (yield from source.accept("]")):
         blank(source)
         return
-    calls: list[Call] | None = None if source.is_streaming and shape.is_streamed else []
+    calls: list[Call] | None = None if source.calls.are_streamed and shape.is_streamed else []
     separator = ","
     while separator == ",":
         yield from source.space()
@@ -165,14 +165,14 @@ def read_bare_calls(source: Source, opener: str, said: str = "") -> Step[None]:
             calls.append((yield from read_exact_call(source)))
             yield from source.space()
             separator = yield from source.expect(",", "]")
-        source.say(PartKind.CONTENT, said)
+        source.output.emit(PartKind.CONTENT, said)
         tell(source, calls)
         return
     while True:
         call = yield from read_exact_call(source)
-        source.say(PartKind.CONTENT, said)
+        source.output.emit(PartKind.CONTENT, said)
         said = ""
-        source.call(*call)
+        source.calls.emit(*call)
         yield from source.space()
         parted = yield from source.accept(";", ",")
         yield from source.space()
@@ -211,7 +211,7 @@ def _read_member(source: Source, key: str) -> Step[Any]:
         return None if null else (yield from source.json_value())
     value = yield from read_string(source)
     if key == "name":
-        source.tool(value)
+        source.calls.declared_schema(value)
     elif (key, value) != ("type", "function"):
         raise Malformed
     return value
@@ -220,7 +220,7 @@ def _read_member(source: Source, key: str) -> Step[Any]:
 def read_declared_name(source: Source) -> Step[str]:
     """Reads the bare name of a tool that may be called. Raises `Malformed`."""
     name = yield from source.run(NAME)
-    source.tool(name)
+    source.calls.declared_schema(name)
     return name
 
 
@@ -249,8 +249,8 @@ def read_call(
 ) -> Step[OpenCall]:
     """Reads the arguments of a call of the tool and then one of the ends, which may be missing
     behind an object. Returns the call, which the caller must end. `is_marked` is that of
-    `Source.open_call`. Raises `Malformed`."""
-    call = source.open_call(name, call_id, is_marked=is_marked)
+    `CallEmitter.open`. Raises `Malformed`."""
+    call = source.calls.open(name, call_id, is_marked=is_marked)
     yield from source.space()
     if ends and (yield from source.accept(*ends)):
         call.put(no_arguments(source, name))

@@ -68,7 +68,7 @@ def read_json_call(
     if into is not None:
         into.append(call)
         return
-    opened = source.open_call(call.name, call.call_id, before=before)
+    opened = source.calls.open(call.name, call.call_id, before=before)
     opened.put(call.arguments)
     opened.end()
 
@@ -120,7 +120,7 @@ class _Members:
         tool = self._shape.tool_before(members, key)
         opens = self._is_opened and self._call is None and first == "{"
         if opens and _is_tool(source, tool):
-            self._call = source.open_call(str(tool), before=self._before)
+            self._call = source.calls.open(str(tool), before=self._before)
             yield from read_json_arguments(source, self._call)
         elif key == INNER and first == "{":
             members[key] = (yield from self.read()).members
@@ -129,15 +129,15 @@ class _Members:
 
 
 def _is_tool(source: Source, name: object) -> bool:
-    return isinstance(name, str) and name in source.schemas
+    return isinstance(name, str) and name in source.calls.schemas
 
 
 def _read_value(source: Source, key: str, first: str) -> Step[Any]:
-    if key in ARGUMENTS or key in source.schemas:
-        source.allow_call_length()
+    if key in ARGUMENTS or key in source.calls.schemas:
+        source.block.allow_call_length()
     value = yield from (source.json_value() if first in ("{", "[", '"') else _read_scalar(source))
     if key in NAMES and _is_tool(source, value):
-        source.allow_call_length()
+        source.block.allow_call_length()
     return value
 
 

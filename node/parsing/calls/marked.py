@@ -119,17 +119,21 @@ class Marked(Grammar):
             while reasons:
                 markers = yield from self._read_reasoning(source)
                 reasons = yield from self._read_seam(source)
-            if self._starts and not source.has_spoken and (yield from self._read_starts(source)):
+            if (
+                self._starts
+                and not source.output.has_text
+                and (yield from self._read_starts(source))
+            ):
                 markers = self._behind_calls(markers)
             marker = yield from source.until(PartKind.CONTENT, markers)
             if not marker:
                 return
             if marker in self._reasoning.closers:
-                source.edge()
+                source.output.mark_edge()
                 markers = self._after
                 continue
             reasons = yield from self._read_marked(source, marker)
-            if marker in self._tools.openers and not source.has_spoken:
+            if marker in self._tools.openers and not source.output.has_text:
                 markers = self._behind_calls(markers)
 
     def _behind_calls(self, markers: Markers) -> Markers:
@@ -142,27 +146,27 @@ class Marked(Grammar):
         reasoning = self._reasoning
         if marker in reasoning.openers:
             # An opener counts only before any content; later it is text about reasoning.
-            if source.has_spoken and not reasoning.repeats:
-                source.say_marker(PartKind.CONTENT, marker)
+            if source.output.has_text and not reasoning.repeats:
+                source.output.emit_marker(PartKind.CONTENT, marker)
                 return False
-            source.edge()
+            source.output.mark_edge()
             return True
         if marker in reasoning.dropped:
-            if not source.has_spoken:
-                source.edge()
+            if not source.output.has_text:
+                source.output.mark_edge()
             elif marker == reasoning.wrap[0]:
-                source.say_marker(PartKind.CONTENT, marker)
+                source.output.emit_marker(PartKind.CONTENT, marker)
             return False
         yield from source.attempt(marker, self._read_block(source, marker), PartKind.CONTENT)
         return False
 
     def _read_block(self, source: Source, opener: str) -> Step[None]:
         is_token = source.was_token(opener)
-        may_be_blank = is_token or not source.has_spoken
+        may_be_blank = is_token or not source.output.has_text
         if may_be_blank and opener not in self._tools.never_blank:
             blank = self._read_blank(source, is_token=is_token)
             if (yield from source.maybe(blank)):
-                source.edge()
+                source.output.mark_edge()
                 return
         if not self._reads_calls:
             raise Malformed
@@ -201,12 +205,12 @@ class Marked(Grammar):
         come first."""
         reasoning = self._reasoning
         # This is known before any text comes.
-        source.in_reasoning = reasoning.begins_within(setup.prompt_tail)
+        source.output.in_reasoning = reasoning.begins_within(setup.prompt_tail)
         if reasoning.goes_on(setup.prompt_tail):
-            source.resume(PartKind.REASONING)
+            source.output.resume(PartKind.REASONING)
             return True
         if speaks(setup.prompt_tail):
-            source.resume(PartKind.CONTENT)
+            source.output.resume(PartKind.CONTENT)
         opened = reasoning.opens(setup.prompt_tail)
         begins = reasoning.begins_within(setup.prompt_tail)
         # The opener may be missing in the prompt and come in the output.
@@ -217,9 +221,9 @@ class Marked(Grammar):
             space = yield from source.space()
             found = yield from source.accept(*first)
             if found:
-                source.edge()
+                source.output.mark_edge()
             else:
-                source.say(PartKind.REASONING if begins else PartKind.CONTENT, space)
+                source.output.emit(PartKind.REASONING if begins else PartKind.CONTENT, space)
         return begins
 
     def _read_reasoning(self, source: Source) -> Step[Markers]:
@@ -232,7 +236,7 @@ class Marked(Grammar):
                 self._tell_thought(source, thought)
                 return self._after
             if marker in self._reasoning.closers:
-                source.edge()
+                source.output.mark_edge()
                 return self._after
             if marker in self._reasoning.unread_calls and not self._reads_calls:
                 block = self._read_unread_calls(source, marker)
@@ -245,13 +249,13 @@ class Marked(Grammar):
         """Reads repeated closers, or an opener, between reasoning and answer; returns True if
         reasoning continues."""
         reasoning = self._reasoning
-        while not source.has_spoken:
+        while not source.output.has_text:
             space = yield from source.space()
             marker = yield from source.accept(*reasoning.closers, *reasoning.openers)
             if not marker:
-                source.say(PartKind.CONTENT, space)
+                source.output.emit(PartKind.CONTENT, space)
                 return False
-            source.edge()
+            source.output.mark_edge()
             if marker in reasoning.openers:
                 return True
         return False
@@ -260,27 +264,27 @@ class Marked(Grammar):
         """Emits the calls of an output that ends within its reasoning, which would be empty without
         them. If the output was cut, the model might still have decided otherwise."""
         if thought and not source.is_cut:
-            source.edge()
+            source.output.mark_edge()
             tell(source, thought)
 
     def _read_last_calls(self, source: Source, opener: str, thought: list[Call]) -> Step[None]:
         """Reads calls within reasoning. They count only if the output ends with them, or with the
         end of reasoning behind them; otherwise they are part of the reasoning, and are added to
         `thought`."""
-        source.keep_calls()
+        source.calls.keep_back()
         try:
             yield from self._read_kept_calls(source, opener)
         except Malformed:
-            thought += source.take_kept()
+            thought += source.calls.take_kept()
             raise
-        tell(source, source.take_kept())
+        tell(source, source.calls.take_kept())
 
     def _read_kept_calls(self, source: Source, opener: str) -> Step[None]:
         marker = opener
         while marker in self._tools.openers:
             yield from self._tools.read(source, marker)
             # Text behind the last of them makes all of them reasoning.
-            source.settle_text()
+            source.block.settle()
             yield from source.space()
             marker = yield from source.accept(*self._tools.openers, *self._ends)
         yield from self._read_end(source, marker)
@@ -291,21 +295,21 @@ class Marked(Grammar):
         said, marker = "", opener
         while marker in self._reasoning.unread_calls:
             body, end = yield from source.capture(self._reasoning.unread_end)
-            source.settle_text()
+            source.block.settle()
             said += marker + body + end
             space = yield from source.space()
             marker = yield from source.accept(*self._reasoning.unread_calls, *self._ends)
             if marker in self._reasoning.unread_calls:
                 said += space
         yield from self._read_end(source, marker)
-        source.edge()
-        source.say(PartKind.CONTENT, said)
+        source.output.mark_edge()
+        source.output.emit(PartKind.CONTENT, said)
 
     def _read_end(self, source: Source, marker: str) -> Step[None]:
         """Reads from behind an end of the reasoning up to the end of the output. Raises `Malformed`
         if the output goes on."""
         while marker:
-            source.in_reasoning = False
+            source.output.in_reasoning = False
             yield from source.space()
             marker = yield from source.accept(*self._ends)
         if not source.at_end:

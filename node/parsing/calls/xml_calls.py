@@ -134,7 +134,7 @@ class XmlCalls(ToolFormat):
             return mark
         rest = yield from source.run(_TEXT)
         yield from source.expect(self._wrapper_end)
-        source.say_beside(rest)
+        source.output.emit_beside(rest)
         return self._wrapper_end
 
     def _read_function(
@@ -144,17 +144,17 @@ class XmlCalls(ToolFormat):
         tool is not declared: then it is text beside other calls in the same tag. `said` is emitted
         before the call."""
         name = unquoted((yield from source.run(_NAME)))
-        is_declared = name in source.schemas or opener != self._wrapper
+        is_declared = name in source.calls.schemas or opener != self._wrapper
         # The newline before the tag is read with it, but is not part of the call.
-        line_end = "\n" if opener == self._on_a_line and not source.in_reasoning else ""
-        call = OpenCall(source, name, {})
+        line_end = "\n" if opener == self._on_a_line and not source.output.in_reasoning else ""
+        call = OpenCall(source.calls, name, {})
         if is_declared:
-            call = source.open_call(name, before=line_end + said)
+            call = source.calls.open(name, before=line_end + said)
         if not (yield from source.accept(">")) and (yield from source.peek()) != "\n":
             raise Malformed
         yield from source.space()
         is_empty, mark = yield from self._read_arguments(source, call)
-        if is_empty and opener != self._wrapper and source.has_spoken:
+        if is_empty and opener != self._wrapper and source.output.has_text:
             if opener != self._on_a_line or mark != self._function_end:
                 raise Malformed
             yield from source.run(_BLANKS)

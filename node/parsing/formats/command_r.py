@@ -90,7 +90,7 @@ class CommandR(Channels):
             raise Malformed
         yield from source.run(_SOURCES)
         yield from source.expect(">")
-        source.say(kind, span)
+        source.output.emit(kind, span)
 
 
 def _call(lark: Lark, tool: ToolSchema) -> str:

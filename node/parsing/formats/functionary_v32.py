@@ -50,7 +50,7 @@ class FunctionaryV32(Channels):
         else:
             channel.header += yield from source.accept(_CONTENT)
         if name != "all":
-            if name not in source.schemas:
+            if name not in source.calls.schemas:
                 raise Malformed
             channel.target = name
 

@@ -63,7 +63,7 @@ class Harmony(Channels):
 
     def read_calls(self, source: Source, channel: Channel) -> Step[None]:
         name = channel.target or ""
-        source.tool(name)
+        source.calls.declared_schema(name)
         yield from source.space()
         (yield from read_call(source, name, *self.ends)).end()
         yield from source.space()

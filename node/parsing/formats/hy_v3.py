@@ -43,7 +43,7 @@ class _Suffixed(SectionCalls):
         name = yield from read_declared_name(source)
         yield from source.space()
         if (yield from source.expect(self._separator, *self._call_ends)) != self._separator:
-            source.call(name, {})
+            source.calls.emit(name, {})
             return
         yield from source.space()
         if (yield from source.peek()) == "{":

@@ -40,7 +40,7 @@ class KimiK2(SectionCalls):
     def read_call(self, source: Source, begin: str) -> Step[None]:
         yield from source.space()
         call_id = (yield from source.run(_ID)).strip()
-        name = declared_name(call_id, source.schemas)
+        name = declared_name(call_id, source.calls.schemas)
         yield from source.space()
         yield from source.expect("<|tool_call_argument_begin|>")
         told_id = call_id if _NUMBERED.fullmatch(call_id) else ""

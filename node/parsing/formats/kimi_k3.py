@@ -113,7 +113,7 @@ class KimiK3(Channels):
 
     def _call(self, source: Source) -> Step[None]:
         name = (yield from _read_tag(source)).get("tool", "")
-        call = source.open_call(name)
+        call = source.calls.open(name)
         arguments = BareArguments(call)
         while True:
             yield from source.space()

@@ -65,7 +65,7 @@ class Llama3Json(ToolFormat):
     def _begin_built_in(self, source: Source) -> Step[str]:
         yield from source.space()
         name = (yield from source.run(NAME)).removesuffix(_BUILT_IN)
-        source.tool(name)
+        source.calls.declared_schema(name)
         return name + (yield from source.expect("("))
 
 

@@ -65,9 +65,9 @@ class MiniCpm5(ToolFormat):
 
     def read(self, source: Source, opener: str) -> Step[None]:
         name = yield from self._read_name(source)
-        before = "\n" if opener == _ON_A_LINE and not source.in_reasoning else ""
+        before = "\n" if opener == _ON_A_LINE and not source.output.in_reasoning else ""
         # The newline before the tag is read with it, but is not part of the call.
-        call = source.open_call(name, before=before)
+        call = source.calls.open(name, before=before)
         arguments = BareArguments(call)
         if (yield from source.expect(">", "/>")) == ">":
             yield from source.space()
@@ -78,7 +78,7 @@ class MiniCpm5(ToolFormat):
                 arguments.begin(key)
                 mark = yield from self._read_value(source, arguments.take)
                 arguments.end()
-        if arguments.is_empty and source.has_spoken:
+        if arguments.is_empty and source.output.has_text:
             yield from self._end_line(source, opener)
         arguments.close()
         call.end()

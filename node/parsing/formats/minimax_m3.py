@@ -65,7 +65,7 @@ class MinimaxM3(SectionCalls):
 
     def read_call(self, source: Source, begin: str) -> Step[None]:
         name = (yield from _read_tag(source)).strip("\"' ")
-        call = source.open_call(name)
+        call = source.calls.open(name)
         schema = call.schema
         yield from source.space()
         mark = yield from source.expect(_TAG, _INVOKE_END)

@@ -41,7 +41,7 @@ class Mistral(ToolFormat):
             try:
                 yield from self._calls(source)
             except Malformed:
-                source.say(PartKind.CONTENT, _OPENER)
+                source.output.emit(PartKind.CONTENT, _OPENER)
                 raise
 
     def spell_calls(self, lark: Lark, tools: Sequence[ToolSchema], *, parallel: bool) -> str:
@@ -75,7 +75,7 @@ class Mistral(ToolFormat):
         """Reads objects: the first must be a call, and later ones are calls if they can be."""
         more: Call | None = yield from self._object(source)
         while more is not None:
-            source.call(*more)
+            source.calls.emit(*more)
             more = yield from source.maybe(self._next_object(source))
 
     def _next_object(self, source: Source) -> Step[Call]:

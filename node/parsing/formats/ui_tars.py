@@ -79,7 +79,7 @@ class UiTars(Grammar):
                 block = self._read_actions(source)
                 yield from source.attempt(marker, block, PartKind.CONTENT)
             else:
-                source.say(PartKind.CONTENT, marker)
+                source.output.emit(PartKind.CONTENT, marker)
             marker = yield from source.until(PartKind.CONTENT, actions)
             if not marker:
                 return
@@ -88,11 +88,11 @@ class UiTars(Grammar):
         """Reads the thought before the actions and the marker of the first action."""
         space = yield from source.space()
         if not (yield from source.accept(_THOUGHT, "Reflection:")):
-            source.say(PartKind.CONTENT, space)
+            source.output.emit(PartKind.CONTENT, space)
             return ""
-        source.edge()
+        source.output.mark_edge()
         marker = yield from source.until(PartKind.REASONING, _ACTIONS)
-        source.edge()
+        source.output.mark_edge()
         return marker
 
     def _read_actions(self, source: Source) -> Step[None]:
@@ -101,9 +101,9 @@ class UiTars(Grammar):
             yield from source.space()
             verb = yield from source.run(NAME)
             begun = verb + (yield from source.expect("("))
-            source.tool(verb if verb in source.schemas else _COMPUTER)
+            source.calls.declared_schema(verb if verb in source.calls.schemas else _COMPUTER)
             for call in _calls((yield from read_brackets(source, begun))):
-                source.call(*self._as_tool(call, source.schemas))
+                source.calls.emit(*self._as_tool(call, source.calls.schemas))
 
     def _as_tool(
         self, call: Call, schemas: Mapping[str, Mapping[str, Any]]

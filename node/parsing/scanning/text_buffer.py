@@ -5,13 +5,18 @@ Text that was read and may be given back is kept in pieces, so that appending co
 proportion to the new piece alone.
 """
 
+from node.parsing.scanning.added_tokens import Tokens
 from node.parsing.scanning.pieces import Pieces
 
 
 class TextBuffer:
-    """A buffer of text. Positions are characters since the begin of the output."""
+    """A buffer of text with its added tokens. Positions are characters since the begin of the
+    output."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_markers: frozenset[str] = frozenset()) -> None:
+        """Each of `token_markers` counts as markup only if it came as an added token."""
+        self.tokens = Tokens(token_markers)
+        """The added tokens in the text."""
         self.text = ""
         """The text that comes next, with some of the text read before it."""
         self.begin = 0
@@ -35,6 +40,12 @@ class TextBuffer:
         self.text = self.text[read:] + text
         self.begin = self.at
 
+    def append_token(self, text: str, *, special: bool) -> None:
+        """Appends an added token of the vocabulary."""
+        if text:
+            self.tokens.add(self.end, text, special=special)
+            self.append(text)
+
     def forget(self) -> None:
         """Drops the text that was read; it cannot be given back."""
         self._past.clear()
@@ -43,6 +54,7 @@ class TextBuffer:
         if 2 * read >= len(self.text):
             self.text = self.text[read:]
             self.begin = self.at
+        self.tokens.forget(self.at)
 
     def back(self, at: int) -> None:
         """Gives back the text that was read from a position on."""

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from node.parsing.json_text import JsonScan, read_json
+from node.parsing.scanning.block import Block
 from node.parsing.scanning.markers import Markers, markers_of
-from node.parsing.scanning.step import HELD_LENGTH, Malformed, Step, TooLong
+from node.parsing.scanning.step import Malformed, Step, TooLong
 from node.parsing.scanning.text_buffer import TextBuffer
 
 _SPACE = re.compile(r"\s*")
@@ -20,50 +21,30 @@ _SPACE = re.compile(r"\s*")
 class TextReader:
     """Reads one output. Positions are characters since the begin of the output."""
 
-    def __init__(self) -> None:
+    def __init__(self, token_markers: frozenset[str] = frozenset()) -> None:
+        """Each of `token_markers` counts as markup only if it came as an added token."""
         self.is_cut = False
         """True if the output was ended before the model would have ended it."""
-        self._buffer = TextBuffer()
+        self._buffer = TextBuffer(token_markers)
+        self.tokens = self._buffer.tokens
+        """The added tokens in the text."""
+        self.block = Block(self._buffer)
+        """The block that is being read."""
         self._ended = False
-        self._block: int | None = None
-        """Position where the block that is being read begins, or where its last emitted call ended;
-        None outside of blocks."""
-        self._passed = 0
-        """Position up to which the block was emitted, roughly: arguments of a call that has not
-        ended."""
-        self._block_end: int | None = None
-        """Position where the block ends if that is certain; None if only its length limits it."""
-        self._most_length = HELD_LENGTH
-        """Most characters that the block may have."""
-        self._reach = 0
-        """Position up to which the block was read, including text that was given back."""
 
     # --- input --------------------------------------------------------------------------------
 
     def append(self, text: str) -> None:
         self._buffer.append(text)
 
+    def append_token(self, text: str, *, special: bool) -> None:
+        """Appends an added token of the vocabulary."""
+        self._buffer.append_token(text, special=special)
+
     def end(self, *, is_cut: bool = False) -> None:
         """Ends the text; `is_cut` means that the model would have said more."""
         self._ended = True
         self.is_cut = is_cut
-
-    def end_block(self) -> None:
-        """Ends the block that is being read, if there is one, before the text that arrives next."""
-        if self._block is not None:
-            self._block_end = self._buffer.end
-
-    @property
-    def block_begin(self) -> int | None:
-        """Position where the block that is being read begins, or where its last emitted call ended;
-        None if no text of it has arrived."""
-        return self._block if (self._block or 0) < self._buffer.end else None
-
-    @property
-    def block_text(self) -> str:
-        """The text of that block that has arrived and was not emitted; empty if there is none."""
-        is_none = self.block_begin is None
-        return "" if is_none else self._buffer.slice(self._passed, self._buffer.end)
 
     @property
     def at_end(self) -> bool:
@@ -126,7 +107,7 @@ class TextReader:
         length."""
         buffer = self._buffer
         begin = buffer.at
-        most = begin + self._most_length
+        most = begin + self.block.most_length
         while True:
             limit = min(self._limit(), most - buffer.begin)
             match = pattern.match(buffer.text, buffer.at - buffer.begin, limit)
@@ -188,7 +169,7 @@ class TextReader:
             try:
                 buffer.at = scan.read(buffer.text, at, self._limit()) + buffer.begin
             except ValueError:
-                self._reach = max(self._reach, begin + scan.length)
+                self.block.reach = max(self.block.reach, begin + scan.length)
                 raise Malformed from None
             if scan.is_whole:
                 return buffer.slice(begin, buffer.at)
@@ -234,21 +215,16 @@ class TextReader:
 
     def _limit(self) -> int:
         """Index in the buffer's text up to which it may be read."""
-        buffer = self._buffer
-        if self._block is None:
+        buffer, block = self._buffer, self.block
+        if block.begin is None:
             return len(buffer.text)
-        return min(len(buffer.text), self._most() - buffer.begin)
-
-    def _most(self) -> int:
-        """Position beyond which the block may not go."""
-        most = self._passed + self._most_length
-        return most if self._block_end is None else min(most, self._block_end)
+        return min(len(buffer.text), block.limit - buffer.begin)
 
     def _have(self) -> int:
         return self._limit() - (self._buffer.at - self._buffer.begin)
 
     def _is_last(self) -> bool:
         """True if no more text will come. Raises `TooLong` if the block has reached its limit."""
-        if self._block is not None and self._limit() < len(self._buffer.text):
+        if self.block.begin is not None and self._limit() < len(self._buffer.text):
             raise TooLong
         return self._ended

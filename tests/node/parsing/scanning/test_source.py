@@ -163,11 +163,11 @@ class TestWhatIsRead:
         def first(source: Source) -> Step[None]:
             yield from source.expect("a")
             yield from source.expect("b")
-            source.say(CONTENT, "first")
+            source.output.emit(CONTENT, "first")
 
         def second(source: Source) -> Step[None]:
             yield from source.expect("ac")
-            source.say(CONTENT, "second")
+            source.output.emit(CONTENT, "second")
 
         def either(source: Source) -> Step[None]:
             yield from source.either(first(source), second(source))
@@ -192,7 +192,7 @@ class TestWhatIsRead:
     def test_what_was_told_of_a_call_is_not_read_otherwise(self, way: str) -> None:
         def reading(source: Source) -> Step[None]:
             yield from source.space()
-            source.open_call("f").begin_member("a")
+            source.calls.open("f").begin_member("a")
             raise Malformed
 
         def block(source: Source) -> Step[None]:
@@ -202,7 +202,7 @@ class TestWhatIsRead:
                 yield from source.either(reading(source), source.rest(CONTENT))
 
         def grammar(source: Source, notes: list[Any]) -> Step[None]:
-            source.stream_calls()
+            source.calls.stream()
             yield from source.expect("<")
             yield from source.attempt("<", block(source), CONTENT)
 
@@ -235,7 +235,7 @@ def block(source: Source) -> Step[None]:
     while True:
         name = yield from source.run(re.compile("[a-z]*"))
         end = yield from source.expect(">", ",")
-        source.call(name, {})
+        source.calls.emit(name, {})
         if end == ">":
             return
 
@@ -298,11 +298,11 @@ class TestBlocks:
         def kept(source: Source, notes: list[Any]) -> Step[None]:
             def reading() -> Step[None]:
                 yield from source.expect("<")
-                source.keep_calls()
+                source.calls.keep_back()
                 yield from block(source)
                 yield from source.expect("!")
-                for call in source.take_kept():
-                    source.call(*call)
+                for call in source.calls.take_kept():
+                    source.calls.emit(*call)
 
             notes.append((yield from source.attempt("", reading(), CONTENT)))
             yield from source.rest(CONTENT)
@@ -314,7 +314,7 @@ class TestBlocks:
         def settling(source: Source, notes: list[Any]) -> Step[None]:
             def reading() -> Step[None]:
                 yield from source.expect("<a>")
-                source.settle_text()
+                source.block.settle()
                 yield from source.expect("<b>")
                 raise Malformed
 

@@ -72,16 +72,16 @@ def test_one_of_some_values_may_be_quoted(name: str, wire: tuple[str, str]) -> N
 
 def test_a_tag_that_says_so_has_text_as_it_stands() -> None:
     source = Source(Teller(output_format(tools=TOOLS), StopMatcher(()), ""), TOOLS)
-    call = source.open_call("edit")
+    call = source.calls.open("edit")
     arguments = BareArguments(call)
     arguments.add("old", '"a"', is_text=True)
     arguments.add("any", '"b"', is_text=False)
     arguments.add("line", "x", is_text=False)
     arguments.put("note", None)
     arguments.close()
-    source.keep_calls()
+    source.calls.keep_back()
     call.end()
-    (told,) = source.take_kept()
+    (told,) = source.calls.take_kept()
     assert told.arguments == '{"old": "\\"a\\"", "any": "b", "line": "x", "note": null}'
 
 
