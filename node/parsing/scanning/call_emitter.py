@@ -12,6 +12,9 @@ from node.parsing.scanning.text_emitter import TextEmitter
 from node.protocol.errors import BROKEN_CALL
 
 _BROKEN = BROKEN_CALL + "{}: it left the format of its calls."
+_KEPT_LENGTH = 4096
+"""Number of emitted characters of arguments that are kept before they are dropped; dropping them at
+once costs more than keeping them."""
 _ENDED = BROKEN_CALL + "{}: it ended its output there."
 
 
@@ -133,7 +136,9 @@ class CallEmitter:
 
     def argue(self, text: str) -> None:
         self._sink.argue(text)
-        self._block.pass_more_arguments()
+        block = self._block
+        if block.buffer.at - block.passed >= _KEPT_LENGTH:
+            block.pass_arguments()
 
     def end_call(self, call: OpenCall, digests: Digests) -> None:
         self._open = None

@@ -216,15 +216,18 @@ class TextReader:
     def _limit(self) -> int:
         """Index in the buffer's text up to which it may be read."""
         buffer, block = self._buffer, self.block
+        length = len(buffer.text)
         if block.begin is None:
-            return len(buffer.text)
-        return min(len(buffer.text), block.limit - buffer.begin)
+            return length
+        limit = block.limit - buffer.begin
+        return limit if limit < length else length
 
     def _have(self) -> int:
         return self._limit() - (self._buffer.at - self._buffer.begin)
 
     def _is_last(self) -> bool:
         """True if no more text will come. Raises `TooLong` if the block has reached its limit."""
-        if self.block.begin is not None and self._limit() < len(self._buffer.text):
+        block = self.block
+        if block.begin is not None and block.limit < self._buffer.end:
             raise TooLong
         return self._ended
