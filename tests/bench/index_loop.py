@@ -31,7 +31,6 @@ _PROBE_S = 0.001
 async def rebuild(url: str, nodes: int, entries: int, index: PrefixIndex) -> dict[str, float]:
     """Follows nodes until all that they hold is known."""
     watcher = Watcher(Fleet(), Ledger(Origins("bench", b"")), index)
-    credential = NodeCredential("bench").text()
     gc.collect()
     process = psutil.Process()
     before_bytes, before_s = process.memory_info().rss, time.process_time()
@@ -39,6 +38,7 @@ async def rebuild(url: str, nodes: int, entries: int, index: PrefixIndex) -> dic
     stall_s = 0.0
     for number in range(nodes):
         name = f"n{number}"
+        credential = NodeCredential(name).text()
         watcher.start(NodeRecord(name, name, url, "agent", credential, created_at_s=0.0))
     async with asyncio.timeout(_LIMIT_S):
         while sum(index.entries_by_node().values()) < nodes * entries:

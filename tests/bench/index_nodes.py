@@ -1,10 +1,10 @@
 """Many nodes in one process that tell their prefixes: `python -m tests.bench.index_nodes NODES
-ENTRIES`. Prints its port. The n-th event stream that is opened is the n-th node's.
+ENTRIES`. Prints its port. A stream's bearer token is the id of the node that it is of.
 """
 
 import asyncio
-import itertools
 import os
+import re
 import sys
 
 from node.protocol.messages import (
@@ -42,14 +42,16 @@ def lines_of_a_node(entries: int) -> list[bytes]:
 
 async def serve(nodes: int, entries: int) -> None:
     told = [lines_of_a_node(entries) for _ in range(nodes)]
-    turns = itertools.cycle(told)
-    status = NodeStatus(PROTOCOL_VERSION, "n", "i", "0", "scripted", "", 1, 0, ())
-    beat = encode_event(StatusEvent(status)) + b"\n"
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        found = re.search(rb"bearer n(\d+)\r\n", head, re.IGNORECASE)
+        assert found is not None
+        number = int(found[1])
+        status = NodeStatus(PROTOCOL_VERSION, f"n{number}", "i", "0", "scripted", "", 1, 0, ())
+        beat = encode_event(StatusEvent(status)) + b"\n"
         writer.write(_HEAD + beat)
-        for line in next(turns):
+        for line in told[number]:
             writer.write(line)
             await writer.drain()
         while not writer.is_closing():

@@ -61,7 +61,8 @@ class NoChains(Chainer):
 
 async def serve(settings: Settings, listeners: list[socket.socket], stop: Stop) -> None:
     async with open_core(settings) as core:
-        core.dispatcher._placing._scheduler = InTurn()
+        placing = core.dispatcher._placing
+        placing._scheduler = placing.traffic._scheduler = InTurn()
         spare_the_collector()
         await Server(replace(core, chainer=NoChains()), stop).serve(listeners)
 
