@@ -25,13 +25,14 @@ load_fast_blas()
 import mlx.core as mx  # noqa: E402  the BLAS comes first
 
 from node.engine.cache.disk.limits import Limits  # noqa: E402
+from node.engine.cache.disk.shared import Seams  # noqa: E402
 from node.engine.cache.disk.tier import SsdTier, open_tier  # noqa: E402
 from node.engine.cache.parts import EntryKind, Read, Tensors  # noqa: E402
 from node.engine.cache.prefix_cache import CacheConfig, PrefixCache  # noqa: E402
 from node.engine.kv.cache_layout import CacheLayout  # noqa: E402
 from node.engine.kv.cache_tree import Caches, flatten  # noqa: E402
 from node.engine.kv.codec import PlainCodec  # noqa: E402
-from node.engine.kv.spans import KvSpan  # noqa: E402
+from node.engine.kv.spans import KvSpan, array_memory  # noqa: E402
 from node.engine.model.load import load_folder  # noqa: E402
 
 FILES = 4
@@ -128,7 +129,8 @@ def disk_rounds(
     layout: CacheLayout, span: KvSpan, folder: Path, rounds: int, speeds: Speeds
 ) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix="kv-") as home:
-        tier = open_tier(Path(home), Limits(max_bytes=_TIER_BYTES), "bench")
+        limits = Limits(max_bytes=_TIER_BYTES)
+        tier = open_tier(Path(home), limits, "bench", seams=Seams(memory=array_memory))
         numbers = write_files(tier, span)
         files = sorted(Path(home).rglob("*.safetensors"))
         device_bytes, read_bytes = 0, 0

@@ -13,11 +13,19 @@ from mlx_lm.models import cache as mlx_lm_cache
 from mlx_lm.models.cache import KVCache
 
 from node.engine.base import LoadError
+from node.engine.cache.disk.format import decode, encode
 from node.engine.cache.parts import Tensor, Tensors
 from node.engine.kv.cache_layout import CacheLayout
 from node.engine.kv.cache_tree import Caches, flatten
 from node.engine.kv.codec import AffineCodec, PlainCodec
-from node.engine.kv.spans import RUN_TOKENS, KvSpan, LayerSnapshot
+from node.engine.kv.spans import (
+    RUN_TOKENS,
+    KvSpan,
+    LayerSnapshot,
+    array_memory,
+    array_of,
+    tensor_of,
+)
 from tests.mlx.caching import Subject, prompt, subjects
 from tests.mlx.kinds import KINDS, WINDOW_TOKENS
 
@@ -65,11 +73,11 @@ def keep(subject: Subject, caches: Caches, tokens: int) -> tuple[KvSpan, LayerSn
 
 
 def on_file(tensors: Tensors) -> Tensors:
-    """The same tensors, in other memory."""
-    return {
-        name: Tensor(tensor.dtype, tensor.shape, memoryview(bytes(tensor.data)))
-        for name, tensor in tensors.items()
-    }
+    """The same tensors as the disk tier reads them: a whole file in the memory of one array."""
+    layout = encode(tensors)
+    memory = array_memory(layout.nbytes)
+    memory[:] = b"".join(layout.views)
+    return decode(memory)
 
 
 def test_says_which_kinds_need_snapshots(make: Make) -> None:
@@ -118,6 +126,42 @@ def test_what_comes_from_a_file_continues_with_the_same_tokens(subject: Subject)
         assert snapshot.nbytes == nbytes
     again = layout.restore([(read, 0, 41)], snapshot, 41)
     subject.assert_alike(tokens, expected, subject.answer(tokens[41:], ANSWER, again))
+
+
+def test_what_comes_from_a_file_is_not_copied(
+    llama: Subject, active_bytes: Callable[[], int]
+) -> None:
+    caches = llama.layout.new_caches()
+    llama.feed(caches, [prompt(500)])
+    tensors = on_file(llama.layout.capture(caches, 0, 500).tensors())
+    before = active_bytes()
+    span = llama.layout.rebuild_span(tensors)
+    assert active_bytes() == before
+    assert span.tokens == 500
+
+
+def test_a_part_of_what_comes_from_a_file_keeps_no_more_than_itself(
+    llama: Subject, active_bytes: Callable[[], int]
+) -> None:
+    before = active_bytes()
+    caches = llama.layout.new_caches()
+    llama.feed(caches, [prompt(RUN_TOKENS + 500)])
+    span = llama.layout.capture(caches, 0, RUN_TOKENS + 500)
+    tensors: Tensors = on_file(span.tensors())
+    del caches, span
+    head, tail = llama.layout.rebuild_span(tensors).split(RUN_TOKENS)
+    del tensors, tail
+    gc.collect()
+    assert active_bytes() - before == head.nbytes
+
+
+@pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float32, mx.uint8, mx.int32])
+def test_an_array_lies_where_its_bytes_do(dtype: mx.Dtype) -> None:
+    array = mx.arange(60).astype(dtype).reshape(3, 20)
+    tensors = on_file({"first": tensor_of(mx.arange(7)), "it": tensor_of(array)})
+    found = array_of(tensors["it"])
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert mx.array_equal(found, array)
 
 
 def test_a_row_of_a_batch_gives_the_same_as_alone(subject: Subject) -> None:

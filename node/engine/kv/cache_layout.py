@@ -237,8 +237,8 @@ class CacheLayout:
         return assemble(template, iter(fresh))
 
     def rebuild_span(self, tensors: Tensors) -> KvSpan:
-        """The span whose `tensors` these are, copied. Raises `ValueError` where they are not of a
-        span of this layout."""
+        """The span whose `tensors` these are, without a copy where they lie in an array's memory.
+        Raises `ValueError` where they are not of a span of this layout."""
         counts = integers_of(tensor_named(tensors, RUNS))
         runs: list[KvRun] = []
         for index, count in enumerate(counts):
@@ -253,11 +253,11 @@ class CacheLayout:
                 raise ValueError(f"run {index} does not hold {count} tokens")
             runs.append(KvRun(count, leaves))
         mx.eval([list(run.leaves.values()) for run in runs])
-        return KvSpan(tuple(runs), self.part_names)
+        return KvSpan(tuple(runs), self.part_names, in_one_buffer=True)
 
     def rebuild_snapshot(self, tensors: Tensors) -> LayerSnapshot:
-        """The snapshot whose `tensors` these are, copied. Raises `ValueError` where they are not
-        of a snapshot of this layout."""
+        """The snapshot whose `tensors` these are, without a copy where they lie in an array's
+        memory. Raises `ValueError` where they are not of a snapshot of this layout."""
         arrays: dict[str, mx.array] = {}
         offsets: dict[str, int] = {}
         for number, leaf in self._snapshot_leaves():

@@ -27,6 +27,8 @@ _FILE_TYPES = {
     mx.bool_: ("BOOL", np.bool_),
 }
 _NUMPY_TYPES: dict[str, Any] = dict(_FILE_TYPES.values())
+_ARRAY_TYPES = {name: dtype for dtype, (name, _) in _FILE_TYPES.items()}
+_ROW_BYTES = 1 << 20
 
 
 def tensor_of(array: mx.array) -> Tensor:
@@ -39,13 +41,31 @@ def tensor_of(array: mx.array) -> Tensor:
     return Tensor(name, tuple(array.shape), data)
 
 
+def array_memory(nbytes: int) -> memoryview:
+    """Writable memory of a new array, which it keeps alive: `array_of` of a part of it copies
+    nothing. To be called in the thread that owns MLX; any other may write to it."""
+    # In two dimensions, each of which MLX counts in 32 bits.
+    rows = -(-nbytes // _ROW_BYTES)
+    array = mx.zeros((rows, min(nbytes, _ROW_BYTES)), dtype=mx.uint8)
+    mx.eval(array)
+    view: Any = array
+    return memoryview(view).cast("B")[:nbytes] if nbytes else memoryview(b"")
+
+
 def array_of(tensor: Tensor) -> mx.array:
-    """A copy of a tensor. Raises `ValueError` if its bytes are not those of its shape."""
+    """The array of a tensor: a view of its memory where that is an array's, which then stays as
+    long as any of its views, else a copy. Raises `ValueError` if its bytes are not those of its
+    shape."""
     if tensor.dtype not in _NUMPY_TYPES:
         raise ValueError(f"there is no array type {tensor.dtype}")
-    numbers = np.frombuffer(tensor.data, dtype=_NUMPY_TYPES[tensor.dtype])
-    array = mx.array(numbers.reshape(tensor.shape))
-    return array.view(mx.bfloat16) if tensor.dtype == "BF16" else array
+    numbers = np.frombuffer(tensor.data, dtype=_NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)
+    owner = tensor.data.obj
+    if not isinstance(owner, mx.array):
+        array = mx.array(numbers)
+        return array.view(mx.bfloat16) if tensor.dtype == "BF16" else array
+    begin = numbers.ctypes.data - np.asarray(owner).ctypes.data
+    flat = mx.as_strided(owner.view(mx.uint8), (tensor.data.nbytes,), (1,), begin)
+    return flat.view(_ARRAY_TYPES[tensor.dtype]).reshape(tensor.shape)
 
 
 def integers(*values: int) -> Tensor:
@@ -106,6 +126,8 @@ class KvSpan:
     runs: tuple[KvRun, ...]
     part_names: tuple[str, ...]
     """Of the codec."""
+    in_one_buffer: bool = False
+    """All runs are views of the same memory, that of a file: a part of it would keep all."""
 
     @cached_property
     def tokens(self) -> int:
@@ -129,7 +151,8 @@ class KvSpan:
                 head.append(run.cut(0, at))
                 tail.append(run.cut(at, run.tokens))
             else:
-                (head if at > 0 else tail).append(run)
+                own = run.cut(0, run.tokens) if self.in_one_buffer else run
+                (head if at > 0 else tail).append(own)
         return KvSpan(tuple(head), self.part_names), KvSpan(tuple(tail), self.part_names)
 
     def pieces(self, leaf: int, begin: int, end: int) -> Iterator[Parts]:

@@ -21,7 +21,9 @@ from node.engine.base import LoadError
 from node.engine.cache.disk.folder import TierBusy, TierUnavailable
 from node.engine.cache.disk.home import claim, name_folder, unnamed
 from node.engine.cache.disk.limits import Limits
+from node.engine.cache.disk.shared import Seams
 from node.engine.cache.disk.tier import SsdTier, open_tier
+from node.engine.kv.spans import array_memory
 from node.engine.model.digests import Digests
 from node.engine.model.fingerprint import ModelTexts
 from node.ipc.messages import EngineSpec
@@ -119,12 +121,12 @@ def open_disk(
         max_files=spec.disk.max_files,
         max_bytes_per_day=spec.disk.max_bytes_per_day,
     )
-    name = identity.known
+    name, seams = identity.known, Seams(memory=array_memory)
     try:
         if name is not None:
             claim(home, name)
-            return OpenDisk(open_tier(home, limits, name))
-        tier = open_tier(home, limits, unnamed())
+            return OpenDisk(open_tier(home, limits, name, seams=seams))
+        tier = open_tier(home, limits, unnamed(), seams=seams)
         return OpenDisk(tier, Naming(spec.model, identity, tier.folder))
     except (OSError, TierBusy, TierUnavailable) as error:
         say(f"{spec.model} runs without its KV cache on disk: {error}")

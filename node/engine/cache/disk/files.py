@@ -10,8 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
 from node.engine.cache.disk.format import CorruptFile, Layout
 
 CHUNK_BYTES = 8 << 20
@@ -93,22 +91,20 @@ def store(files: Files, path: Path, layout: Layout, wanted: Callable[[], bool]) 
 
 
 def load(
-    files: Files, path: Path, nbytes: int, checksum: int, wanted: Callable[[], bool]
-) -> memoryview:
-    """The whole file, in memory of its own. Raises `CorruptFile`, `OSError` and `Abandoned`."""
-    # Not a map of the file: a sector that cannot be read would then kill the process. Not a
-    # bytearray either, which is zeroed first, and with the GIL held.
-    content = np.empty(nbytes, dtype=np.uint8).data
+    files: Files, path: Path, into: memoryview, checksum: int, wanted: Callable[[], bool]
+) -> None:
+    """Reads the whole file, which is as long as `into`. Raises `CorruptFile`, `OSError` and
+    `Abandoned`."""
+    # Not a map of the file: a sector that cannot be read would then kill the process.
     descriptor = files.open(path)
     try:
-        found = _read(files, descriptor, content, wanted)
+        found = _read(files, descriptor, into, wanted)
         if files.read(descriptor, memoryview(bytearray(1))):
-            raise CorruptFile(f"It is longer than {nbytes} bytes.")
+            raise CorruptFile(f"It is longer than {into.nbytes} bytes.")
     finally:
         files.close(descriptor)
     if found != checksum:
         raise CorruptFile("Its checksum is another one.")
-    return content
 
 
 def _write(files: Files, descriptor: int, layout: Layout, wanted: Callable[[], bool]) -> int:

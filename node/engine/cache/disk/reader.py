@@ -6,7 +6,7 @@ from pathlib import Path
 from node.engine.cache.disk.catalog import Item
 from node.engine.cache.disk.files import Abandoned, file_path, load
 from node.engine.cache.disk.format import decode
-from node.engine.cache.disk.shared import DeleteJob, Shared
+from node.engine.cache.disk.shared import DeleteJob, ReadJob, Shared
 from node.engine.cache.parts import Read, Tensors
 
 logger = logging.getLogger(__name__)
@@ -22,10 +22,11 @@ class Reader:
 
     def run(self) -> None:
         """Until the tier closes."""
-        while (item := self._next()) is not None:
+        while (job := self._next()) is not None:
+            item = job.item
             began_s = self._shared.seams.monotonic_s()
             try:
-                tensors = self._load(item)
+                tensors = self._load(job)
             except Abandoned:
                 continue
             except Exception as error:  # noqa: BLE001 - the thread's edge: rows wait for the file
@@ -33,24 +34,23 @@ class Reader:
             else:
                 self._deliver(item, tensors, self._shared.seams.monotonic_s() - began_s)
 
-    def _next(self) -> Item | None:
+    def _next(self) -> ReadJob | None:
         shared = self._shared
         with shared.changed:
             while True:
                 shared.changed.wait_for(lambda: shared.reads or shared.closing)
                 if shared.closing:
                     return None
-                file = shared.reads.popleft()
-                item = shared.catalog.get(file)
-                if item is not None and shared.awaits(file):
-                    return item
+                job = shared.reads.popleft()
+                if shared.catalog.get(job.item.file) is job.item and shared.awaits(job.item.file):
+                    return job
 
-    def _load(self, item: Item) -> Tensors:
-        path = file_path(self._folder, item.file)
-        content = load(
-            self._files, path, item.nbytes, item.checksum, lambda: self._shared.awaits(item.file)
-        )
-        return decode(content)
+    def _load(self, job: ReadJob) -> Tensors:
+        file = job.item.file
+        path = file_path(self._folder, file)
+        checksum = job.item.checksum
+        load(self._files, path, job.memory, checksum, lambda: self._shared.awaits(file))
+        return decode(job.memory)
 
     def _deliver(self, item: Item, tensors: Tensors, seconds: float) -> None:
         shared = self._shared

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from node.engine.cache.disk.catalog import Catalog, Item
 from node.engine.cache.disk.files import Files
 from node.engine.cache.disk.format import Layout
@@ -28,6 +30,8 @@ class Seams:
     files: Files = field(default_factory=Files)
     unix_s: Callable[[], float] = time.time
     monotonic_s: Callable[[], float] = time.monotonic
+    memory: Callable[[int], memoryview] = lambda nbytes: np.empty(nbytes, dtype=np.uint8).data
+    """Writable memory for so many bytes of a file; called in the engine's thread."""
     wake: Callable[[], None] = lambda: None
     """Called, from any thread and with the tier's lock held, when there is something to poll; it
     must not wait and not call the tier."""
@@ -42,6 +46,14 @@ class WriteJob(NamedTuple):
     layout: Layout
     tensors: Tensors
     """Kept for whoever reads the file before it is written."""
+
+
+class ReadJob(NamedTuple):
+    """A file to be read."""
+
+    item: Item
+    memory: memoryview
+    """As long as the file; the arrays stay in it."""
 
 
 class DeleteJob(NamedTuple):
@@ -80,7 +92,7 @@ class Shared:
         """Those that are queued, and the one at work."""
         self.queued_bytes = 0
         """Of `writes`."""
-        self.reads: deque[int] = deque()
+        self.reads: deque[ReadJob] = deque()
         self.awaited: set[int] = set()
         """Files whose read is not answered yet."""
         self.touched: dict[int, int] = {}

@@ -13,6 +13,7 @@ import logging
 import re
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -31,11 +32,21 @@ from node.engine.cache.disk.folder import (
 from node.engine.cache.disk.format import encode
 from node.engine.cache.disk.limits import DayBudget, Limits
 from node.engine.cache.disk.reader import Reader
-from node.engine.cache.disk.shared import ClearJob, DeleteJob, SaveJob, Seams, Shared, WriteJob
+from node.engine.cache.disk.shared import (
+    ClearJob,
+    DeleteJob,
+    ReadJob,
+    SaveJob,
+    Seams,
+    Shared,
+    WriteJob,
+)
 from node.engine.cache.disk.writer import Writer
 from node.engine.cache.parts import DiskEntry, DiskReport, EntryKind, Lost, Read, Tensors, Tokens
 from node.ipc.kv_files import POSITIONS_NAME
 
+READS_AT_ONCE = 2
+"""Files that have memory: the one that is read, and the next."""
 CLOSE_S = 10.0
 """How long `close` waits for each thread."""
 
@@ -90,6 +101,10 @@ class SsdTier:
         self._lock: FolderLock | None = lock
         self._rows = list(rows)
         self._next_file = next_file
+        self._unread: deque[Item] = deque()
+        """Files to be read that have no memory yet."""
+        self._reading: set[int] = set()
+        """Files that have theirs."""
         self._threads = [
             threading.Thread(target=writer.run, name="disk-cache-writer", daemon=True),
             threading.Thread(target=reader.run, name="disk-cache-reader", daemon=True),
@@ -152,8 +167,8 @@ class SsdTier:
                 shared.report(Read(file, shared.writes[file].tensors))
             elif file not in shared.awaited:
                 shared.awaited.add(file)
-                shared.reads.append(file)
-                shared.changed.notify_all()
+                self._unread.append(item)
+        self._start_reads()
 
     def touch(self, files: Sequence[int]) -> None:
         with self._shared.changed:
@@ -168,6 +183,7 @@ class SsdTier:
     def poll(self) -> list[DiskReport]:
         with self._shared.changed:
             reports, self._shared.reports = self._shared.reports, []
+        self._start_reads()
         return reports
 
     def flush(self, timeout_s: float) -> None:
@@ -185,6 +201,7 @@ class SsdTier:
                 shared.report(Lost(file))
             shared.awaited.clear()
             shared.reads.clear()
+            self._unread.clear()
             shared.touched.clear()
             shared.catalog.clear()
             self._rows = []
@@ -204,6 +221,25 @@ class SsdTier:
         elif self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _start_reads(self) -> None:
+        """Gives memory to the next files, a few at a time: to make it takes the engine's thread
+        as long as to copy it."""
+        shared = self._shared
+        while self._unread:
+            with shared.changed:
+                self._reading &= shared.awaited
+            if len(self._reading) >= READS_AT_ONCE:
+                return
+            item = self._unread.popleft()
+            if not shared.awaits(item.file):
+                continue
+            # Without the lock: it may take a while, and the writer needs the lock.
+            job = ReadJob(item, shared.seams.memory(item.nbytes))
+            self._reading.add(item.file)
+            with shared.changed:
+                shared.reads.append(job)
+                shared.changed.notify_all()
 
     def _takes(self, nbytes: int, parent_file: int) -> bool:
         shared, limits = self._shared, self._shared.limits

@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -130,6 +131,11 @@ class World:
         self._seams = replace(self._seams, files=Files())
         self.tier = self._open()
         return self.tier
+
+    def use_memory(self, memory: Callable[[int], memoryview]) -> None:
+        """Reads into this from now on."""
+        self._seams = replace(self._seams, memory=memory)
+        self.reopen()
 
     def write(self, seed: int, parent: int = 0, nbytes: int = 4096) -> int | None:
         """Queues a span whose contents hang on the seed."""

@@ -246,6 +246,25 @@ def test_a_file_is_readable_before_it_is_written(tmp_path: Path) -> None:
     files.gate.set()
 
 
+def test_files_that_are_read_get_their_memory_two_at_a_time(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    files = [world.written(seed) for seed in range(5)]
+    given: list[int] = []
+
+    def memory(nbytes: int) -> memoryview:
+        given.append(nbytes)
+        return memoryview(bytearray(nbytes))
+
+    world.use_memory(memory)
+    with world.tier._shared.changed:
+        for file in files:
+            world.tier.read(file)
+    assert len(given) == 2
+    reports = [world.next_report() for _ in files]
+    assert [report.file for report in reports] == files
+    assert given == [world.path(file).stat().st_size for file in files]
+
+
 def test_a_read_of_an_unknown_file_is_lost(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.tier.read(12)
