@@ -10,7 +10,6 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,15 +34,57 @@ _TABLE = re.compile(
 # --- fields of bodies ------------------------------------------------------------------------
 
 
-def field_table(fields: FieldTable[Any]) -> str:
-    """One row for each field that a path knows: first those that are applied, then those that are
-    refused, then those without an effect."""
-    rows = [(name, "applied", fields.notes[name]) for name in sorted(field_names(fields))]
-    for name, refusal in sorted(fields.refused.items()):
-        rows.append((name, "refused", f"Taken: {refusal.taken}. {refusal.why}".strip()))
-    rows += [(name, "ignored", why) for name, why in sorted(fields.ignored.items())]
-    cells = [(f"`{name}`", kind, text) for name, kind, text in rows]
-    return _table(("field", "is", "how, why, or which values are taken"), cells)
+def field_matrix() -> str:
+    """One row for each field that a path knows, one column for each path."""
+    head = ["field", *FIELD_TABLES]
+    rows = []
+    for name, kinds in _kinds().items():
+        cells = (_WORDS[kinds[path][0]] if path in kinds else "" for path in FIELD_TABLES)
+        rows.append([f"`{name}`", *cells])
+    return _table(head, rows)
+
+
+def field_details() -> str:
+    """A list of all fields: how each is applied, which values of a refused one are accepted, or
+    why one has no effect. Paths that have the same to say share a line."""
+    lines = []
+    for name, kinds in _kinds().items():
+        paths: dict[str, list[str]] = {}
+        for path, (kind, text) in kinds.items():
+            words = f"400 unless {text}" if kind == "refused" else text
+            words = f"no effect. {text}" if kind == "ignored" else words
+            paths.setdefault(words, []).append(path)
+        if len(paths) == 1:
+            ((words, where),) = paths.items()
+            only = "" if len(where) == len(FIELD_TABLES) else f" ({', '.join(where)})"
+            lines.append(f"- `{name}`{only}: {words}\n")
+            continue
+        lines.append(f"- `{name}`\n")
+        lines += [f"  - {', '.join(where)}: {words}\n" for words, where in paths.items()]
+    return _from_here("".join(lines))
+
+
+_WORDS = {"applied": "yes", "refused": "400", "ignored": "no effect"}
+
+
+def _kinds() -> dict[str, dict[str, tuple[str, str]]]:
+    """By field and path: what becomes of the field, and the text about it."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for path, table in FIELD_TABLES.items():
+        for name in field_names(table):
+            found.setdefault(name, {})[path] = "applied", table.notes[name]
+        for name, refusal in table.refused.items():
+            text = f"{refusal.taken}. {refusal.why}".strip()
+            found.setdefault(name, {})[path] = "refused", text
+        for name, why in table.ignored.items():
+            found.setdefault(name, {})[path] = "ignored", why
+    return dict(sorted(found.items()))
+
+
+def _from_here(text: str) -> str:
+    """The notes with their links, which name headings of `docs/reference/api.md` and pages of
+    `docs/concepts/`, as links from `docs/reference/`."""
+    return text.replace("](#", "](api.md#").replace("](engine.md", "](../concepts/engine.md")
 
 
 def field_names(fields: FieldTable[Any]) -> list[str]:
@@ -161,9 +202,9 @@ FIELD_TABLES: Mapping[str, FieldTable[Any]] = {
     "count-tokens": COUNT_TOKENS,
 }
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "api.md": {name: partial(field_table, fields) for name, fields in FIELD_TABLES.items()},
-    "parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
-    "thinking.md": {"reasoning-ends": reasoning_end_table},
+    "reference/fields.md": {"field-matrix": field_matrix, "field-details": field_details},
+    "concepts/parsers.md": {"tool-calls": tool_call_table, "reasoning": reasoning_table},
+    "concepts/thinking.md": {"reasoning-ends": reasoning_end_table},
 }
 """The tables by page and name."""
 

@@ -58,9 +58,10 @@ ALL_COMMANDS = [
 
 @pytest.mark.parametrize(("path", "command"), ALL_COMMANDS, ids=[path for path, _ in ALL_COMMANDS])
 def test_every_command_and_option_is_documented(path: str, command: Any) -> None:
-    text = page("cli.md")
+    name = f"reference/cli-{path.split()[0]}.md"
+    text = page(name)
     start = text.find(f"### `{path}")
-    assert start >= 0, f"docs/cli.md has no section for {path}"
+    assert start >= 0, f"docs/{name} has no section for {path}"
     section = text[start : text.find("\n### ", start + 1)]
     options = [
         option
@@ -84,7 +85,7 @@ def test_the_command_lines_have_verbs() -> None:
 )
 def test_every_setting_is_documented_with_its_variable(prefix: str, settings: Any) -> None:
     variables = [f"`{prefix}{field.name.upper()}`" for field in fields(settings)]
-    text = page("settings.md")
+    text = page("reference/settings.md")
     assert [variable for variable in variables if variable not in text] == []
 
 
@@ -112,7 +113,7 @@ def import_everything(package: Any) -> None:
 )
 def test_every_error_code_is_documented_with_its_status(package: Any, base: Any) -> None:
     import_everything(package)
-    text = page("errors.md")
+    text = page("reference/errors.md")
     missing = [
         each.__name__
         for each in tree(base)
@@ -154,7 +155,7 @@ def test_every_error_code_is_documented_with_its_status(package: Any, base: Any)
     ],
 )
 def test_every_path_is_documented(path: str) -> None:
-    text = page("api.md")
+    text = page("reference/api.md") + page("reference/admin-api.md") + page("reference/metrics.md")
     assert f" {path}`" in text or f" {path}?" in text
 
 
@@ -162,14 +163,14 @@ def test_every_metric_is_documented() -> None:
     told = Metrics(str).text().decode()
     names = re.findall(r"^# TYPE (\w+) ", told, re.MULTILINE)
     assert len(names) > 5
-    text = page("api.md")
+    text = page("reference/metrics.md")
     assert [name for name in names if f"| `{name}` |" not in text] == []
 
 
 @pytest.mark.parametrize("header", sorted(READ))
 def test_every_header_that_routes_a_request_is_documented(header: bytes) -> None:
-    text = page("api.md")
-    text = text[text.index("### Headers of a request") : text.index("### Headers of an answer")]
+    text = page("reference/headers.md")
+    text = text[text.index("## Headers of a request") : text.index("## Headers of a response")]
     assert f"`{header.decode()}`" in text
 
 
@@ -190,12 +191,13 @@ def test_a_field_is_either_applied_or_refused_or_ignored(name: str) -> None:
 
 
 def test_every_field_of_a_script_is_documented() -> None:
-    text = page("settings.md")
+    text = page("reference/settings.md")
     text = text[text.index("## The script of the scripted engine") :]
     assert [name for name in Script.__struct_fields__ if f"`{name}`" not in text] == []
 
 
-PAGES_WITH_LINKS = [DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))]
+README = DOCS.parent / "README.md"
+PAGES_WITH_LINKS = [*sorted(DOCS.parent.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 @pytest.mark.parametrize("path", PAGES_WITH_LINKS, ids=lambda path: path.name)
@@ -243,6 +245,65 @@ BLOCKS = [
 )
 def test_a_block_of_code_can_be_read(kind: str, text: str) -> None:
     READERS[kind](text)
+
+
+PAGE_BYTES = 25 * 1024
+README_BYTES = 12 * 1024
+GLOSSARY_TERMS = 60
+GENERATED = {"reference/fields.md", "reference/policy-results.md"}
+"""Pages that consist of what a script writes; each says so, and by which command."""
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
+def test_a_page_that_people_write_can_be_read_in_one_sitting(path: Path) -> None:
+    if path.relative_to(DOCS).as_posix() in GENERATED:
+        assert "`python -m tests." in path.read_text()
+    else:
+        assert path.stat().st_size <= PAGE_BYTES
+
+
+def test_the_readme_is_short() -> None:
+    assert README.stat().st_size <= README_BYTES
+
+
+def test_the_glossary_has_few_terms() -> None:
+    rows = re.findall(r"^\| (?!term |--)", page("glossary.md"), re.MULTILINE)
+    assert 40 <= len(rows) <= GLOSSARY_TERMS
+
+
+README_LINES = [
+    line.split("#")[0].split()
+    for block in re.findall(r"^```\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    for line in block.splitlines()
+    if line.startswith(("make ", "router ", "node-agent "))
+]
+
+
+@pytest.mark.parametrize("words", README_LINES, ids=" ".join)
+def test_a_command_of_the_readme_exists(words: list[str]) -> None:
+    if words[0] == "make":
+        targets = re.findall(r"^([\w-]+):", (DOCS.parent / "Makefile").read_text(), re.MULTILINE)
+        assert words[1] in targets
+        return
+    known = [
+        (path, each) for path, each in ALL_COMMANDS if words[: path.count(" ") + 1] == path.split()
+    ]
+    ((_, command),) = known
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def test_the_readme_begins_with_the_two_commands() -> None:
+    assert [words for words in README_LINES if words[0] == "make" and len(words) == 2][:2] == [
+        ["make", "run"],
+        ["make", "test"],
+    ]
+
+
+def test_the_readme_links_to_every_page() -> None:
+    linked = set(re.findall(r"\]\(docs/([^)#]*)", README.read_text()))
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert {name for name in pages - linked if not name.startswith("decisions/")} == set()
 
 
 def test_the_changelog_tells_of_this_version() -> None:

@@ -1,4 +1,4 @@
-"""The plists of docs/operations.md: launchd and our own commands take them as they stand."""
+"""The plists of docs/guides/macos.md: launchd and our own commands take them as they stand."""
 
 import plistlib
 import re
@@ -14,7 +14,7 @@ from node.app import STOP_GRACE_S
 from node.commands.serve import FLUSH_S, GRACE_S, LAST_RESORT_S
 from tests.doc_tables import DOCS
 
-TEXT = (DOCS / "operations.md").read_text()
+TEXT = (DOCS / "guides/macos.md").read_text()
 PLISTS: list[dict[str, Any]] = [
     plistlib.loads(block.encode())
     for block in re.findall(r"^```xml\n(.*?)^```$", TEXT, re.M | re.S)

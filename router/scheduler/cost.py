@@ -1,4 +1,4 @@
-"""The cost of a request on a node in seconds, as `docs/scheduler.md` defines its terms.
+"""The cost of a request on a node in seconds, as `docs/reference/cost.md` defines its terms.
 
 Reads rates, caches and leases, and changes nothing of them.
 """

@@ -1,4 +1,7 @@
-"""`python -m tests.bench`: what ours costs, with bars. `docs/benchmarks.md` explains the rows."""
+"""`python -m tests.bench`: what ours costs, with bars.
+
+`docs/reference/benchmarks.md` explains the rows.
+"""
 
 import argparse
 import itertools

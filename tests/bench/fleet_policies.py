@@ -1,5 +1,7 @@
-"""`python -m tests.bench.fleet_policies`: writes the policy table to docs/scheduler.md, from what
-`python -m tests.bench.fleet --part table` measured."""
+"""`python -m tests.bench.fleet_policies`: writes the table of docs/reference/policy-results.md.
+
+The figures are what `python -m tests.bench.fleet --part table` measured.
+"""
 
 import sys
 from collections import Counter
@@ -15,7 +17,7 @@ from tests.bench.fleet_cells import Cell
 from tests.bench.fleet_table import LONGEST_WAIT_BAR, Row, Verdict, judge
 from tests.bench.parts import Result
 
-DOCS = Path("docs/scheduler.md")
+DOCS = Path("docs/reference/policy-results.md")
 BEGIN = "<!-- policy table: written by `python -m tests.bench.fleet_policies` -->"
 END = "<!-- end of the policy table -->"
 COLUMNS = (

@@ -34,7 +34,7 @@ from tests.node.prompt.template.samples import asking
 
 MOST_SHOWN = 24
 """Characters of what is spelled anew."""
-DOCUMENT = Path(__file__).parents[2] / "docs" / "thinking.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "concepts" / "thinking.md"
 VOCABULARY = Path("tokenizers") / "qwen3_tokenizer.json.xz"
 _MARKER = re.compile(r"<[|｜][^<>'\"\s{}]+[|｜]>|</?[a-z_]+>|\[/?[A-Z_]{3,}\]")
 
@@ -96,7 +96,8 @@ class Turn:
 def check_extension(corpus: Path) -> Result:
     """Plain sessions and those with tools, of every template: which extend, what is lost where they
     do not, and that the engine's cache gives all of the rest back. The sessions that do not are
-    those of the tables in docs/thinking.md. The first prompt is the author's, but for the time."""
+    those of the tables in docs/concepts/thinking.md. The first prompt is the author's, but for the
+    time."""
     folder = corpus / "chat_templates"
     if not (folder / "index.json").exists() or not (corpus / VOCABULARY).exists():
         return Result(skipped=f"{corpus} has no chat_templates or no {VOCABULARY}.")

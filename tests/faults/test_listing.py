@@ -1,4 +1,4 @@
-"""docs/faults.md names what is tested here, and nothing else."""
+"""docs/reference/faults.md names what is tested here, and nothing else."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from tests.doc_tables import DOCS
 
-PAGE = (DOCS / "faults.md").read_text()
+PAGE = (DOCS / "reference/faults.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if re.match(r"\| \d+ \|", line)]
 
 

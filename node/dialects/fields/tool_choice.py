@@ -57,7 +57,7 @@ class ToolChoice:
 STRICT_NOTE = (
     "Arguments are typed by the schema. They are held to it where a call is forced, and with "
     "`strict` where the family's calls begin with a token of their own "
-    "([engine.md](engine.md#what-holds-an-output)); elsewhere `strict` is shown to the model only. "
+    "([engine.md](engine.md#constraints)); elsewhere `strict` is shown to the model only. "
     "A strict schema that cannot be held is a 400 everywhere."
 )
 """Of the arguments of calls, for the `FieldTable` of each dialect."""

@@ -16,7 +16,7 @@ from tests.clients.real.namespace import ROOT
 
 LARGE, SMALL = "large", "small"
 """The models: one for the session, one for what clients do in the background."""
-_PAGE = ROOT / "docs" / "agents.md"
+_PAGE = ROOT / "docs" / "guides" / "agents.md"
 _DOCS_URL = "http://127.0.0.1:8800"
 _DOCS_CONTEXT = "32768"
 
@@ -44,7 +44,7 @@ def documented(section: str, language: str) -> str:
     page = _PAGE.read_text()
     text = page[page.index(f"\n## {section}\n") :]
     found = re.search(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/agents.md has no {language} in its section {section}"
+    assert found is not None, f"docs/guides/agents.md has no {language} in its section {section}"
     return found[1]
 
 

@@ -1,4 +1,4 @@
-"""Terms that docs/scheduler.md works out, and whether the scheduler has the same."""
+"""Compares the worked examples of docs/reference/ with what the scheduler computes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +8,13 @@ import pytest
 from router.records.decisions import TERMS
 from router.types import NodeTerms
 
-_PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
+_PAGES = Path(__file__).parents[3] / "docs" / "reference"
 
 
-def check_terms(heading: str, terms: Mapping[str, NodeTerms]) -> None:
-    """The table below the heading tells the terms and totals on studio and on mini, and no more."""
-    told = _rows(heading)
+def check_terms(page: str, heading: str, terms: Mapping[str, NodeTerms]) -> None:
+    """Asserts that the table below the heading has the terms and totals on studio and on mini, and
+    no other rows."""
+    told = _rows(page, heading)
     both = terms["studio"], terms["mini"]
     total = tuple(each.total_s for each in both)
     assert told.pop("total") == pytest.approx(total, abs=0.006)
@@ -23,8 +24,8 @@ def check_terms(heading: str, terms: Mapping[str, NodeTerms]) -> None:
     assert not told
 
 
-def _rows(heading: str) -> dict[str, tuple[float, float]]:
-    section = _PAGE.read_text().partition(heading)[2].partition("\n## ")[0]
+def _rows(page: str, heading: str) -> dict[str, tuple[float, float]]:
+    section = (_PAGES / page).read_text().partition(heading)[2].partition("\n## ")[0]
     table = section[section.index("| | studio | | mini | |") :].split("\n\n")[0]
     rows = [[cell.strip(" `*") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
     return {name: (float(a), float(b)) for name, _, a, _, b in rows[2:]}

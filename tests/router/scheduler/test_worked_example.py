@@ -1,4 +1,4 @@
-"""The decision that docs/scheduler.md works out, made by the scheduler."""
+"""The decision that docs/reference/cost.md works out, made by the scheduler."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def world_of_the_page() -> World:
 
 def test_the_page_s_terms_are_the_scheduler_s() -> None:
     terms = world_of_the_page().terms(asking("A", 20_480, request_id="again"))
-    check_terms("## One decision, with numbers", terms)
+    check_terms("cost.md", "## One decision, with numbers", terms)
 
 
 def test_what_the_page_says_of_the_next_seconds_is_so() -> None:

@@ -1,4 +1,4 @@
-"""The load that docs/scheduler.md works out, decided by the scheduler."""
+"""The load that docs/reference/scheduling.md works out, decided by the scheduler."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class World(Fleet):
 
 def test_the_page_s_terms_of_a_load_are_the_scheduler_s() -> None:
     terms = World().terms(turn("new", "vision", 1000))
-    check_terms("### Where a model is loaded, with numbers", terms)
+    check_terms("scheduling.md", "### Where a model is loaded, with numbers", terms)
 
 
 def test_what_the_page_says_of_those_who_come_then_is_so() -> None:

@@ -17,7 +17,7 @@ from router.simulator.fleet import (
 )
 from router.simulator.table import POLICIES
 
-PAGE = Path(__file__).parents[3] / "docs" / "scheduler.md"
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "simulate.md"
 TWO_KINDS = """
 [[node]]
 name = "studio"
